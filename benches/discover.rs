@@ -13,15 +13,15 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use onload_cdi::{Registry, SpecSource, to_json};
 use onload_core::config::Config;
 use onload_host::devices::discover;
-use onload_host::generate::{Surroundings, generate};
+use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::offers::offers;
+use onload_host::offers::build_offers;
 use onload_host::pools::resolve;
 use onload_test_tree::Tree;
 
 fn hosts(criterion: &mut Criterion) {
     let config = Config::default();
-    let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+    let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
     for vfs in [64, 512, 4096] {
         let tree = Tree::new();
         synthetic::build(&tree, vfs);
@@ -48,10 +48,10 @@ fn hosts(criterion: &mut Criterion) {
             content: Ok(spec),
         });
         let specs = Registry::from_sources(specs.collect());
-        let count = offers(&inventory, &specs, &pools, &[]).len();
+        let count = build_offers(&inventory, &specs, &pools, &[]).len();
         assert!(count >= vfs / 2, "{count}");
         group.bench_function(BenchmarkId::new("offers", vfs), |bencher| {
-            bencher.iter(|| offers(&inventory, &specs, &pools, &[]).len());
+            bencher.iter(|| build_offers(&inventory, &specs, &pools, &[]).len());
         });
         group.finish();
     }

@@ -1,5 +1,5 @@
 //! The command line, as it is typed. Every flag has an environment variable, so that a unit's EnvironmentFile can set
-//! it: [`variables()`] names them. A flag takes precedence over its variable, and that over config.toml.
+//! it: [`add_variables()`] names them. A flag takes precedence over its variable, and that over config.toml.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use clap::{
 use clap_complete::Shell;
 use onload_core::class::Class;
 use onload_engines::engine::Engine;
-use onload_host::specdir::Format;
+use onload_host::specdir::SpecFormat;
 use onload_sys::error::Error;
 
 use crate::exit;
 use crate::files::{
-    CONFIGURATION, CONTAINERS, DRAINED, EDITED_OF_ENGINES, Files, HOST_UNIT, KERNEL, LEASES,
+    CONFIGURATION, CONTAINERS, DRAINED, EDITED_OF_ENGINES, FileList, HOST_UNIT, KERNEL, LEASES,
     MANIFEST, OWN_DEVICES, OWN_POOLS, READ_OF_ENGINES, SCRIPTS, SPECIFICATIONS, TICKETS, VARIABLES,
 };
 
@@ -32,11 +32,11 @@ use crate::files::{
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(after_long_help = exit::summary())]
-#[command(add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-#[command(mut_args(|flag| variable(PREFIX, flag)), mut_subcommands(|command| variables(PREFIX, command)))]
+#[command(add = FileList(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+#[command(mut_args(|flag| add_variable(PREFIX, flag)), mut_subcommands(|command| add_variables(PREFIX, command)))]
 pub struct Cli {
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
     /// What to do; none shows where this host stands.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -53,11 +53,11 @@ impl Cli {
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let mut cli =
             Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        if let Some(Command::Cdi(Cdi::Generate(generate))) = &mut cli.command
+        if let Some(Command::Cdi(CdiCommand::Generate(generate))) = &mut cli.command
             && let Some(matches) = matches.subcommand_matches("cdi")
             && let Some(matches) = matches.subcommand_matches("generate")
         {
-            generate.settle_output(matches).map_err(|error| {
+            generate.resolve_output(matches).map_err(|error| {
                 let cdi = command.find_subcommand_mut("cdi");
                 match cdi.and_then(|cdi| cdi.find_subcommand_mut("generate")) {
                     Some(generate) => error.format(generate),
@@ -75,13 +75,13 @@ const PREFIX: &str = "ONLOAD_CTK";
 const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
 
 /// Gives the flags of a command their variables, such as ONLOAD_CTK_CDI_GENERATE_DRY_RUN.
-fn variables(above: &str, command: clap::Command) -> clap::Command {
+fn add_variables(above: &str, command: clap::Command) -> clap::Command {
     let prefix = format!("{above}_{}", command.get_name().to_uppercase());
-    let with_flags = command.mut_args(|flag| variable(&prefix, flag));
-    with_flags.mut_subcommands(|below| variables(&prefix, below))
+    let with_flags = command.mut_args(|flag| add_variable(&prefix, flag));
+    with_flags.mut_subcommands(|below| add_variables(&prefix, below))
 }
 
-fn variable(prefix: &str, argument: Arg) -> Arg {
+fn add_variable(prefix: &str, argument: Arg) -> Arg {
     let Some(flag) = argument.get_long() else {
         return argument;
     };
@@ -96,7 +96,7 @@ fn variable(prefix: &str, argument: Arg) -> Arg {
 
 /// What clap says of a command line that it does not understand, as one line: the reason, what clap takes the word
 /// for, and the usage. None where it is help, which was asked for or is the answer to a command without its subcommand.
-pub fn refusal(error: &clap::Error) -> Option<String> {
+pub fn format_usage_error(error: &clap::Error) -> Option<String> {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help || !error.use_stderr() {
         return None;
@@ -140,7 +140,7 @@ pub fn early_color() -> Color {
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
-pub struct Global {
+pub struct GlobalArgs {
     /// Use this directory as the root of the host, instead of /
     #[arg(
         long,
@@ -187,15 +187,15 @@ impl From<Color> for anstream::ColorChoice {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the devices of this host, and which of them containers can use
-    #[command(add = Files(&[CONFIGURATION, KERNEL]))]
-    Discover(Discover),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL]))]
+    Discover(DiscoverArgs),
     /// Show whether each container is using its devices
     ///
     /// Shows each container, of any engine, that has a device, asked for one or has libonload.so mapped, with a
     /// verdict, the reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the
     /// verdict on that container.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
-    Status(Status),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES]))]
+    Status(StatusArgs),
     /// Try a device: start a small container with it, and report whether it works
     ///
     /// Makes an image from files of this host, starts a container from it with the engine, and uses the device there:
@@ -204,35 +204,35 @@ pub enum Command {
     /// the interface. The result says what was observed. If the container does not start, a second one without the
     /// device shows whether the engine is at fault. Container and image are removed, even if the command is
     /// interrupted; after a kill, the next run removes them.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
-    Try(Try),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES, LEASES]))]
+    Try(TryArgs),
     /// Check this host and suggest fixes
     ///
     /// Checks modules, PCIe links, CPUs, huge pages, RDMA, specifications, file permissions, units, SELinux,
     /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
     /// command to run, or which line to write to which file. Nothing is changed.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES]))]
-    Doctor(Doctor),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES]))]
+    Doctor(DoctorArgs),
     /// Print metrics of this host as OpenMetrics text
     ///
     /// Counts devices by class and health, leases, huge pages, errors of interfaces and RDMA ports, and Onload
     /// stacks. The number of series does not grow with the number of virtual functions. onload-metrics.timer, which
     /// is disabled by default, writes them for the textfile collector of node_exporter.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, SPECIFICATIONS]))]
-    Metrics(Metrics),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES, SPECIFICATIONS]))]
+    Metrics(MetricsArgs),
     /// Show NUMA nodes, the PCIe tree, devices and the containers that hold them
     ///
     /// Shows each NUMA node with its CPUs, memory and huge pages, and the PCIe tree below it down to the functions,
     /// with interfaces, devices and the containers that hold them. Identical virtual functions share one line. The
     /// SVG picture opens in a browser, light or dark.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES]))]
-    Topology(Topology),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES]))]
+    Topology(TopologyArgs),
     /// Write, list, check, validate and apply CDI specifications
-    #[command(subcommand, add = Files(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-    Cdi(Cdi),
+    #[command(subcommand, add = FileList(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Cdi(CdiCommand),
     /// Show what a container would get
-    #[command(subcommand, add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
-    Container(Container),
+    #[command(subcommand, add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
+    Container(ContainerCommand),
     /// Stop offering devices, show who holds them, and wait until they are free
     ///
     /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, through any engine, and
@@ -242,66 +242,66 @@ pub enum Command {
     /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The
     /// classes nic, nic-plain, nic-nodes and zf are drained together: they are one driver. Without a name it shows what is
     /// drained and who holds that.
-    #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-    Drain(Drain),
+    #[command(add = FileList(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Drain(DrainArgs),
     /// Offer drained devices again
-    #[command(add = Files(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-    Undrain(Undrain),
+    #[command(add = FileList(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Undrain(UndrainArgs),
     /// List, release and restore devices that containers hold
-    #[command(subcommand, add = Files(&[LEASES, KERNEL]))]
-    Lease(Lease),
+    #[command(subcommand, add = FileList(&[LEASES, KERNEL]))]
+    Lease(LeaseCommand),
     /// Configure virtual functions and huge pages
-    #[command(subcommand, add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
-    Host(Host),
+    #[command(subcommand, add = FileList(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
+    Host(HostCommand),
     /// Set up container engines
-    #[command(subcommand, add = Files(&[CONFIGURATION, CONTAINERS]))]
-    Runtime(Runtime),
+    #[command(subcommand, add = FileList(&[CONFIGURATION, CONTAINERS]))]
+    Runtime(RuntimeCommand),
     /// Print a completion script for a shell
     #[command(add = SCRIPTS)]
-    Completion(Completion),
+    Completion(CompletionArgs),
     /// Write the manual pages
     #[command(hide = true)]
-    Man(Man),
+    Man(ManArgs),
     /// Use a device that this container was given, and say what was seen
     #[command(hide = true)]
-    Probe(Probe),
+    Probe(ProbeArgs),
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Cdi {
+pub enum CdiCommand {
     /// Write specifications of the devices of this host
-    #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-    Generate(Generate),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Generate(GenerateArgs),
     /// List every device that an engine would see, by file
-    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
-    List(List),
+    #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
+    List(ListArgs),
     /// Show what a container gets with some devices, and from which file
-    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
-    Show(Show),
+    #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
+    Show(ShowArgs),
     /// Show what this host has, what "cdi generate" would write, and what a container gets. Writes nothing
-    #[command(add = Files(&[CONFIGURATION, KERNEL]))]
+    #[command(add = FileList(&[CONFIGURATION, KERNEL]))]
     Preview(Preview),
     /// Check whether the written specifications still match this host
-    #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
-    Check(Check),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
+    Check(CheckArgs),
     /// Check whether specification files are valid
-    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
-    Validate(Validate),
+    #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
+    Validate(ValidateArgs),
     /// Apply devices to an OCI configuration, from stdin to stdout, as an engine would
-    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
-    Inject(Inject),
+    #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
+    Inject(InjectArgs),
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Container {
+pub enum ContainerCommand {
     /// Show as a diff what annotations, or the variable ONLOAD_CTK_REQUEST, would change in an OCI bundle, and why
-    #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS, TICKETS]))]
-    Explain(Explain),
+    #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS, TICKETS]))]
+    Explain(ExplainArgs),
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk container explain /run/containers/bundle")]
-pub struct Explain {
+pub struct ExplainArgs {
     /// Directory that holds the container's config.json
     #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
@@ -311,7 +311,7 @@ pub struct Explain {
 #[command(
     after_long_help = "Example: onload-ctk drain rdma=mlx5_0 --reason \"firmware upgrade\" --wait --timeout 3600"
 )]
-pub struct Drain {
+pub struct DrainArgs {
     /// A device or a pool as CLASS=NAME, a class, or the PCI address of a function, which stands for the devices on
     /// it and on its virtual functions
     #[arg(value_name = "NAME", conflicts_with = "all")]
@@ -336,12 +336,12 @@ pub struct Drain {
     pub dry_run: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
-pub struct Undrain {
+pub struct UndrainArgs {
     /// What is drained, as for drain; a class offers its drained devices too
     #[arg(value_name = "NAME", conflicts_with = "all", required_unless_present = "all")]
     pub names: Vec<String>,
@@ -354,13 +354,13 @@ pub struct Undrain {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Lease {
+pub enum LeaseCommand {
     /// List leased devices with their containers, and how much of each pool is free
-    #[command(add = Files(&[LEASES, KERNEL]))]
-    List(LeaseList),
+    #[command(add = FileList(&[LEASES, KERNEL]))]
+    List(LeaseListArgs),
     /// Release the lease of a device after its container has exited
-    #[command(add = Files(&[LEASES, KERNEL]))]
-    Release(LeaseRelease),
+    #[command(add = FileList(&[LEASES, KERNEL]))]
+    Release(LeaseReleaseArgs),
     /// Return interfaces left behind by exited containers to the host
     ///
     /// An interface that moved into a container returns to the host when the container ends. If that did not happen,
@@ -368,22 +368,22 @@ pub enum Lease {
     /// it, with its name, alternative names, hardware address, MTU, queue length, alias and flags as they were. The
     /// next container that requests the interface does the same, and so does the udev rule when the kernel returns an
     /// interface. An RDMA device that moved returns in the same way, under its name.
-    #[command(add = Files(&[LEASES, KERNEL]))]
+    #[command(add = FileList(&[LEASES, KERNEL]))]
     #[command(after_long_help = "Example: onload-ctk lease restore")]
     Restore,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease list --format json")]
-pub struct LeaseList {
+pub struct LeaseListArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease release vfio=0000:81:10.0 --force")]
-pub struct LeaseRelease {
+pub struct LeaseReleaseArgs {
     /// The device, for instance vfio=0000:81:10.0
     #[arg(value_name = "CLASS=NAME")]
     pub device: String,
@@ -393,37 +393,37 @@ pub struct LeaseRelease {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Host {
+pub enum HostCommand {
     /// Show what "host apply" would change
     ///
     /// Compares this host with the sections sriov and host of config.toml: virtual functions, huge pages, interfaces
     /// registered with Onload, the RDMA mode. Nothing is changed.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
-    Plan(HostPlan),
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
+    Plan(HostPlanArgs),
     /// Change this host to match config.toml
     ///
     /// Creates and binds virtual functions, reserves huge pages, registers interfaces with Onload and sets the RDMA
     /// mode, as the sections sriov and host of config.toml say. Settings that match already are left alone, and nothing
     /// that is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service
     /// runs it at boot.
-    #[command(add = Files(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
+    #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     #[command(after_long_help = "Example: onload-ctk host apply")]
     Apply,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk host plan")]
-pub struct HostPlan {
+pub struct HostPlanArgs {
     /// Output format; json is an object with the lists steps, refused and warnings
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Runtime {
+pub enum RuntimeCommand {
     /// Enable CDI and the runtime "onload" in an engine, and set which classes annotations may request
-    #[command(add = Files(&[EDITED_OF_ENGINES, CONFIGURATION, CONTAINERS]))]
-    Configure(Configure),
+    #[command(add = FileList(&[EDITED_OF_ENGINES, CONFIGURATION, CONTAINERS]))]
+    Configure(ConfigureArgs),
     /// Print the OCI runtime that onload-container-runtime becomes, for the package's removal
     #[command(hide = true)]
     Behind,
@@ -433,13 +433,13 @@ pub enum Runtime {
 #[command(
     after_long_help = "Example: onload-ctk discover --explain\n         onload-ctk discover --capture host.tar.zst"
 )]
-pub struct Discover {
+pub struct DiscoverArgs {
     /// Also show what is not offered, and why
     #[arg(long)]
     pub explain: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
     /// Save everything discovery read to FILE, to attach to a bug report: a tar archive, compressed with zstd.
     /// Unpacked, it serves as a host for --host-root
     #[arg(long, value_name = "FILE")]
@@ -451,28 +451,28 @@ pub struct Discover {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk doctor")]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// Output format; json is an object with the list checks, for a fleet of hosts
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis")]
-pub struct Status {
+pub struct StatusArgs {
     /// Only this container: its name, or the beginning of its id
     #[arg(value_name = "CONTAINER")]
     pub container: Option<String>,
     /// Output format; json is an object with the list containers
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk try nic=ens1\n         onload-ctk try vfio=0000:81:10.0 --engine podman"
 )]
-pub struct Try {
+pub struct TryArgs {
     /// The device, as in nic=ens1 or hugepages=2Mi
     #[arg(value_name = "DEVICE")]
     pub device: String,
@@ -493,9 +493,9 @@ pub enum TryEngine {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct Probe {
+pub struct ProbeArgs {
     /// Its class
-    #[arg(value_name = "CLASS", value_parser = ClassWord)]
+    #[arg(value_name = "CLASS", value_parser = ClassParser)]
     pub class: Class,
     /// Its name
     #[arg(value_name = "NAME")]
@@ -506,7 +506,7 @@ pub struct Probe {
 #[command(
     after_long_help = "Example: onload-ctk metrics --output /var/lib/prometheus/node-exporter/onload-ctk.prom"
 )]
-pub struct Metrics {
+pub struct MetricsArgs {
     /// Write to this file instead of stdout, replacing it atomically
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -516,17 +516,17 @@ pub struct Metrics {
 #[command(
     after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg\n         onload-ctk topology --matrix"
 )]
-pub struct Topology {
+pub struct TopologyArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: Picture,
+    pub format: PictureFormat,
     /// Print the matrix of distances between GPUs and NICs, as nvidia-smi topo -m does
     #[arg(long, conflicts_with = "format")]
     pub matrix: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Picture {
+pub enum PictureFormat {
     /// Text for people.
     Text,
     /// A picture to look at in a browser.
@@ -536,7 +536,7 @@ pub enum Picture {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Listing {
+pub enum ListFormat {
     /// A table for people.
     Table,
     /// A JSON object for programs.
@@ -545,7 +545,7 @@ pub enum Listing {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
-pub struct Generate {
+pub struct GenerateArgs {
     /// Output directory: one file per kind, plus one per kind for its pools [default: var/run/cdi of the host]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
@@ -557,12 +557,12 @@ pub struct Generate {
         long,
         value_name = "KIND",
         value_delimiter = ',',
-        value_parser = KindWord
+        value_parser = KindParser
     )]
     pub kind: Vec<String>,
     /// Format of the files
-    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = spec_format())]
-    pub format: Format,
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = format_parser())]
+    pub format: SpecFormat,
     /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
     /// refused, except pools, which need 0.6.0 and are left out
     #[arg(long, value_name = "VERSION")]
@@ -578,10 +578,10 @@ pub struct Generate {
     pub force: bool,
 }
 
-impl Generate {
+impl GenerateArgs {
     /// Of the two places for the output one holds: a flag takes precedence over the other's variable. clap's
     /// own conflicts make no such difference.
-    fn settle_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+    fn resolve_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         if self.output.is_none() || self.output_dir.is_none() {
             return Ok(());
         }
@@ -599,7 +599,7 @@ impl Generate {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct SpecDirs {
+pub struct SpecDirArgs {
     /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(
@@ -613,27 +613,27 @@ pub struct SpecDirs {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi list")]
-pub struct List {
+pub struct ListArgs {
     #[command(flatten)]
-    pub from: SpecDirs,
+    pub from: SpecDirArgs,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk cdi show onload.dev/nic=all onload.dev/rdma=mlx5_0"
 )]
-pub struct Show {
+pub struct ShowArgs {
     /// Devices to show, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
     #[command(flatten)]
-    pub from: SpecDirs,
+    pub from: SpecDirArgs,
     /// Output format; json is a CDI specification of only these devices
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Listing,
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -646,7 +646,7 @@ pub struct Preview {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi check || onload-ctk cdi generate")]
-pub struct Check {
+pub struct CheckArgs {
     /// Directory of the specifications [default: var/run/cdi of the host]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
@@ -654,7 +654,7 @@ pub struct Check {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi validate /etc/cdi/vendor.json")]
-pub struct Validate {
+pub struct ValidateArgs {
     /// Files to validate [default: those of etc/cdi and var/run/cdi of the host]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -664,21 +664,21 @@ pub struct Validate {
 #[command(
     after_long_help = "Example: onload-ctk cdi inject onload.dev/nic=all < config.json > new.json"
 )]
-pub struct Inject {
+pub struct InjectArgs {
     /// Devices to apply, for instance onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
     #[command(flatten)]
-    pub from: SpecDirs,
+    pub from: SpecDirArgs,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Example: onload-ctk runtime configure --runtime docker --allow nic,rdma --dry-run"
 )]
-pub struct Configure {
+pub struct ConfigureArgs {
     /// Container engine
-    #[arg(long, value_name = "ENGINE", value_parser = engine())]
+    #[arg(long, value_name = "ENGINE", value_parser = engine_parser())]
     pub runtime: Engine,
     /// Configuration file of the engine, if it is not the usual one: for k3s, RKE2, MicroK8s or rootless docker. A
     /// path on the host
@@ -697,7 +697,7 @@ pub struct Configure {
         long,
         value_name = "CLASS",
         value_delimiter = ',',
-        value_parser = ClassWord
+        value_parser = ClassParser
     )]
     pub allow: Vec<Class>,
     /// Print what would change as a unified diff, and change nothing
@@ -719,14 +719,14 @@ pub struct Configure {
 #[command(
     after_long_help = "Example: onload-ctk completion bash > /usr/share/bash-completion/completions/onload-ctk"
 )]
-pub struct Completion {
+pub struct CompletionArgs {
     /// Shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct Man {
+pub struct ManArgs {
     /// Directory for the pages
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub directory: PathBuf,
@@ -735,9 +735,9 @@ pub struct Man {
 /// A word of `--kind`. It is read with the others, as the words of config.toml are; help, pages and
 /// completion list what it may be.
 #[derive(Clone, Copy, Debug)]
-struct KindWord;
+struct KindParser;
 
-impl TypedValueParser for KindWord {
+impl TypedValueParser for KindParser {
     type Value = String;
 
     fn parse_ref(
@@ -751,15 +751,15 @@ impl TypedValueParser for KindWord {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let all = std::iter::once(PossibleValue::new("all"));
-        Some(Box::new(class_words().chain(all)))
+        Some(Box::new(class_values().chain(all)))
     }
 }
 
 /// The name of a class, with the list of all for help, pages and completion.
 #[derive(Clone, Copy, Debug)]
-struct ClassWord;
+struct ClassParser;
 
-impl TypedValueParser for ClassWord {
+impl TypedValueParser for ClassParser {
     type Value = Class;
 
     fn parse_ref(
@@ -773,15 +773,15 @@ impl TypedValueParser for ClassWord {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(class_words()))
+        Some(Box::new(class_values()))
     }
 }
 
-fn class_words() -> impl Iterator<Item = PossibleValue> {
+fn class_values() -> impl Iterator<Item = PossibleValue> {
     Class::ALL.into_iter().map(|class| PossibleValue::new(class.as_str()))
 }
 
-fn engine() -> impl TypedValueParser<Value = Engine> {
+fn engine_parser() -> impl TypedValueParser<Value = Engine> {
     let words = Engine::ALL.map(|engine| {
         let help = match engine {
             Engine::Docker => "Docker",
@@ -799,14 +799,14 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
     })
 }
 
-fn spec_format() -> impl TypedValueParser<Value = Format> {
+fn format_parser() -> impl TypedValueParser<Value = SpecFormat> {
     let words = [
         ("json", "JSON, which every CDI reader accepts"),
         ("yaml", "YAML, which container engines accept"),
     ];
     let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
     PossibleValuesParser::new(words).map(|word| match word.as_str() {
-        "yaml" => Format::Yaml,
-        _ => Format::Json,
+        "yaml" => SpecFormat::Yaml,
+        _ => SpecFormat::Json,
     })
 }

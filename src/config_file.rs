@@ -48,7 +48,7 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> anyhow::Result<Lock> {
     let locks = open_private(run, name)
         .with_context(|| format!("opening the directory of locks {}", path.display()))?;
     let kind = LockMode::Exclusive;
-    Lock::take(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)
+    Lock::acquire(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)
         .context("locking the files of configuration")
 }
 
@@ -74,16 +74,18 @@ impl ConfigDir {
     pub(crate) fn read(&self, name: &OsStr) -> anyhow::Result<Option<ConfigFile>> {
         let path = self.path.join(name);
         let reading = || format!("reading {}", path.display());
-        let unusual = |what: &str| {
+        let unusual = |kind: &str| {
             let path = path.display();
-            anyhow!("reading {path}: it is {what}, which replacing it would break; edit it by hand")
+            anyhow!("reading {path}: it is {kind}, which replacing it would break; edit it by hand")
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = match openat(&self.directory, name, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(unusual("a symbolic link")),
-            Err(Errno::NXIO) => return Err(regular::refusal("a socket")).with_context(reading),
+            Err(Errno::NXIO) => {
+                return Err(regular::not_regular_error("a socket")).with_context(reading);
+            }
             Err(error) => return Err(error).with_context(reading),
         };
         let metadata = file.metadata().with_context(reading)?;
@@ -110,30 +112,31 @@ impl ConfigDir {
         text: &str,
         like: Option<&ConfigFile>,
     ) -> anyhow::Result<()> {
-        let failed = |failed| self.write_error("writing", name, failed);
+        let to_error = |error| self.write_error("writing", name, error);
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
-        let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
+        let mut temporary =
+            TempFile::create(self.directory.as_fd(), name, mode).map_err(to_error)?;
         if let Some(old) = like {
             let copied = attributes::copy(&old.file, &old.stat, temporary.file());
-            copied.map_err(|failed| failed.error).with_context(|| {
+            copied.map_err(|error| error.error).with_context(|| {
                 let path = self.path.join(name);
                 format!("giving {} the owner and label that it had", path.display())
             })?;
         }
-        temporary.write(text.as_bytes()).map_err(failed)?;
-        temporary.commit().map_err(failed)
+        temporary.write(text.as_bytes()).map_err(to_error)?;
+        temporary.commit().map_err(to_error)
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> anyhow::Result<()> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error("removing", name, failed))
+            .map_err(|error| self.write_error("removing", name, error))
     }
 
     /// Of how a file is replaced people see the file alone.
-    fn write_error(&self, action: &str, name: &OsStr, failed: WriteError) -> anyhow::Error {
+    fn write_error(&self, action: &str, name: &OsStr, error: WriteError) -> anyhow::Error {
         let path = self.path.join(name);
-        anyhow::Error::new(failed.source).context(format!("{action} {}", path.display()))
+        anyhow::Error::new(error.source).context(format!("{action} {}", path.display()))
     }
 }
 

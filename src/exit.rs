@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ExitAnswer {
     Yes,
     No,
     /// Nothing says no, and not everything could be determined.
@@ -10,19 +10,19 @@ pub enum Answer {
     NotTried,
 }
 
-impl Answer {
+impl ExitAnswer {
     const fn status(self) -> u8 {
         match self {
-            Answer::Yes => 0,
-            Answer::No => 1,
-            Answer::Unknown => FAILURE,
-            Answer::NotTried => NOT_TRIED,
+            ExitAnswer::Yes => 0,
+            ExitAnswer::No => 1,
+            ExitAnswer::Unknown => FAILURE,
+            ExitAnswer::NotTried => NOT_TRIED,
         }
     }
 }
 
-impl From<Answer> for ExitCode {
-    fn from(answer: Answer) -> ExitCode {
+impl From<ExitAnswer> for ExitCode {
+    fn from(answer: ExitAnswer) -> ExitCode {
         ExitCode::from(answer.status())
     }
 }
@@ -32,9 +32,9 @@ pub const NOT_TRIED: u8 = 3;
 
 /// Every exit status, with what it says; the help and the manual pages print this.
 pub const STATUSES: [(u8, &str); 4] = [
-    (Answer::Yes.status(), "success, or the answer is yes"),
+    (ExitAnswer::Yes.status(), "success, or the answer is yes"),
     (
-        Answer::No.status(),
+        ExitAnswer::No.status(),
         "the answer is no (drift, an invalid file, a refusal, a failed check, containers still in use)",
     ),
     (FAILURE, "error, or the answer could not be determined"),
@@ -73,7 +73,7 @@ const NO: [(&str, &str); 12] = [
 ];
 
 /// When a command answers no; none where it never does.
-pub fn when_no(command: &str) -> Option<&'static str> {
+pub fn describe_no(command: &str) -> Option<&'static str> {
     let found = NO.iter().find(|(words, _)| *words == command);
     found.map(|(_, when)| *when)
 }

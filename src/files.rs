@@ -9,24 +9,24 @@ use onload_engines::engine::Engine;
 use onload_host::specdir::{MANIFEST_NAME, OUTPUT_DIR};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Files(pub(crate) &'static [File]);
+pub(crate) struct FileList(pub(crate) &'static [FileGroup]);
 
-impl CommandExt for Files {}
+impl CommandExt for FileList {}
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum File {
+pub(crate) enum FileGroup {
     /// The parts of a path, and what it is to the command.
     At(&'static [&'static str], &'static str),
     /// The file of each engine, and what stands before and after the engine's name.
     Engines(&'static str, &'static str),
 }
-use File::{At, Engines};
+use FileGroup::{At, Engines};
 
-impl File {
+impl FileGroup {
     /// Paths, each with what it is.
     pub(crate) fn entries(self) -> Vec<(String, String)> {
         match self {
-            At(parts, said) => vec![(parts.concat(), said.to_owned())],
+            At(parts, description) => vec![(parts.concat(), description.to_owned())],
             Engines(before, after) => Engine::ALL
                 .iter()
                 .map(|engine| {
@@ -38,41 +38,41 @@ impl File {
     }
 }
 
-pub(crate) const CONFIGURATION: File =
+pub(crate) const CONFIGURATION: FileGroup =
     At(&[CONFIG_PATH], "The configuration. The option --config names another file.");
-pub(crate) const DRAINED: File =
+pub(crate) const DRAINED: FileGroup =
     At(&[DRAIN_PATH], "What is drained. It is there while something is.");
-pub(crate) const VARIABLES: File = At(
+pub(crate) const VARIABLES: FileGroup = At(
     &["/etc/default/onload-ctk"],
     "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
 );
-pub(crate) const KERNEL: File =
+pub(crate) const KERNEL: FileGroup =
     At(&["/sys, /proc, /dev"], "What the kernel and its drivers report.");
-pub(crate) const SPECIFICATIONS: File = At(
+pub(crate) const SPECIFICATIONS: FileGroup = At(
     &[DEFAULT_DIRS[0], ", ", DEFAULT_DIRS[1]],
     "CDI specifications of every vendor. A device in the second directory takes precedence over one in the first.",
 );
-pub(crate) const OWN_DEVICES: File =
+pub(crate) const OWN_DEVICES: FileGroup =
     At(&[OUTPUT_DIR, "/onload.dev-CLASS.json"], "The specification of a class.");
-pub(crate) const OWN_POOLS: File =
+pub(crate) const OWN_POOLS: FileGroup =
     At(&[OUTPUT_DIR, "/onload.dev-CLASS-pools.json"], "The specification of the pools of a class.");
-pub(crate) const MANIFEST: File = At(
+pub(crate) const MANIFEST: FileGroup = At(
     &[OUTPUT_DIR, "/", MANIFEST_NAME],
     "Which of the files there onload-ctk wrote, and with which options.",
 );
-pub(crate) const LEASES: File =
+pub(crate) const LEASES: FileGroup =
     At(&[RUN_DIR, "/", run_dir::LEASES], "Leases, one file each. Only root can enter.");
-pub(crate) const TICKETS: File = At(
+pub(crate) const TICKETS: FileGroup = At(
     &[RUN_DIR, "/", run_dir::REQUESTS],
     "What cluster engines have reserved for their tasks, one file per ticket. Only root can enter.",
 );
-pub(crate) const CONTAINERS: File =
+pub(crate) const CONTAINERS: FileGroup =
     At(&[RUN_DIR], "Which runtime created which container, and the lock on configuration files.");
-pub(crate) const HOST_UNIT: File = At(
+pub(crate) const HOST_UNIT: FileGroup = At(
     &["/usr/lib/systemd/system/onload-host.service"],
     "The unit that runs host apply at boot. The package does not enable it.",
 );
-pub(crate) const SCRIPTS: Files = Files(&[
+pub(crate) const SCRIPTS: FileList = FileList(&[
     At(&["/usr/share/bash-completion/completions/onload-ctk"], "The packaged script for bash."),
     At(
         &["/usr/share/zsh/vendor-completions/_onload-ctk"],
@@ -81,5 +81,5 @@ pub(crate) const SCRIPTS: Files = Files(&[
     At(&["/usr/share/zsh/site-functions/_onload-ctk"], "The packaged script for zsh elsewhere."),
     At(&["/usr/share/fish/vendor_completions.d/onload-ctk.fish"], "The packaged script for fish."),
 ]);
-pub(crate) const READ_OF_ENGINES: File = Engines("Read for ", ", with the files beside it.");
-pub(crate) const EDITED_OF_ENGINES: File = Engines("Edited for ", ".");
+pub(crate) const READ_OF_ENGINES: FileGroup = Engines("Read for ", ", with the files beside it.");
+pub(crate) const EDITED_OF_ENGINES: FileGroup = Engines("Edited for ", ".");

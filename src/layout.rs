@@ -5,7 +5,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
-use crate::printer::{DIM, HEADING, harmless};
+use crate::printer::{DIM, HEADING, escape_controls};
 
 /// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
 const LEAST_TEXT: usize = 32;
@@ -17,7 +17,12 @@ const FURTHER: &str = "    ";
 const HANGING: &str = "      ";
 
 /// A text with an indent before its first line, and another before those that go on with it.
-pub(crate) fn paragraph(first: &str, rest: &str, text: &str, columns: Option<usize>) -> String {
+pub(crate) fn format_paragraph(
+    first: &str,
+    rest: &str,
+    text: &str,
+    columns: Option<usize>,
+) -> String {
     let Some(columns) = columns else {
         return format!("{first}{text}\n");
     };
@@ -28,26 +33,26 @@ pub(crate) fn paragraph(first: &str, rest: &str, text: &str, columns: Option<usi
         .word_separator(WordSeparator::AsciiSpace)
         .word_splitter(WordSplitter::NoHyphenation);
     let room = columns.saturating_sub(display_width(rest));
-    let lines = textwrap::fill(&held_together(text, room), options);
+    let lines = textwrap::fill(&keep_quotes_together(text, room), options);
     format!("{}\n", lines.replace(NO_BREAK, " "))
 }
 
 /// A text behind a label, below which it goes on where it is too long for a line.
-pub(crate) fn labelled(label: &str, text: &str, columns: Option<usize>) -> String {
+pub(crate) fn format_labelled(label: &str, text: &str, columns: Option<usize>) -> String {
     let gap = " ".repeat(LABEL.saturating_sub(label.len()));
     let first = format!("{HEADING}{label}{HEADING:#}{gap}");
-    paragraph(&first, &" ".repeat(LABEL), text, columns)
+    format_paragraph(&first, &" ".repeat(LABEL), text, columns)
 }
 
-/// As [`labelled`], of a part of what has a label: its own is indented, and no heading.
-pub(crate) fn part(label: &str, text: &str, columns: Option<usize>) -> String {
+/// As [`format_labelled`], of a part of what has a label: its own is indented, and no heading.
+pub(crate) fn format_part(label: &str, text: &str, columns: Option<usize>) -> String {
     let label = format!("{INDENT}{label}");
-    paragraph(&format!("{label:LABEL$}"), &" ".repeat(LABEL), text, columns)
+    format_paragraph(&format!("{label:LABEL$}"), &" ".repeat(LABEL), text, columns)
 }
 
 /// A text whose quotations stay on one line each, with a mark behind them, as far as one has room: a
 /// command is copied whole.
-fn held_together(text: &str, room: usize) -> String {
+fn keep_quotes_together(text: &str, room: usize) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in text.split('"') {
         match parts.last_mut().filter(|last| last.ends_with('\\')) {
@@ -65,61 +70,61 @@ fn held_together(text: &str, room: usize) -> String {
     parts.collect::<Vec<_>>().join("\"")
 }
 
-pub(crate) fn entry(head: &str, text: &str, columns: Option<usize>) -> String {
-    let head = paragraph(INDENT, FURTHER, &in_a_line(head), columns);
-    head + &paragraph(HANGING, HANGING, &in_a_line(text), columns)
+pub(crate) fn format_entry(head: &str, text: &str, columns: Option<usize>) -> String {
+    let head = format_paragraph(INDENT, FURTHER, &to_one_line(head), columns);
+    head + &format_paragraph(HANGING, HANGING, &to_one_line(text), columns)
 }
 
 /// A table whose last column holds texts. Where the others leave too little room for them, each row
-/// is an [`entry`].
-pub(crate) fn table<const N: usize>(
+/// is an [`format_entry`].
+pub(crate) fn format_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     columns: Option<usize>,
 ) -> String {
     let rows: Vec<[String; N]> =
-        rows.into_iter().map(|row| row.map(|cell| in_a_line(&cell))).collect();
+        rows.into_iter().map(|row| row.map(|cell| to_one_line(&cell))).collect();
     let Some(columns) = columns else {
-        return aligned(header, rows);
+        return align_columns(header, rows);
     };
     let room = columns.saturating_sub(before_last(header, &rows));
     let words = rows.iter().filter_map(|row| row.last()).flat_map(|text| text.split(' '));
     if room < words.map(display_width).max().unwrap_or(0).max(LEAST_TEXT) {
-        return entries(&rows, columns);
+        return format_entries(&rows, columns);
     }
     let wrapped = rows.into_iter().map(|mut row| {
         if let Some(text) = row.last_mut() {
-            let lines = paragraph("", "", text, Some(room));
+            let lines = format_paragraph("", "", text, Some(room));
             lines.trim_end().clone_into(text);
         }
         row
     });
-    aligned(header, wrapped)
+    align_columns(header, wrapped)
 }
 
 /// What is given and how, side by side; below each other where a line has too little room for both.
-pub(crate) fn pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
-    let widths = pairs.iter().map(|(what, _)| display_width(what));
+pub(crate) fn format_pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
+    let widths = pairs.iter().map(|(label, _)| display_width(label));
     let width = widths.max().unwrap_or(0).min(WIDEST);
-    let shown = pairs.iter().map(|(what, how)| {
-        let (what, how) = (in_a_line(what), in_a_line(how));
-        if how.is_empty() {
-            return paragraph(INDENT, HANGING, &what, columns);
+    let lines = pairs.iter().map(|(label, text)| {
+        let (label, text) = (to_one_line(label), to_one_line(text));
+        if text.is_empty() {
+            return format_paragraph(INDENT, HANGING, &label, columns);
         }
-        let gap = width.saturating_sub(display_width(&what));
-        let beside = format!("{INDENT}{what}{:gap$}{INDENT}{DIM}{how}{DIM:#}\n", "");
-        if columns.is_none_or(|columns| display_width(beside.trim_end()) <= columns) {
-            return beside;
+        let gap = width.saturating_sub(display_width(&label));
+        let line = format!("{INDENT}{label}{:gap$}{INDENT}{DIM}{text}{DIM:#}\n", "");
+        if columns.is_none_or(|columns| display_width(line.trim_end()) <= columns) {
+            return line;
         }
-        let what = paragraph(INDENT, FURTHER, &what, columns);
-        what + &paragraph(HANGING, HANGING, &format!("{DIM}{how}{DIM:#}"), columns)
+        let label = format_paragraph(INDENT, FURTHER, &label, columns);
+        label + &format_paragraph(HANGING, HANGING, &format!("{DIM}{text}{DIM:#}"), columns)
     });
-    shown.collect()
+    lines.collect()
 }
 
 /// A text in which nothing steers the terminal or ends a line.
-pub(crate) fn in_a_line(text: &str) -> String {
-    harmless(text).replace('\n', "\\n")
+pub(crate) fn to_one_line(text: &str) -> String {
+    escape_controls(text).replace('\n', "\\n")
 }
 
 fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
@@ -132,7 +137,7 @@ fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize
     INDENT.len() + columns.sum::<usize>()
 }
 
-fn aligned<const N: usize>(
+fn align_columns<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
@@ -148,13 +153,13 @@ fn aligned<const N: usize>(
 }
 
 /// The rows without what is not known of them or was just said.
-fn entries<const N: usize>(rows: &[[String; N]], columns: usize) -> String {
+fn format_entries<const N: usize>(rows: &[[String; N]], columns: usize) -> String {
     let rows = rows.iter().filter_map(|row| row.split_last());
     rows.map(|(text, names)| {
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
         names.retain(|name| *name != "-");
         names.dedup();
-        entry(&names.join(INDENT), text, Some(columns))
+        format_entry(&names.join(INDENT), text, Some(columns))
     })
     .collect()
 }
@@ -168,15 +173,15 @@ mod tests {
     #[test]
     fn lines_are_wrapped_between_words_with_a_hanging_indent() {
         assert_eq!(
-            paragraph("- ", "    ", "one two-three four five", Some(14)),
+            format_paragraph("- ", "    ", "one two-three four five", Some(14)),
             "- one\n    two-three\n    four five\n"
         );
     }
 
     #[test]
     fn a_part_stands_below_what_it_is_part_of() {
-        let whole =
-            labelled("Onload", "offered now", Some(18)) + &part("driver", "9.1 of it", Some(18));
+        let whole = format_labelled("Onload", "offered now", Some(18))
+            + &format_part("driver", "9.1 of it", Some(18));
         assert_eq!(
             anstream::adapter::strip_str(&whole).to_string(),
             "Onload     offered\n           now\n  driver   9.1 of\n           it\n"
@@ -187,26 +192,26 @@ mod tests {
     fn a_command_stays_on_one_line_where_one_has_room_for_it() {
         let text = "bound to igbvf; run \"set-override A vfio-pci\"";
         assert_eq!(
-            paragraph("", "", text, Some(26)),
+            format_paragraph("", "", text, Some(26)),
             "bound to igbvf; run\n\"set-override A vfio-pci\"\n"
         );
         assert_eq!(
-            paragraph("", "", text, Some(24)),
+            format_paragraph("", "", text, Some(24)),
             "bound to igbvf; run\n\"set-override A\nvfio-pci\"\n"
         );
         // A quotation may hold quotation marks.
         let text = r#"means "if [ -z \"$X\" ]; then"; set"#;
         let lines = [r#"means "if [ -z"#, r#"\"$X\" ];"#, r#"then"; set"#, ""];
-        assert_eq!(paragraph("", "", text, Some(15)), lines.join("\n"));
+        assert_eq!(format_paragraph("", "", text, Some(15)), lines.join("\n"));
         let lines = ["means", r#""if [ -z \"$X\" ]; then";"#, "set", ""];
-        assert_eq!(paragraph("", "", text, Some(26)), lines.join("\n"));
+        assert_eq!(format_paragraph("", "", text, Some(26)), lines.join("\n"));
     }
 
     #[test]
     fn a_word_that_is_longer_than_a_line_stays_whole() {
         let text = format!("write how many to {PATH}");
         assert_eq!(
-            entry("hugepages  1Gi", &text, Some(24)),
+            format_entry("hugepages  1Gi", &text, Some(24)),
             format!("  hugepages  1Gi\n      write how many to\n      {PATH}\n")
         );
     }
@@ -214,10 +219,10 @@ mod tests {
     #[test]
     fn without_a_width_nothing_is_wrapped() {
         let text = "word ".repeat(100);
-        let shown = paragraph("  ", "    ", text.trim_end(), None);
+        let shown = format_paragraph("  ", "    ", text.trim_end(), None);
         assert_eq!(shown.lines().count(), 1);
         let rows = [["nic".to_owned(), text]];
-        assert_eq!(table(["CLASS", "DETAILS"], rows, None).lines().count(), 2);
+        assert_eq!(format_table(["CLASS", "DETAILS"], rows, None).lines().count(), 2);
     }
 
     #[test]
@@ -230,7 +235,7 @@ mod tests {
             "                       0000:41:00.0, not viable",
             "",
         ];
-        let shown = table(["CLASS", "NAME", "DETAILS"], rows, Some(60));
+        let shown = format_table(["CLASS", "NAME", "DETAILS"], rows, Some(60));
         assert_eq!(shown, lines.join("\n"));
     }
 
@@ -243,7 +248,7 @@ mod tests {
         ];
         let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
         assert_eq!(
-            table(header, rows, Some(40)),
+            format_table(header, rows, Some(40)),
             "  hugepages  2Mi\n      32 of 32 pages free, mounted at\n      \
              /dev/hugepages\n  vfio  0000:41:10.0\n      group 14\n"
         );
@@ -253,7 +258,7 @@ mod tests {
     fn a_table_whose_texts_have_a_word_that_does_not_fit_becomes_entries() {
         let rows = [["1Gi".to_owned(), format!("write to {PATH}")]];
         assert_eq!(
-            table(["NAME", "REASON"], rows, Some(64)),
+            format_table(["NAME", "REASON"], rows, Some(64)),
             format!("  1Gi\n      write to\n      {PATH}\n")
         );
     }
@@ -262,7 +267,8 @@ mod tests {
     fn a_pair_stands_side_by_side_where_it_fits() {
         let pair = |what: &str, how: &str| (what.to_owned(), how.to_owned());
         let lines = [pair("/dev/onload", "rw"), pair("/dev/vfio/vfio", "rw from /x")];
-        let plain = |columns| anstream::adapter::strip_str(&pairs(&lines, columns)).to_string();
+        let plain =
+            |columns| anstream::adapter::strip_str(&format_pairs(&lines, columns)).to_string();
         let beside = "  /dev/onload     rw\n  /dev/vfio/vfio  rw from /x\n";
         assert_eq!(plain(None), beside);
         assert_eq!(plain(Some(28)), beside);
@@ -272,14 +278,14 @@ mod tests {
     #[test]
     fn names_that_go_on_stand_before_what_there_is_to_say_of_them() {
         assert_eq!(
-            entry("nic  ens1, ens2", "switched off", Some(13)),
+            format_entry("nic  ens1, ens2", "switched off", Some(13)),
             "  nic  ens1,\n    ens2\n      switched\n      off\n"
         );
     }
 
     #[test]
     fn no_name_steers_the_terminal_or_ends_a_line() {
-        let shown = entry("nic  a\nb", "\u{1b}[31m", Some(40));
+        let shown = format_entry("nic  a\nb", "\u{1b}[31m", Some(40));
         assert_eq!(shown, "  nic  a\\nb\n      \\u{1b}[31m\n");
     }
 }

@@ -9,5 +9,5 @@ pub(crate) mod config_file;
 pub mod exit;
 pub(crate) mod files;
 pub(crate) mod layout;
+pub mod permissions;
 pub mod printer;
-pub mod rights;

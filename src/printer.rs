@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onload_host::host::Access;
+use onload_host::host::ReadAccess;
 use onload_sys::text;
 use serde::Serialize;
 
@@ -50,37 +50,37 @@ impl Printer {
 
     /// That nobody reads on, as behind `| head -1`, is no error: the command goes on to its own answer.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
-        unless_unread(write!(self.stdout, "{text}"))
+        ignore_broken_pipe(write!(self.stdout, "{text}"))
     }
 
     /// Escapes the characters that steer a terminal, where JSON asks for that below U+0020 alone (RFC 8259, section 7).
     pub(crate) fn print_json(&mut self, value: &impl Serialize) -> io::Result<()> {
-        self.print(harmless_json(&serde_json::to_string_pretty(value)?) + "\n")
+        self.print(escape_json(&serde_json::to_string_pretty(value)?) + "\n")
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
-        unless_unread(self.stdout.flush())
+        ignore_broken_pipe(self.stdout.flush())
     }
 
     pub(crate) fn note(&mut self, text: impl Display) {
         if !self.quiet {
-            self.say(harmless(text));
+            self.print_stderr(escape_controls(text));
         }
     }
 
     pub(crate) fn detail(&mut self, text: impl Display) {
         if self.verbose {
-            self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
+            self.print_stderr(format_args!("{DIM}{}{DIM:#}", escape_controls(text)));
         }
     }
 
-    pub(crate) fn has_read(&mut self, path: &Path) {
+    pub(crate) fn log_read(&mut self, path: &Path) {
         self.detail(format_args!("read {}", path.display()));
     }
 
-    pub(crate) fn looked_into(&mut self, path: &Path, is_there: bool) {
-        let what = if is_there { "listed" } else { "no directory" };
-        self.detail(format_args!("{what} {}", path.display()));
+    pub(crate) fn log_lookup(&mut self, path: &Path, exists: bool) {
+        let action = if exists { "listed" } else { "no directory" };
+        self.detail(format_args!("{action} {}", path.display()));
     }
 
     /// Says on a terminal what is being done; the next such line takes its place. Nothing in a pipe.
@@ -89,7 +89,7 @@ impl Printer {
             return;
         };
         // Not to the last column, where some terminals begin a new line.
-        let text = harmless(text).replace('\n', " ");
+        let text = escape_controls(text).replace('\n', " ");
         let text: String = text.chars().take(columns.saturating_sub(1)).collect();
         let width = text.chars().count();
         let rest = " ".repeat(self.progress.saturating_sub(width));
@@ -110,43 +110,43 @@ impl Printer {
 
     pub(crate) fn warning(&mut self, text: impl Display) {
         if !self.quiet {
-            let text = harmless(text);
-            self.say(format_args!("{WARNING}warning:{WARNING:#} {text}"));
+            let text = escape_controls(text);
+            self.print_stderr(format_args!("{WARNING}warning:{WARNING:#} {text}"));
         }
     }
 
     pub fn error(&mut self, text: impl Display) {
-        let text = harmless(text);
-        self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));
+        let text = escape_controls(text);
+        self.print_stderr(format_args!("{ERROR}error:{ERROR:#} {text}"));
     }
 
     /// If stderr is gone, nothing can be reported.
-    fn say(&mut self, text: impl Display) {
+    fn print_stderr(&mut self, text: impl Display) {
         self.end_progress();
         let _ = writeln!(self.stderr, "{text}");
     }
 }
 
-pub(crate) fn looked_at(path: &Path, access: Access) {
-    let path = harmless(path.display());
+pub(crate) fn log_access(path: &Path, access: ReadAccess) {
+    let path = escape_controls(path.display());
     let mut stderr = anstream::stderr();
     // There is nobody to tell that stderr is gone.
     let _ = match access {
-        Access::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
-        Access::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
-        Access::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
+        ReadAccess::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
+        ReadAccess::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
+        ReadAccess::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
     };
 }
 
 /// What the variable `COLUMNS` says, else the terminal, as with ls(1).
 fn columns_of_stdout() -> Option<usize> {
-    let asked = env::var("COLUMNS").ok();
-    let asked = asked.and_then(|columns| columns.parse().ok());
+    let configured = env::var("COLUMNS").ok();
+    let configured = configured.and_then(|columns| columns.parse().ok());
     let terminal = || {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
         Some(usize::from(size.ws_col))
     };
-    asked.or_else(terminal).filter(|columns| *columns > 0)
+    configured.or_else(terminal).filter(|columns| *columns > 0)
 }
 
 /// None where it is no terminal.
@@ -160,15 +160,15 @@ fn columns_of_stderr() -> Option<usize> {
 
 /// A text whose characters that would steer a terminal are written out, but for newlines: names of interfaces and
 /// files may hold any.
-pub(crate) fn harmless(text: impl Display) -> String {
-    text::harmless(&text.to_string())
+pub(crate) fn escape_controls(text: impl Display) -> String {
+    text::escape_controls(&text.to_string())
 }
 
 /// A text of JSON, whose strings alone hold such characters, each of four digits.
-fn harmless_json(text: &str) -> String {
+fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        if text::steers(character) && character != '\n' {
+        if text::is_terminal_control(character) && character != '\n' {
             escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
         } else {
             escaped.push(character);
@@ -177,10 +177,10 @@ fn harmless_json(text: &str) -> String {
     escaped
 }
 
-fn unless_unread(written: io::Result<()>) -> io::Result<()> {
-    match written {
+fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        result => result,
     }
 }
 
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn control_characters_are_written_out_and_nothing_else_is() {
-        assert_eq!(harmless("a\u{1b}[31mb\u{7f}\tc"), "a\\u{1b}[31mb\\u{7f}\\tc");
-        assert_eq!(harmless("eth\u{202e}0\u{2066}"), "eth\\u{202e}0\\u{2066}");
+        assert_eq!(escape_controls("a\u{1b}[31mb\u{7f}\tc"), "a\\u{1b}[31mb\\u{7f}\\tc");
+        assert_eq!(escape_controls("eth\u{202e}0\u{2066}"), "eth\\u{202e}0\\u{2066}");
         // serde_json leaves these as they are.
         let name = "a\u{9b}31m\u{7f}\u{202e}\u{1b} é\"\\\n";
-        let json = harmless_json(&serde_json::to_string_pretty(&[name]).unwrap());
+        let json = escape_json(&serde_json::to_string_pretty(&[name]).unwrap());
         assert_eq!(
             json,
             r#"[
@@ -202,6 +202,6 @@ mod tests {
 ]"#
         );
         assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [name]);
-        assert_eq!(harmless("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
+        assert_eq!(escape_controls("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
     }
 }

@@ -4,7 +4,7 @@
 //! the container's configuration. This crate has
 //!
 //! - the data model of version 1.1.0: [`Spec`] and its parts, its names ([`Kind`], [`DeviceName`],
-//!   [`QualifiedName`], [`HookName`]) and versions ([`Version`], [`minimum_version`]);
+//!   [`QualifiedName`], [`HookName`]) and versions ([`CdiVersion`], [`minimum_version`]);
 //! - reading and writing a specification ([`from_json`], [`to_json`]) and its rules ([`validate`](validate()),
 //!   [`lint`]), each of which reports everything that is wrong and where;
 //! - the [`Registry`] of the directories that engines read;
@@ -39,7 +39,7 @@
 //!
 //! let mut config = OciConfig::parse(br#"{"ociVersion": "1.2.0", "x": 1e3}"#)?;
 //! apply(&mut config, &edits, &HostNodes)?;
-//! assert_eq!(config.env_get("NIC")?.as_deref(), Some("ens1"));
+//! assert_eq!(config.env_value("NIC")?.as_deref(), Some("ens1"));
 //! config.each_device(|device| assert_eq!(device.path, "/dev/null"))?;
 //! assert!(config.to_bytes().starts_with(br#"{"ociVersion":"1.2.0","x":1e3,"process":"#));
 //! # Ok(())
@@ -60,6 +60,7 @@
 #![warn(missing_docs)]
 
 pub mod json;
+mod messages;
 mod name;
 pub mod oci;
 mod parse;
@@ -67,21 +68,20 @@ mod registry;
 mod spec;
 mod validate;
 mod version;
-mod wording;
 #[cfg(feature = "yaml")]
 mod yaml;
 
-pub use name::{DeviceName, HookName, Kind, Lenient, NameError, QualifiedName};
+pub use name::{DeviceName, HookName, Kind, LenientName, NameError, QualifiedName};
 pub use parse::{JsonError, ParseError, from_json, to_json};
 #[cfg(feature = "yaml")]
 pub use parse::{YamlError, from_yaml, to_yaml};
 pub use registry::{
-    Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, Resolved, Shadowed,
-    SpecSource, UnresolvableError,
+    Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, ResolvedDevice,
+    ShadowedDevice, SpecSource, UnresolvableError,
 };
 pub use spec::{ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec};
 pub use validate::{Problem, Problems, lint, validate, validate_edits};
-pub use version::{Requirement, UnknownVersion, Version, minimum_version};
+pub use version::{CdiVersion, Requirement, UnknownVersion, minimum_version};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,38 +14,39 @@ use thiserror::Error;
 #[error("{0}")]
 pub struct NameError(String);
 
-struct Rule {
+struct NameRule {
     what: &'static str,
     digit_first: bool,
     inside: &'static str,
     inside_words: &'static str,
 }
 
-const VENDOR: Rule =
-    Rule { what: "vendor", digit_first: false, inside: "_-.", inside_words: "'_', '-', '.'" };
-const CLASS: Rule = Rule { what: "class", ..VENDOR };
-const DEVICE: Rule = Rule {
+const VENDOR: NameRule =
+    NameRule { what: "vendor", digit_first: false, inside: "_-.", inside_words: "'_', '-', '.'" };
+const CLASS: NameRule = NameRule { what: "class", ..VENDOR };
+const DEVICE: NameRule = NameRule {
     what: "device name",
     digit_first: true,
     inside: "_-.:",
     inside_words: "'_', '-', '.', ':'",
 };
 
-fn check(rule: &Rule, part: &str, whole: &str) -> Result<(), NameError> {
+fn check(rule: &NameRule, part: &str, whole: &str) -> Result<(), NameError> {
     let what = rule.what;
     let (Some(first), Some(last)) = (part.chars().next(), part.chars().next_back()) else {
         return Err(NameError(format!("invalid {what} in {whole:?}: it is empty")));
     };
-    let invalid = |why: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {why}"));
+    let invalid =
+        |reason: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {reason}"));
     if !(first.is_ascii_alphabetic() || rule.digit_first && first.is_ascii_digit()) {
-        let want = if rule.digit_first { "letter or a digit" } else { "letter" };
-        return Err(invalid(format_args!("it starts with {first:?}, want a {want}")));
+        let expected = if rule.digit_first { "letter or a digit" } else { "letter" };
+        return Err(invalid(format_args!("it starts with {first:?}, want a {expected}")));
     }
     let odd = |c: &char| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c);
-    if let Some(found) = part.chars().find(odd) {
-        let want = rule.inside_words;
+    if let Some(character) = part.chars().find(odd) {
+        let expected = rule.inside_words;
         return Err(invalid(format_args!(
-            "{found:?} is not allowed, want letters, digits and {want}"
+            "{character:?} is not allowed, want letters, digits and {expected}"
         )));
     }
     if !last.is_ascii_alphanumeric() {
@@ -259,21 +260,21 @@ impl FromStr for HookName {
 /// back unchanged.
 ///
 /// ```
-/// use onload_cdi::{Kind, Lenient};
+/// use onload_cdi::{Kind, LenientName};
 ///
-/// let kind: Lenient<Kind> = "vendor.com/nic".into();
+/// let kind: LenientName<Kind> = "vendor.com/nic".into();
 /// assert_eq!(kind.valid().map(Kind::class), Some("nic"));
 ///
-/// let wrong: Lenient<Kind> = "vendor.com".into();
+/// let wrong: LenientName<Kind> = "vendor.com".into();
 /// assert_eq!((wrong.valid(), wrong.as_str()), (None, "vendor.com"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lenient<T> {
+pub struct LenientName<T> {
     text: String,
     name: Result<T, NameError>,
 }
 
-impl<T> Lenient<T> {
+impl<T> LenientName<T> {
     /// The name, if it is valid.
     ///
     /// # Errors
@@ -296,13 +297,13 @@ impl<T> Lenient<T> {
 }
 
 /// The empty text, which is not a valid name.
-impl<T: FromStr<Err = NameError>> Default for Lenient<T> {
+impl<T: FromStr<Err = NameError>> Default for LenientName<T> {
     fn default() -> Self {
         Self::from("")
     }
 }
 
-impl<T: FromStr<Err = NameError>> From<&str> for Lenient<T> {
+impl<T: FromStr<Err = NameError>> From<&str> for LenientName<T> {
     fn from(text: &str) -> Self {
         Self { text: text.to_owned(), name: text.parse() }
     }
@@ -310,7 +311,7 @@ impl<T: FromStr<Err = NameError>> From<&str> for Lenient<T> {
 
 macro_rules! valid_names {
     ($($name:ident),*) => {$(
-        impl From<$name> for Lenient<$name> {
+        impl From<$name> for LenientName<$name> {
             fn from(name: $name) -> Self {
                 Self {
                     text: name.to_string(),
@@ -322,19 +323,19 @@ macro_rules! valid_names {
 }
 valid_names!(Kind, DeviceName, HookName);
 
-impl<T> fmt::Display for Lenient<T> {
+impl<T> fmt::Display for LenientName<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }
 }
 
-impl<'de, T: FromStr<Err = NameError>> Deserialize<'de> for Lenient<T> {
+impl<'de, T: FromStr<Err = NameError>> Deserialize<'de> for LenientName<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|text| Self::from(text.as_str()))
     }
 }
 
-impl<T> Serialize for Lenient<T> {
+impl<T> Serialize for LenientName<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
     }

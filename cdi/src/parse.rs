@@ -4,11 +4,11 @@
 
 use thiserror::Error;
 
-use crate::json::place::place;
+use crate::json::value_path::value_path;
+use crate::messages::reword;
 use crate::spec::Spec;
-use crate::wording::plain;
 #[cfg(feature = "yaml")]
-use crate::yaml::Value;
+use crate::yaml::YamlValue;
 
 /// Why bytes are not a specification.
 #[derive(Debug, Error)]
@@ -38,28 +38,28 @@ const NOTHING: &str = "there is nothing in it";
 pub struct JsonError(String);
 
 impl JsonError {
-    fn of(bytes: &[u8], error: &serde_json::Error) -> Self {
+    fn new(bytes: &[u8], error: &serde_json::Error) -> Self {
         if bytes.trim_ascii().is_empty() {
             return Self(NOTHING.to_owned());
         }
         if bytes.starts_with(BYTE_ORDER_MARK) {
             return Self("it begins with a byte order mark; save it without".to_owned());
         }
-        let message = plain(&error.to_string());
+        let message = reword(&error.to_string());
         // Where the text is no JSON, what came before tells little of what was meant.
-        let place = match error.is_data() {
-            true => place(up_to(bytes, error.line(), error.column())),
+        let path = match error.is_data() {
+            true => value_path(text_before(bytes, error.line(), error.column())),
             false => String::new(),
         };
-        match place.as_str() {
+        match path.as_str() {
             "" => Self(message),
-            place => Self(format!("{place}: {message}")),
+            path => Self(format!("{path}: {message}")),
         }
     }
 }
 
 /// The text up to a line, from 1, and a column, in bytes.
-fn up_to(bytes: &[u8], line: usize, column: usize) -> &[u8] {
+fn text_before(bytes: &[u8], line: usize, column: usize) -> &[u8] {
     let before = bytes.split_inclusive(|byte| *byte == b'\n');
     let before: usize = before.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
     &bytes[..bytes.len().min(before + column)]
@@ -75,7 +75,7 @@ pub struct YamlError(String);
 impl YamlError {
     /// The first line of what the parser says, without its advice for programmers; an excerpt of the
     /// text follows it.
-    fn of(error: &serde_saphyr::Error) -> Self {
+    fn new(error: &serde_saphyr::Error) -> Self {
         let message = error.to_string();
         let line = message.lines().next().unwrap_or_default();
         let line = line.strip_prefix("error: ").unwrap_or(line);
@@ -91,7 +91,7 @@ impl YamlError {
 /// [`ParseError::Json`], with key, line and column.
 pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
     let spec = serde_json::from_slice(bytes);
-    spec.map_err(|error| ParseError::Json(JsonError::of(bytes, &error)))
+    spec.map_err(|error| ParseError::Json(JsonError::new(bytes, &error)))
 }
 
 /// Writes JSON: indented by two, fields in fixed order, a newline at the end. The same
@@ -115,14 +115,14 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
     };
-    let document: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| ParseError::Yaml(YamlError::of(&error)))?;
-    if document == Value::Null {
+    let document: YamlValue = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ParseError::Yaml(YamlError::new(&error)))?;
+    if document == YamlValue::Null {
         return Err(ParseError::Yaml(YamlError(NOTHING.to_owned())));
     }
     // Not the derived function with the same name, which accepts a list too.
     let spec = <Spec as serde::Deserialize>::deserialize(document);
-    spec.map_err(|error| ParseError::Yaml(YamlError(plain(&error.to_string()))))
+    spec.map_err(|error| ParseError::Yaml(YamlError(reword(&error.to_string()))))
 }
 
 /// Writes YAML, fields in the order of [`to_json`].

@@ -54,7 +54,7 @@ pub enum RegistryError {
     #[error(transparent)]
     Invalid(#[from] Problems),
     /// Other files of the same priority offer the same device.
-    #[error("device {name} is also in {}: nobody gets it", paths(.others))]
+    #[error("device {name} is also in {}: nobody gets it", join_paths(.others))]
     Conflict {
         /// The device.
         name: QualifiedName,
@@ -63,7 +63,7 @@ pub enum RegistryError {
     },
 }
 
-fn paths(paths: &[PathBuf]) -> String {
+fn join_paths(paths: &[PathBuf]) -> String {
     let paths = paths.iter().map(|path| path.display().to_string());
     paths.collect::<Vec<_>>().join(", ")
 }
@@ -82,7 +82,7 @@ pub struct SpecSource {
 /// A device that can be requested.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Resolved<'a> {
+pub struct ResolvedDevice<'a> {
     /// Its name.
     pub name: &'a QualifiedName,
     /// The file that offers it.
@@ -110,7 +110,7 @@ pub struct Conflict {
 /// A device that a file with a higher priority hides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Shadowed {
+pub struct ShadowedDevice {
     /// Its name.
     pub name: QualifiedName,
     /// The file whose entry has no effect.
@@ -121,20 +121,20 @@ pub struct Shadowed {
 
 /// Requested names that no file offers.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("resolving CDI devices: no specification offers {}", list(.names))]
+#[error("resolving CDI devices: no specification offers {}", join_names(.names))]
 #[non_exhaustive]
 pub struct UnresolvableError {
     /// The names, as requested.
     pub names: Vec<QualifiedName>,
 }
 
-fn list(names: &[QualifiedName]) -> String {
+fn join_names(names: &[QualifiedName]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A file that offers devices.
 #[derive(Debug)]
-struct File {
+struct SpecFile {
     path: PathBuf,
     priority: usize,
     spec: Spec,
@@ -143,11 +143,11 @@ struct File {
 /// The devices of a set of files.
 #[derive(Debug, Default)]
 pub struct Registry {
-    files: Vec<File>,
+    files: Vec<SpecFile>,
     devices: BTreeMap<QualifiedName, (usize, usize)>,
     errors: BTreeMap<PathBuf, Vec<RegistryError>>,
     conflicts: Vec<Conflict>,
-    shadowed: Vec<Shadowed>,
+    shadowed: Vec<ShadowedDevice>,
 }
 
 impl Registry {
@@ -156,21 +156,21 @@ impl Registry {
     pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
         sources.sort_by_key(|source| source.priority);
         let mut registry = Self::default();
-        let mut claims: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
+        let mut locations_by_name: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
         for SpecSource { path, priority, content } in sources {
-            match content.map_err(RegistryError::from).and_then(valid) {
-                Err(error) => registry.error(&path, error),
+            match content.map_err(RegistryError::from).and_then(validated) {
+                Err(error) => registry.add_error(&path, error),
                 Ok(spec) => {
-                    for (position, name) in names(&spec) {
-                        let place = (registry.files.len(), position);
-                        claims.entry(name).or_default().push(place);
+                    for (position, name) in device_names(&spec) {
+                        let location = (registry.files.len(), position);
+                        locations_by_name.entry(name).or_default().push(location);
                     }
-                    registry.files.push(File { path, priority, spec });
+                    registry.files.push(SpecFile { path, priority, spec });
                 }
             }
         }
-        for (name, places) in claims {
-            registry.settle(name, &places);
+        for (name, locations) in locations_by_name {
+            registry.resolve_name(name, &locations);
         }
         registry
     }
@@ -184,7 +184,7 @@ impl Registry {
         let mut sources = Vec::new();
         let mut unread = Vec::new();
         for (priority, dir) in dirs.iter().enumerate() {
-            match files(dir) {
+            match list_files(dir) {
                 Ok(paths) => sources.extend(paths.into_iter().map(|path| {
                     let content = read(&path);
                     SpecSource { path, priority, content }
@@ -195,66 +195,76 @@ impl Registry {
         }
         let mut registry = Self::from_sources(sources);
         for (dir, error) in unread {
-            registry.error(dir, error);
+            registry.add_error(dir, error);
         }
         registry
     }
 
-    fn error(&mut self, path: &Path, error: RegistryError) {
+    fn add_error(&mut self, path: &Path, error: RegistryError) {
         self.errors.entry(path.to_owned()).or_default().push(error);
     }
 
     /// Decides which file offers `name`. If two files with one priority do, nobody gets it, not
     /// even from a higher priority, as in the engines' library.
-    fn settle(&mut self, name: QualifiedName, places: &[(usize, usize)]) {
+    fn resolve_name(&mut self, name: QualifiedName, locations: &[(usize, usize)]) {
         let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
-        for file in places.iter().map(|(index, _)| &self.files[*index]) {
+        for file in locations.iter().map(|(index, _)| &self.files[*index]) {
             let paths = rivals.entry(file.priority).or_default();
             paths.push(file.path.clone());
         }
         rivals.retain(|_, paths| paths.len() > 1);
         if !rivals.is_empty() {
             for (priority, paths) in rivals {
-                self.conflict(Conflict { name: name.clone(), priority, paths });
+                self.add_conflict(Conflict { name: name.clone(), priority, paths });
             }
-        } else if let Some((winner, hidden)) = places.split_last() {
+        } else if let Some((winner, hidden)) = locations.split_last() {
             for (index, _) in hidden {
                 let path = self.files[*index].path.clone();
                 let by = self.files[winner.0].path.clone();
-                self.shadowed.push(Shadowed { name: name.clone(), path, by });
+                self.shadowed.push(ShadowedDevice { name: name.clone(), path, by });
             }
             self.devices.insert(name, *winner);
         }
     }
 
-    fn conflict(&mut self, conflict: Conflict) {
+    fn add_conflict(&mut self, conflict: Conflict) {
         for path in &conflict.paths {
             let others = conflict.paths.iter().filter(|other| *other != path);
             let error = RegistryError::Conflict {
                 name: conflict.name.clone(),
                 others: others.cloned().collect(),
             };
-            self.error(path, error);
+            self.add_error(path, error);
         }
         self.conflicts.push(conflict);
     }
 
     /// The devices that can be requested, sorted by name.
-    pub fn devices(&self) -> impl Iterator<Item = Resolved<'_>> {
-        self.devices.iter().filter_map(|(name, place)| self.at(name, *place))
+    pub fn devices(&self) -> impl Iterator<Item = ResolvedDevice<'_>> {
+        self.devices.iter().filter_map(|(name, location)| self.resolved_at(name, *location))
     }
 
     /// The device named `name`.
     #[must_use]
-    pub fn device(&self, name: &QualifiedName) -> Option<Resolved<'_>> {
-        let (name, place) = self.devices.get_key_value(name)?;
-        self.at(name, *place)
+    pub fn device(&self, name: &QualifiedName) -> Option<ResolvedDevice<'_>> {
+        let (name, location) = self.devices.get_key_value(name)?;
+        self.resolved_at(name, *location)
     }
 
-    fn at<'a>(&'a self, name: &'a QualifiedName, place: (usize, usize)) -> Option<Resolved<'a>> {
-        let file = self.files.get(place.0)?;
-        let device = file.spec.devices.get(place.1)?;
-        Some(Resolved { name, path: &file.path, priority: file.priority, spec: &file.spec, device })
+    fn resolved_at<'a>(
+        &'a self,
+        name: &'a QualifiedName,
+        location: (usize, usize),
+    ) -> Option<ResolvedDevice<'a>> {
+        let file = self.files.get(location.0)?;
+        let device = file.spec.devices.get(location.1)?;
+        Some(ResolvedDevice {
+            name,
+            path: &file.path,
+            priority: file.priority,
+            spec: &file.spec,
+            device,
+        })
     }
 
     /// What was read: files, those that are not valid too, and directories that cannot be read.
@@ -278,7 +288,7 @@ impl Registry {
 
     /// The entries that another file hides, sorted by name.
     #[must_use]
-    pub fn shadowed(&self) -> &[Shadowed] {
+    pub fn shadowed(&self) -> &[ShadowedDevice] {
         &self.shadowed
     }
 
@@ -293,26 +303,26 @@ impl Registry {
         let mut missing = Vec::new();
         let mut files = BTreeSet::new();
         for name in names {
-            let Some(found) = self.device(name) else {
+            let Some(resolved) = self.device(name) else {
                 missing.push(name.clone());
                 continue;
             };
-            if files.insert((found.priority, found.path)) {
-                edits.append(&found.spec.container_edits);
+            if files.insert((resolved.priority, resolved.path)) {
+                edits.append(&resolved.spec.container_edits);
             }
-            edits.append(&found.device.container_edits);
+            edits.append(&resolved.device.container_edits);
         }
         if missing.is_empty() { Ok(edits) } else { Err(UnresolvableError { names: missing }) }
     }
 }
 
-fn valid(spec: Spec) -> Result<Spec, RegistryError> {
+fn validated(spec: Spec) -> Result<Spec, RegistryError> {
     validate(&spec)?;
     Ok(spec)
 }
 
 /// The names that a valid specification offers, each with its index.
-fn names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
+fn device_names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
     let devices = spec.devices.iter().enumerate();
     devices.filter_map(|(index, device)| {
         let (kind, name) = (spec.kind.valid()?, device.name.valid()?);
@@ -320,7 +330,7 @@ fn names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
     })
 }
 
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     // Without a trailing slash, which would follow the link.
     let dir: PathBuf = dir.components().collect();
     if fs::symlink_metadata(&dir)?.is_symlink() {
@@ -331,8 +341,8 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        let wanted = ends_in(&path, ".json") || ends_in(&path, ".yaml");
-        if wanted && !entry.file_type()?.is_dir() {
+        let is_spec = has_suffix(&path, ".json") || has_suffix(&path, ".yaml");
+        if is_spec && !entry.file_type()?.is_dir() {
             paths.push(path);
         }
     }
@@ -341,13 +351,13 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// A file named `.json` counts, as for engines, although to Rust it has no extension.
-fn ends_in(path: &Path, extension: &str) -> bool {
+fn has_suffix(path: &Path, extension: &str) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(extension.as_bytes())
 }
 
 fn read(path: &Path) -> Result<Spec, LoadError> {
     let bytes = read_file(path).map_err(LoadError::Read)?;
-    if ends_in(path, ".yaml") { read_yaml(&bytes) } else { Ok(parse::from_json(&bytes)?) }
+    if has_suffix(path, ".yaml") { read_yaml(&bytes) } else { Ok(parse::from_json(&bytes)?) }
 }
 
 #[cfg(feature = "yaml")]

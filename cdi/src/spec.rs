@@ -1,7 +1,7 @@
 //! The data model of a CDI specification, version 1.1.0, with all its fields.
 //!
 //! The structs define what can be written, not what is valid: see [`crate::validate()`]. A file
-//! with a wrong name is read, stored as it is ([`Lenient`]) and written back unchanged, so that
+//! with a wrong name is read, stored as it is ([`LenientName`]) and written back unchanged, so that
 //! `validate` can report everything that is wrong with it. Empty values are not written, unknown
 //! fields are refused, and `null` counts as absent, as does a YAML key without a value.
 
@@ -12,7 +12,7 @@ use std::fmt;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::name::{DeviceName, HookName, Kind, Lenient};
+use crate::name::{DeviceName, HookName, Kind, LenientName};
 
 /// The structs of the model. Derived code also accepts a list for a struct, with its fields in
 /// order. No other reader of CDI does, so the derived code is only given maps.
@@ -41,73 +41,73 @@ model! {
     /// A CDI specification: the content of one file of a specification directory.
     pub struct Spec {
         /// Version of the CDI specification that a reader must know, such as `0.5.0`.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub cdi_version: String,
         /// `vendor/class` of all devices in this file.
-        #[serde(deserialize_with = "nullable")]
-        pub kind: Lenient<Kind>,
+        #[serde(deserialize_with = "deserialize_nullable")]
+        pub kind: LenientName<Kind>,
         /// Metadata of the file, never given to a container. Since 0.6.0.
         #[serde(
-            deserialize_with = "unique_map",
+            deserialize_with = "deserialize_unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
         )]
         pub annotations: BTreeMap<String, String>,
         /// Edits applied once when any device of this file is requested.
         #[serde(
-            deserialize_with = "nullable",
+            deserialize_with = "deserialize_nullable",
             skip_serializing_if = "ContainerEdits::is_empty"
         )]
         pub container_edits: ContainerEdits,
         /// The devices; a valid specification has at least one.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub devices: Vec<Device>,
     }
 
     /// One device that can be requested by name.
     pub struct Device {
         /// Name, unique in its file.
-        #[serde(deserialize_with = "nullable")]
-        pub name: Lenient<DeviceName>,
+        #[serde(deserialize_with = "deserialize_nullable")]
+        pub name: LenientName<DeviceName>,
         /// Metadata of the device, never given to a container. Since 0.6.0.
         #[serde(
-            deserialize_with = "unique_map",
+            deserialize_with = "deserialize_unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
         )]
         pub annotations: BTreeMap<String, String>,
         /// What the container gets; not empty in a valid specification, so always written.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub container_edits: ContainerEdits,
     }
 
     /// What to change in an OCI configuration.
     pub struct ContainerEdits {
         /// Environment of the process, each `NAME=value`.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub env: Vec<String>,
         /// Device nodes, with their cgroup rules.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub device_nodes: Vec<DeviceNode>,
         /// Network interfaces moved into the container. Since 1.1.0.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub net_devices: Vec<NetDevice>,
         /// Mounts.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub mounts: Vec<Mount>,
         /// OCI hooks.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub hooks: Vec<Hook>,
         /// Cache and memory bandwidth class. Since 0.7.0.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub intel_rdt: Option<IntelRdt>,
         /// Supplementary groups of the process; 0 is ignored. Since 0.7.0.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub additional_gids: Vec<u32>,
     }
 
     /// A device node to create in the container.
     pub struct DeviceNode {
         /// Path in the container.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub path: String,
         /// Path on the host if it differs from `path`. Since 0.5.0.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,43 +138,43 @@ model! {
     /// A network interface to move into the container.
     pub struct NetDevice {
         /// Name on the host.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub host_interface_name: String,
         /// Name in the container.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub name: String,
     }
 
     /// A mount to make in the container.
     pub struct Mount {
         /// Source on the host.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub host_path: String,
         /// Destination in the container.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub container_path: String,
         /// File system type; since 0.4.0. A bind mount needs none.
         #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
         pub type_: Option<String>,
         /// Options, passed on unchanged: a bind mount must have `bind` or `rbind` itself.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub options: Vec<String>,
     }
 
     /// An OCI hook to add.
     pub struct Hook {
         /// The stage to which it belongs.
-        #[serde(deserialize_with = "nullable")]
-        pub hook_name: Lenient<HookName>,
+        #[serde(deserialize_with = "deserialize_nullable")]
+        pub hook_name: LenientName<HookName>,
         /// Program.
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         pub path: String,
         /// Arguments, starting with the program's own name.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub args: Vec<String>,
         /// Environment, each `NAME=value`. Never leave it empty: a runtime may then pass on the
         /// container's own (CVE-2025-23266).
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub env: Vec<String>,
         /// Seconds after which the runtime kills the hook.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,10 +193,10 @@ model! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub mem_bw_schema: Option<String>,
         /// Lines for the class' `schemata` file. Since 1.1.0.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub schemata: Vec<String>,
         /// Whether the container gets a monitoring group. Since 1.1.0.
-        #[serde(deserialize_with = "nullable", skip_serializing_if = "is_false")]
+        #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "is_false")]
         pub enable_monitoring: bool,
     }
 }
@@ -254,7 +254,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for MapOnly<D> {
     }
 }
 
-fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+fn deserialize_nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + Default,
@@ -264,7 +264,7 @@ where
 
 /// Maps keep the last of two equal keys unless told otherwise. What one reader keeps another may
 /// drop, so neither is accepted.
-fn unique_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+fn deserialize_unique_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -292,13 +292,13 @@ where
             let mut map = BTreeMap::new();
             while let Some((key, value)) = access.next_entry::<String, String>()? {
                 match map.entry(key) {
-                    Entry::Occupied(seen) => {
+                    Entry::Occupied(occupied) => {
                         return Err(A::Error::custom(format_args!(
                             "duplicate key `{}`",
-                            seen.key()
+                            occupied.key()
                         )));
                     }
-                    Entry::Vacant(free) => free.insert(value),
+                    Entry::Vacant(vacant) => vacant.insert(value),
                 };
             }
             Ok(map)

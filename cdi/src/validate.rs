@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
-use crate::version::{Version, minimum_version};
+use crate::version::{CdiVersion, minimum_version};
 
 /// Bytes of one object's annotations that the specification's schema allows.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
@@ -70,7 +70,7 @@ impl Problems {
         self.0.push(Problem { location: location.into(), fault: fault.to_string() });
     }
 
-    fn done(self) -> Result<(), Self> {
+    fn into_result(self) -> Result<(), Self> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 }
@@ -91,21 +91,21 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
     }
     let mut seen = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {
-        let at = format!("devices[{index}]");
+        let location = format!("devices[{index}]");
         if let Err(error) = device.name.check() {
-            problems.add(format!("{at}.name"), error);
+            problems.add(format!("{location}.name"), error);
         }
         let name = device.name.as_str();
         if !seen.insert(name) {
-            problems.add(format!("{at}.name"), format_args!("{name:?} is there twice"));
+            problems.add(format!("{location}.name"), format_args!("{name:?} is there twice"));
         }
-        let edits_at = format!("{at}.containerEdits");
+        let edits_location = format!("{location}.containerEdits");
         if device.container_edits.is_empty() {
-            problems.add(&edits_at, "a device without edits gives nothing");
+            problems.add(&edits_location, "a device without edits gives nothing");
         }
-        check_edits(&device.container_edits, &edits_at, &mut problems);
+        check_edits(&device.container_edits, &edits_location, &mut problems);
     }
-    problems.done()
+    problems.into_result()
 }
 
 /// Checks `edits` alone, as an engine does before it applies them.
@@ -115,11 +115,11 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
 pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_edits(edits, "containerEdits", &mut problems);
-    problems.done()
+    problems.into_result()
 }
 
 fn check_version(spec: &Spec, problems: &mut Problems) {
-    let declared = match spec.cdi_version.parse::<Version>() {
+    let declared = match spec.cdi_version.parse::<CdiVersion>() {
         Ok(declared) => declared,
         Err(error) => return problems.add("cdiVersion", error),
     };
@@ -134,70 +134,72 @@ fn check_version(spec: &Spec, problems: &mut Problems) {
     }
 }
 
-fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
-    check_env(&edits.env, &format!("{at}.env"), problems);
+fn check_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) {
+    check_env(&edits.env, &format!("{location}.env"), problems);
     for (index, node) in edits.device_nodes.iter().enumerate() {
-        check_node(node, &format!("{at}.deviceNodes[{index}]"), problems);
+        check_node(node, &format!("{location}.deviceNodes[{index}]"), problems);
     }
-    check_net_devices(&edits.net_devices, &format!("{at}.netDevices"), problems);
+    check_net_devices(&edits.net_devices, &format!("{location}.netDevices"), problems);
     for (index, mount) in edits.mounts.iter().enumerate() {
-        let at = format!("{at}.mounts[{index}]");
+        let location = format!("{location}.mounts[{index}]");
         if mount.host_path.is_empty() {
-            problems.add(format!("{at}.hostPath"), EMPTY);
+            problems.add(format!("{location}.hostPath"), EMPTY);
         }
         if mount.container_path.is_empty() {
-            problems.add(format!("{at}.containerPath"), EMPTY);
+            problems.add(format!("{location}.containerPath"), EMPTY);
         }
     }
     for (index, hook) in edits.hooks.iter().enumerate() {
-        let at = format!("{at}.hooks[{index}]");
+        let location = format!("{location}.hooks[{index}]");
         if let Err(error) = hook.hook_name.check() {
-            problems.add(format!("{at}.hookName"), error);
+            problems.add(format!("{location}.hookName"), error);
         }
         if hook.path.is_empty() {
-            problems.add(format!("{at}.path"), EMPTY);
+            problems.add(format!("{location}.path"), EMPTY);
         }
-        check_env(&hook.env, &format!("{at}.env"), problems);
+        check_env(&hook.env, &format!("{location}.env"), problems);
     }
     if let Some(rdt) = &edits.intel_rdt {
-        check_rdt(rdt, &format!("{at}.intelRdt"), problems);
+        check_rdt(rdt, &format!("{location}.intelRdt"), problems);
     }
 }
 
-fn check_env(env: &[String], at: &str, problems: &mut Problems) {
+fn check_env(env: &[String], location: &str, problems: &mut Problems) {
     for (index, entry) in env.iter().enumerate() {
         if entry.find('=').is_none_or(|position| position == 0) {
-            problems
-                .add(format!("{at}[{index}]"), format_args!("want NAME=value, found {entry:?}"));
+            problems.add(
+                format!("{location}[{index}]"),
+                format_args!("want NAME=value, found {entry:?}"),
+            );
         }
     }
 }
 
-fn check_node(node: &DeviceNode, at: &str, problems: &mut Problems) {
+fn check_node(node: &DeviceNode, location: &str, problems: &mut Problems) {
     if node.path.is_empty() {
-        problems.add(format!("{at}.path"), EMPTY);
+        problems.add(format!("{location}.path"), EMPTY);
     }
     if let Some(kind) = node.type_.as_deref()
         && !["", "b", "c", "u", "p"].contains(&kind)
     {
-        problems.add(format!("{at}.type"), format_args!("want b, c, u or p, found {kind:?}"));
+        problems.add(format!("{location}.type"), format_args!("want b, c, u or p, found {kind:?}"));
     }
     for (field, number) in [("major", node.major), ("minor", node.minor)] {
         if let Some(number) = number.filter(|number| *number < 0) {
-            problems.add(format!("{at}.{field}"), format_args!("{number} is negative"));
+            problems.add(format!("{location}.{field}"), format_args!("{number} is negative"));
         }
     }
     if let Some(permissions) = node.permissions.as_deref()
         && permissions.contains(|c| !"rwm".contains(c))
     {
         problems.add(
-            format!("{at}.permissions"),
+            format!("{location}.permissions"),
             format_args!("want a subset of rwm, found {permissions:?}"),
         );
     }
 }
 
-fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Problems) {
+fn check_net_devices(devices: &[NetDevice], location: &str, problems: &mut Problems) {
     let mut hosts = BTreeSet::new();
     let mut names = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
@@ -205,24 +207,24 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Problems) {
             ("hostInterfaceName", &device.host_interface_name, &mut hosts),
             ("name", &device.name, &mut names),
         ] {
-            let at = format!("{at}[{index}].{field}");
+            let location = format!("{location}[{index}].{field}");
             if value.is_empty() {
-                problems.add(at, EMPTY);
+                problems.add(location, EMPTY);
             } else if !seen.insert(value.as_str()) {
-                problems.add(at, format_args!("{value:?} is there twice"));
+                problems.add(location, format_args!("{value:?} is there twice"));
             }
         }
     }
 }
 
 /// A class is a directory of resctrl, so its name must be a valid file name.
-fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Problems) {
+fn check_rdt(rdt: &IntelRdt, location: &str, problems: &mut Problems) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
     };
     let odd = id.len() >= 4096 || id == "." || id == ".." || id.contains(['/', '\n']);
     if id != "/" && odd {
-        problems.add(format!("{at}.closID"), "want a file name or / for the root class");
+        problems.add(format!("{location}.closID"), "want a file name or / for the root class");
     }
 }
 
@@ -239,67 +241,80 @@ pub fn lint(spec: &Spec) -> Vec<Problem> {
     lint_annotations(&spec.annotations, "annotations", &mut problems);
     lint_edits(&spec.container_edits, "containerEdits", &mut problems);
     for (index, device) in spec.devices.iter().enumerate() {
-        let at = format!("devices[{index}]");
-        lint_annotations(&device.annotations, &format!("{at}.annotations"), &mut problems);
-        lint_edits(&device.container_edits, &format!("{at}.containerEdits"), &mut problems);
+        let location = format!("devices[{index}]");
+        lint_annotations(&device.annotations, &format!("{location}.annotations"), &mut problems);
+        lint_edits(&device.container_edits, &format!("{location}.containerEdits"), &mut problems);
     }
     problems.0
 }
 
-fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
+fn lint_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
-        let at = format!("{at}.deviceNodes[{index}]");
+        let location = format!("{location}.deviceNodes[{index}]");
         if node.host_path.as_ref() == Some(&node.path) {
-            problems
-                .add(format!("{at}.hostPath"), "it equals path, and asks for version 0.5.0 alone");
+            problems.add(
+                format!("{location}.hostPath"),
+                "it equals path, and asks for version 0.5.0 alone",
+            );
         }
         if !node.path.starts_with('/') {
-            problems.add(format!("{at}.path"), RELATIVE);
+            problems.add(format!("{location}.path"), RELATIVE);
         }
     }
     for (index, mount) in edits.mounts.iter().enumerate() {
-        let at = format!("{at}.mounts[{index}]");
+        let location = format!("{location}.mounts[{index}]");
         let binds = mount.options.iter().any(|option| option == "bind" || option == "rbind");
         if !binds && mount.type_.as_deref().is_none_or(|kind| kind.is_empty() || kind == "bind") {
-            problems.add(format!("{at}.options"), "neither bind nor rbind: runc will not bind it");
+            problems.add(
+                format!("{location}.options"),
+                "neither bind nor rbind: runc will not bind it",
+            );
         }
         if !mount.container_path.starts_with('/') {
-            problems.add(format!("{at}.containerPath"), RELATIVE);
+            problems.add(format!("{location}.containerPath"), RELATIVE);
         }
     }
     for (index, hook) in edits.hooks.iter().enumerate() {
-        let at = format!("{at}.hooks[{index}]");
+        let location = format!("{location}.hooks[{index}]");
         if hook.env.is_empty() {
             problems.add(
-                format!("{at}.env"),
+                format!("{location}.env"),
                 "empty: a runtime may hand on the container's own (CVE-2025-23266)",
             );
         }
         if !hook.path.starts_with('/') {
-            problems.add(format!("{at}.path"), RELATIVE);
+            problems.add(format!("{location}.path"), RELATIVE);
         }
         if hook.timeout.is_none() {
-            problems.add(format!("{at}.timeout"), "none: a hook that hangs hangs the container");
+            problems
+                .add(format!("{location}.timeout"), "none: a hook that hangs hangs the container");
         }
     }
 }
 
 /// The specification requires annotation keys to be Kubernetes' qualified names. The library's
 /// check does nothing; only its schema enforces that, so this is advice.
-fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Problems) {
+fn lint_annotations(
+    annotations: &BTreeMap<String, String>,
+    location: &str,
+    problems: &mut Problems,
+) {
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.len();
-        if let Err(fault) = annotation_key(key) {
-            problems.add(format!("{at}[{key:?}]"), fault);
+        if let Err(fault) = check_annotation_key(key) {
+            problems.add(format!("{location}[{key:?}]"), fault);
         }
     }
     if size > MAX_ANNOTATION_BYTES {
-        problems.add(at, format_args!("{size} bytes in all, want at most {MAX_ANNOTATION_BYTES}"));
+        problems.add(
+            location,
+            format_args!("{size} bytes in all, want at most {MAX_ANNOTATION_BYTES}"),
+        );
     }
 }
 
-fn annotation_key(key: &str) -> Result<(), &'static str> {
+fn check_annotation_key(key: &str) -> Result<(), &'static str> {
     let key = key.to_ascii_lowercase();
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

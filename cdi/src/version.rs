@@ -11,7 +11,7 @@ use crate::spec::{ContainerEdits, Spec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each says its number")]
 #[non_exhaustive]
-pub enum Version {
+pub enum CdiVersion {
     V0_1_0,
     V0_2_0,
     V0_3_0,
@@ -24,7 +24,7 @@ pub enum Version {
     V1_1_0,
 }
 
-impl Version {
+impl CdiVersion {
     /// All of them, in order.
     pub const ALL: [Self; 10] = [
         Self::V0_1_0,
@@ -61,7 +61,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for CdiVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.as_str())
     }
@@ -73,7 +73,7 @@ impl fmt::Display for Version {
 #[error("unknown CDI version {0:?}: known are 0.1.0 to 1.1.0, as released")]
 pub struct UnknownVersion(pub String);
 
-impl FromStr for Version {
+impl FromStr for CdiVersion {
     type Err = UnknownVersion;
 
     /// Accepts one leading `v`, as readers do.
@@ -91,75 +91,90 @@ impl FromStr for Version {
 #[non_exhaustive]
 pub struct Requirement {
     /// The version.
-    pub version: Version,
+    pub version: CdiVersion,
     /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; empty for
-    /// [`Version::EARLIEST`].
+    /// [`CdiVersion::EARLIEST`].
     pub fields: Vec<String>,
 }
 
 /// The lowest version that `spec` needs.
 #[must_use]
 pub fn minimum_version(spec: &Spec) -> Requirement {
-    let needs = needs(spec);
-    let version = needs.iter().map(|need| need.0).max().unwrap_or(Version::EARLIEST);
-    let fields = needs.into_iter().filter(|need| need.0 == version).map(|need| need.1).collect();
+    let requirements = list_requirements(spec);
+    let version =
+        requirements.iter().map(|requirement| requirement.0).max().unwrap_or(CdiVersion::EARLIEST);
+    let fields = requirements
+        .into_iter()
+        .filter(|requirement| requirement.0 == version)
+        .map(|requirement| requirement.1)
+        .collect();
     Requirement { version, fields }
 }
 
-/// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version
+/// Every field of `spec` that a reader of [`CdiVersion::EARLIEST`] does not know, with the version
 /// that introduced it, in file order.
-fn needs(spec: &Spec) -> Vec<(Version, String)> {
-    let mut found = Vec::new();
+fn list_requirements(spec: &Spec) -> Vec<(CdiVersion, String)> {
+    let mut requirements = Vec::new();
     if spec
         .kind
         .as_str()
         .split_once('/')
         .is_some_and(|(vendor, class)| !vendor.is_empty() && class.contains('.'))
     {
-        found.push((Version::V0_6_0, "kind".to_owned()));
+        requirements.push((CdiVersion::V0_6_0, "kind".to_owned()));
     }
     if !spec.annotations.is_empty() {
-        found.push((Version::V0_6_0, "annotations".to_owned()));
+        requirements.push((CdiVersion::V0_6_0, "annotations".to_owned()));
     }
-    edits_need(&spec.container_edits, "containerEdits", &mut found);
+    add_edit_requirements(&spec.container_edits, "containerEdits", &mut requirements);
     for (index, device) in spec.devices.iter().enumerate() {
-        let at = format!("devices[{index}]");
+        let location = format!("devices[{index}]");
         let name = device.name.as_str();
         if name.starts_with(|c: char| !c.is_ascii_alphabetic()) {
-            found.push((Version::V0_5_0, format!("{at}.name")));
+            requirements.push((CdiVersion::V0_5_0, format!("{location}.name")));
         }
         if !device.annotations.is_empty() {
-            found.push((Version::V0_6_0, format!("{at}.annotations")));
+            requirements.push((CdiVersion::V0_6_0, format!("{location}.annotations")));
         }
-        edits_need(&device.container_edits, &format!("{at}.containerEdits"), &mut found);
+        add_edit_requirements(
+            &device.container_edits,
+            &format!("{location}.containerEdits"),
+            &mut requirements,
+        );
     }
-    found
+    requirements
 }
 
-fn edits_need(edits: &ContainerEdits, at: &str, found: &mut Vec<(Version, String)>) {
+fn add_edit_requirements(
+    edits: &ContainerEdits,
+    location: &str,
+    requirements: &mut Vec<(CdiVersion, String)>,
+) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         if node.host_path.as_ref().is_some_and(|path| !path.is_empty()) {
-            found.push((Version::V0_5_0, format!("{at}.deviceNodes[{index}].hostPath")));
+            requirements
+                .push((CdiVersion::V0_5_0, format!("{location}.deviceNodes[{index}].hostPath")));
         }
     }
     if !edits.net_devices.is_empty() {
-        found.push((Version::V1_1_0, format!("{at}.netDevices")));
+        requirements.push((CdiVersion::V1_1_0, format!("{location}.netDevices")));
     }
     for (index, mount) in edits.mounts.iter().enumerate() {
         if mount.type_.as_ref().is_some_and(|kind| !kind.is_empty()) {
-            found.push((Version::V0_4_0, format!("{at}.mounts[{index}].type")));
+            requirements.push((CdiVersion::V0_4_0, format!("{location}.mounts[{index}].type")));
         }
     }
     if let Some(rdt) = &edits.intel_rdt {
-        found.push((Version::V0_7_0, format!("{at}.intelRdt")));
+        requirements.push((CdiVersion::V0_7_0, format!("{location}.intelRdt")));
         if !rdt.schemata.is_empty() {
-            found.push((Version::V1_1_0, format!("{at}.intelRdt.schemata")));
+            requirements.push((CdiVersion::V1_1_0, format!("{location}.intelRdt.schemata")));
         }
         if rdt.enable_monitoring {
-            found.push((Version::V1_1_0, format!("{at}.intelRdt.enableMonitoring")));
+            requirements
+                .push((CdiVersion::V1_1_0, format!("{location}.intelRdt.enableMonitoring")));
         }
     }
     if !edits.additional_gids.is_empty() {
-        found.push((Version::V0_7_0, format!("{at}.additionalGids")));
+        requirements.push((CdiVersion::V0_7_0, format!("{location}.additionalGids")));
     }
 }

@@ -13,15 +13,15 @@ use serde::{Deserialize, forward_to_deserialize_any};
 
 /// A value of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum YamlValue {
     Null,
     Bool(bool),
     Signed(i64),
     Unsigned(u64),
     Float(f64),
     Text(String),
-    List(Vec<Value>),
-    Map(Vec<(String, Value)>),
+    List(Vec<YamlValue>),
+    Map(Vec<(String, YamlValue)>),
 }
 
 /// What is wrong with a value, and where it is.
@@ -51,7 +51,7 @@ impl serde::de::Error for ValueError {
 
 impl ValueError {
     /// The same error, seen from one step further out: a key, or an index in brackets.
-    fn below(mut self, step: &str) -> Self {
+    fn prefix_path(mut self, step: &str) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{joint}{}", self.path);
         self
@@ -59,7 +59,7 @@ impl ValueError {
 }
 
 /// A number as the library formats it: Go's `strconv.FormatFloat`, format `g`, 32 bits.
-fn written(number: f64) -> String {
+fn format_float(number: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "the library rounds to 32 bits too")]
     let number = number as f32;
     let scientific = format!("{number:e}");
@@ -76,7 +76,7 @@ fn written(number: f64) -> String {
 }
 
 /// The integer value of a number, if it has one.
-fn whole(number: f64) -> Option<i64> {
+fn as_integer(number: f64) -> Option<i64> {
     const LIMIT: f64 = 9_007_199_254_740_992.0;
     #[expect(
         clippy::cast_possible_truncation,
@@ -85,34 +85,34 @@ fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)
 }
 
-impl Value {
+impl YamlValue {
     /// The text that the library makes of it; `None` for a list, a map and null.
-    fn text(&self) -> Option<String> {
+    fn to_text(&self) -> Option<String> {
         match self {
-            Value::Bool(value) => Some(value.to_string()),
-            Value::Signed(value) => Some(value.to_string()),
-            Value::Unsigned(value) => Some(value.to_string()),
-            Value::Float(value) => Some(written(*value)),
-            Value::Text(text) => Some(text.clone()),
-            Value::Null | Value::List(_) | Value::Map(_) => None,
+            YamlValue::Bool(value) => Some(value.to_string()),
+            YamlValue::Signed(value) => Some(value.to_string()),
+            YamlValue::Unsigned(value) => Some(value.to_string()),
+            YamlValue::Float(value) => Some(format_float(*value)),
+            YamlValue::Text(text) => Some(text.clone()),
+            YamlValue::Null | YamlValue::List(_) | YamlValue::Map(_) => None,
         }
     }
 
     fn unexpected(&self) -> Unexpected<'_> {
         match self {
-            Value::Null => Unexpected::Unit,
-            Value::Bool(value) => Unexpected::Bool(*value),
-            Value::Signed(value) => Unexpected::Signed(*value),
-            Value::Unsigned(value) => Unexpected::Unsigned(*value),
-            Value::Float(value) => Unexpected::Float(*value),
-            Value::Text(text) => Unexpected::Str(text),
-            Value::List(_) => Unexpected::Seq,
-            Value::Map(_) => Unexpected::Map,
+            YamlValue::Null => Unexpected::Unit,
+            YamlValue::Bool(value) => Unexpected::Bool(*value),
+            YamlValue::Signed(value) => Unexpected::Signed(*value),
+            YamlValue::Unsigned(value) => Unexpected::Unsigned(*value),
+            YamlValue::Float(value) => Unexpected::Float(*value),
+            YamlValue::Text(text) => Unexpected::Str(text),
+            YamlValue::List(_) => Unexpected::Seq,
+            YamlValue::Map(_) => Unexpected::Map,
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for YamlValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
     }
@@ -121,56 +121,56 @@ impl<'de> Deserialize<'de> for Value {
 struct ValueVisitor;
 
 impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+    type Value = YamlValue;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Signed(value))
+    fn visit_i64<E>(self, value: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Signed(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Unsigned(value))
+    fn visit_u64<E>(self, value: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Unsigned(value))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::Text(value))
+    fn visit_string<E>(self, value: String) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
         let mut list = Vec::new();
         while let Some(value) = access.next_element()? {
             list.push(value);
         }
-        Ok(Value::List(list))
+        Ok(YamlValue::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut map: Vec<(String, Value)> = Vec::new();
-        while let Some(key) = access.next_key::<Value>()? {
-            let Some(key) = key.text() else {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
+        let mut map: Vec<(String, YamlValue)> = Vec::new();
+        while let Some(key) = access.next_key::<YamlValue>()? {
+            let Some(key) = key.to_text() else {
                 return Err(A::Error::custom("a key is no text"));
             };
             if map.iter().any(|(other, _)| *other == key) {
@@ -178,31 +178,33 @@ impl<'de> Visitor<'de> for ValueVisitor {
             }
             map.push((key, access.next_value()?));
         }
-        Ok(Value::Map(map))
+        Ok(YamlValue::Map(map))
     }
 }
 
-impl<'de> Deserializer<'de> for Value {
+impl<'de> Deserializer<'de> for YamlValue {
     type Error = ValueError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self {
-            Value::Null => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(value),
-            Value::Signed(value) => visitor.visit_i64(value),
-            Value::Unsigned(value) => visitor.visit_u64(value),
-            Value::Float(value) => match whole(value) {
-                Some(whole) => visitor.visit_i64(whole),
+            YamlValue::Null => visitor.visit_unit(),
+            YamlValue::Bool(value) => visitor.visit_bool(value),
+            YamlValue::Signed(value) => visitor.visit_i64(value),
+            YamlValue::Unsigned(value) => visitor.visit_u64(value),
+            YamlValue::Float(value) => match as_integer(value) {
+                Some(integer) => visitor.visit_i64(integer),
                 None => visitor.visit_f64(value),
             },
-            Value::Text(text) => visitor.visit_string(text),
-            Value::List(list) => visitor.visit_seq(List(list.into_iter().enumerate())),
-            Value::Map(map) => visitor.visit_map(Map { rest: map.into_iter(), value: None }),
+            YamlValue::Text(text) => visitor.visit_string(text),
+            YamlValue::List(list) => visitor.visit_seq(ListReader(list.into_iter().enumerate())),
+            YamlValue::Map(map) => {
+                visitor.visit_map(MapReader { rest: map.into_iter(), value: None })
+            }
         }
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        match self.text() {
+        match self.to_text() {
             Some(text) => visitor.visit_string(text),
             None => Err(ValueError::invalid_type(self.unexpected(), &"a text")),
         }
@@ -215,14 +217,14 @@ impl<'de> Deserializer<'de> for Value {
     /// The structs of the model request a map; derived code would accept a list too.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self {
-            Value::Map(_) => self.deserialize_any(visitor),
+            YamlValue::Map(_) => self.deserialize_any(visitor),
             other => Err(ValueError::invalid_type(other.unexpected(), &visitor)),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self {
-            Value::Null => visitor.visit_none(),
+            YamlValue::Null => visitor.visit_none(),
             value => visitor.visit_some(value),
         }
     }
@@ -233,9 +235,9 @@ impl<'de> Deserializer<'de> for Value {
     }
 }
 
-struct List(std::iter::Enumerate<std::vec::IntoIter<Value>>);
+struct ListReader(std::iter::Enumerate<std::vec::IntoIter<YamlValue>>);
 
-impl<'de> SeqAccess<'de> for List {
+impl<'de> SeqAccess<'de> for ListReader {
     type Error = ValueError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -246,16 +248,16 @@ impl<'de> SeqAccess<'de> for List {
             return Ok(None);
         };
         let element = seed.deserialize(value);
-        element.map(Some).map_err(|error| error.below(&format!("[{index}]")))
+        element.map(Some).map_err(|error| error.prefix_path(&format!("[{index}]")))
     }
 }
 
-struct Map {
-    rest: std::vec::IntoIter<(String, Value)>,
-    value: Option<(String, Value)>,
+struct MapReader {
+    rest: std::vec::IntoIter<(String, YamlValue)>,
+    value: Option<(String, YamlValue)>,
 }
 
-impl<'de> MapAccess<'de> for Map {
+impl<'de> MapAccess<'de> for MapReader {
     type Error = ValueError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -275,7 +277,7 @@ impl<'de> MapAccess<'de> for Map {
         seed: V,
     ) -> Result<V::Value, ValueError> {
         // Called only after a key.
-        let (key, value) = self.value.take().unwrap_or((String::new(), Value::Null));
-        seed.deserialize(value).map_err(|error| error.below(&key))
+        let (key, value) = self.value.take().unwrap_or((String::new(), YamlValue::Null));
+        seed.deserialize(value).map_err(|error| error.prefix_path(&key))
     }
 }

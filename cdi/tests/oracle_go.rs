@@ -10,7 +10,7 @@ mod oracle;
 use std::fs;
 use std::path::PathBuf;
 
-use onload_cdi::{Registry, Version};
+use onload_cdi::{CdiVersion, Registry};
 use oracle::{effective, inject};
 use serde_json::Value;
 
@@ -429,7 +429,7 @@ fn deviation_the_library_leaves_the_mode_open_and_we_take_that_of_the_host_as_1_
 #[test]
 fn deviation_the_library_knows_fewer_versions_and_their_fields() {
     let Some(go) = oracle::go() else { return };
-    let newest: Version = go.version().parse().expect("a version");
+    let newest: CdiVersion = go.version().parse().expect("a version");
     for (version, edits) in [
         ("0.6.0", r#"{"env": ["A=b"]}"#),
         ("0.7.0", r#"{"additionalGids": [5]}"#),
@@ -439,7 +439,7 @@ fn deviation_the_library_knows_fewer_versions_and_their_fields() {
         ("1.1.0", r#"{"netDevices": [{"hostInterfaceName": "eth0", "name": "net0"}]}"#),
     ] {
         let content = with_edits(version, edits);
-        let known = version.parse::<Version>().expect("a version") <= newest;
+        let known = version.parse::<CdiVersion>().expect("a version") <= newest;
         assert_eq!(accepted_by(|dirs| go.list(dirs).devices.len(), &content), known, "{content}");
         assert!(accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content), "{content}");
     }
@@ -496,7 +496,7 @@ fn deviation_the_library_crashes_on_a_class_of_one_character() {
 
 /// Returns whether the library predates 0.6, which compares the version with the one that the fields require.
 fn ignores_required_version(go: &oracle::Tool) -> bool {
-    go.version().parse::<Version>().expect("a version") < "0.6.0".parse().expect("a version")
+    go.version().parse::<CdiVersion>().expect("a version") < "0.6.0".parse().expect("a version")
 }
 
 #[test]

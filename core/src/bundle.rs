@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::class::Class;
-use crate::wanted::{MAX_NAMES, Wanted};
+use crate::device_ref::{DeviceRef, MAX_NAMES};
 use onload_sys::cpu_list;
 use onload_sys::error::{Error, Result, bail, error};
 
 /// A section `[bundles.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "BundleText")]
 pub struct Bundle {
     /// Its devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of it. A
     /// bundle cannot hold another one.
-    pub devices: BTreeMap<Class, Vec<Wanted>>,
+    pub devices: BTreeMap<Class, Vec<DeviceRef>>,
     /// The CPUs of the container: "numa", those of the NUMA nodes that the devices are on; "isolated", those of them
     /// that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an annotation sets them, by
     /// onload-container-runtime and podman's hook. They must be among those of the control group above the container:
@@ -53,26 +53,26 @@ const ISOLATED: &str = "isolated";
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Written {
+struct BundleText {
     devices: Vec<String>,
     cpus: Option<String>,
     mems: Option<String>,
 }
 
-impl TryFrom<Written> for Bundle {
+impl TryFrom<BundleText> for Bundle {
     type Error = Error;
 
-    fn try_from(written: Written) -> Result<Self> {
-        let devices = devices(&written.devices)?;
-        let cpus = written.cpus.map(|text| cpus(&text)).transpose()?;
-        let mems = written.mems.map(|text| mems(&text)).transpose()?;
+    fn try_from(bundle_text: BundleText) -> Result<Self> {
+        let devices = parse_devices(&bundle_text.devices)?;
+        let cpus = bundle_text.cpus.map(|text| parse_cpus(&text)).transpose()?;
+        let mems = bundle_text.mems.map(|text| parse_mems(&text)).transpose()?;
         let (key, value) = match (&cpus, &mems) {
             (Some(Cpus::Numa), _) => ("cpus", NUMA),
             (Some(Cpus::Isolated), _) => ("cpus", ISOLATED),
             (_, Some(Mems::Numa)) => ("mems", NUMA),
             _ => ("", ""),
         };
-        if !key.is_empty() && !devices.keys().any(|class| class.is_on_functions()) {
+        if !key.is_empty() && !devices.keys().any(|class| class.can_be_on_function()) {
             bail!(
                 "{key} = {value:?} needs a device that is near a NUMA node, and none of its devices is; name a list, or add a device"
             );
@@ -81,29 +81,29 @@ impl TryFrom<Written> for Bundle {
     }
 }
 
-fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>> {
-    if written.is_empty() {
+fn parse_devices(texts: &[String]) -> Result<BTreeMap<Class, Vec<DeviceRef>>> {
+    if texts.is_empty() {
         bail!("a bundle needs devices, such as devices = [\"nic=ens1\", \"hugepages=2Mi\"]");
     }
-    let mut devices: BTreeMap<Class, Vec<Wanted>> = BTreeMap::new();
+    let mut devices: BTreeMap<Class, Vec<DeviceRef>> = BTreeMap::new();
     let mut total = 0;
-    for text in written {
-        let (class, wanted) = device(text)?;
-        total += wanted.count.unwrap_or(1);
+    for text in texts {
+        let (class, device_ref) = parse_device(text)?;
+        total += device_ref.count.unwrap_or(1);
         if total > MAX_NAMES {
             bail!("a bundle has at most {MAX_NAMES} devices, and this one has more");
         }
-        let known = devices.entry(class).or_default();
-        if known.iter().any(|one| one.name == wanted.name) {
-            let device = format!("{class}={}", wanted.name);
+        let device_refs = devices.entry(class).or_default();
+        if device_refs.iter().any(|other| other.name == device_ref.name) {
+            let device = format!("{class}={}", device_ref.name);
             bail!("{device:?} is there twice; name it once");
         }
-        known.push(wanted);
+        device_refs.push(device_ref);
     }
     Ok(devices)
 }
 
-fn device(text: &str) -> Result<(Class, Wanted)> {
+fn parse_device(text: &str) -> Result<(Class, DeviceRef)> {
     let Some((class, name)) = text.split_once('=') else {
         bail!(
             "expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {text:?}"
@@ -113,12 +113,12 @@ fn device(text: &str) -> Result<(Class, Wanted)> {
     if class == Class::Bundle {
         bail!("{text:?}: a bundle cannot hold another one; name its devices");
     }
-    let wanted = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
-    Ok((class, wanted))
+    let device_ref = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
+    Ok((class, device_ref))
 }
 
-fn cpus(text: &str) -> Result<Cpus> {
-    Ok(match (text, cpu_list::read(text)) {
+fn parse_cpus(text: &str) -> Result<Cpus> {
+    Ok(match (text, cpu_list::parse_user_list(text)) {
         (NUMA, _) => Cpus::Numa,
         (ISOLATED, _) => Cpus::Isolated,
         (_, Ok(cpus)) => Cpus::List(cpus),
@@ -126,8 +126,8 @@ fn cpus(text: &str) -> Result<Cpus> {
     })
 }
 
-fn mems(text: &str) -> Result<Mems> {
-    Ok(match (text, cpu_list::read(text)) {
+fn parse_mems(text: &str) -> Result<Mems> {
+    Ok(match (text, cpu_list::parse_user_list(text)) {
         (NUMA, _) => Mems::Numa,
         (_, Ok(nodes)) => Mems::List(nodes),
         _ => bail!("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {text:?}"),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn read(devices: &[&str], cpus: Option<&str>, mems: Option<&str>) -> Result<Bundle> {
-        Bundle::try_from(Written {
+        Bundle::try_from(BundleText {
             devices: devices.iter().map(ToString::to_string).collect(),
             cpus: cpus.map(str::to_owned),
             mems: mems.map(str::to_owned),

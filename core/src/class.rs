@@ -95,17 +95,17 @@ impl Class {
     }
 
     /// Whether its devices may be on PCI functions.
-    pub fn is_on_functions(self) -> bool {
-        self.is_named_after_function() || self.is_clock() || self == Class::Rdma
+    pub fn can_be_on_function(self) -> bool {
+        self.has_function_name() || self.is_clock() || self == Class::Rdma
     }
 
     /// Whether a device is called as an interface or by the address of a function, which tells where it is.
-    pub fn is_named_after_function(self) -> bool {
+    pub fn has_function_name(self) -> bool {
         self.is_onload() || Class::OF_FUNCTIONS.contains(&self)
     }
 
     /// Whether `all` stands for its devices.
-    pub fn has_all(self) -> bool {
+    pub fn has_all_name(self) -> bool {
         self.is_onload() || self == Class::Rdma
     }
 
@@ -132,16 +132,16 @@ impl Class {
     }
 
     /// Whether `topology` shows its devices on their functions; those of nic-plain and nic-nodes are those of nic.
-    pub fn is_drawn(self) -> bool {
-        self.is_on_functions() && !matches!(self, Class::NicPlain | Class::NicNodes)
+    pub fn is_in_topology(self) -> bool {
+        self.can_be_on_function() && !matches!(self, Class::NicPlain | Class::NicNodes)
     }
 
-    pub(crate) fn named(word: &str) -> Option<Class> {
+    pub(crate) fn from_name(word: &str) -> Option<Class> {
         Class::ALL.into_iter().find(|class| class.as_str() == word)
     }
 
     /// The classes of a list that people write, sorted, each once; the word `all` stands for `all`.
-    pub(crate) fn listed(
+    pub(crate) fn parse_list(
         words: &[String],
         all: &[Class],
         check: fn(Class) -> Result<Class>,
@@ -159,7 +159,7 @@ impl Class {
     }
 
     /// The CDI kind of the class, `onload.dev/<class>`.
-    pub fn kind(self) -> String {
+    pub fn cdi_kind(self) -> String {
         format!("{VENDOR}/{}", self.as_str())
     }
 }
@@ -178,11 +178,11 @@ impl FromStr for Class {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        if let Some(class) = Class::named(word) {
+        if let Some(class) = Class::from_name(word) {
             return Ok(class);
         }
         let is_meant =
-            |class: &Class| class.kind() == word || class.as_str().eq_ignore_ascii_case(word);
+            |class: &Class| class.cdi_kind() == word || class.as_str().eq_ignore_ascii_case(word);
         match Class::ALL.into_iter().find(is_meant) {
             Some(class) => bail!("unknown class {word:?}; write {class}"),
             None => bail!("unknown class {word:?}; known are {}", list()),
@@ -216,16 +216,13 @@ mod tests {
         assert_eq!(of(Class::pins_memory), "rdma, vfio");
         assert_eq!(of(Class::is_exclusive), "vfio, netdev");
         assert_eq!(of(Class::is_clock), "ptp, pps");
+        assert_eq!(of(Class::has_function_name), "nic, nic-plain, nic-nodes, zf, vfio, netdev");
         assert_eq!(
-            of(Class::is_named_after_function),
-            "nic, nic-plain, nic-nodes, zf, vfio, netdev"
-        );
-        assert_eq!(
-            of(Class::is_on_functions),
+            of(Class::can_be_on_function),
             "nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps"
         );
-        assert_eq!(of(Class::has_all), "nic, nic-plain, nic-nodes, zf, rdma");
-        assert_eq!(of(Class::is_drawn), "nic, zf, rdma, vfio, netdev, ptp, pps");
+        assert_eq!(of(Class::has_all_name), "nic, nic-plain, nic-nodes, zf, rdma");
+        assert_eq!(of(Class::is_in_topology), "nic, zf, rdma, vfio, netdev, ptp, pps");
         assert_eq!(of(Class::is_iommu_group), "vfio");
         assert_eq!(of(Class::is_uncountable), "profile, hugepages, bundle");
     }

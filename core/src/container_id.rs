@@ -9,7 +9,7 @@ use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
 use onload_sys::text::Quoted;
 
 /// What of an id people type and engines show.
-pub fn short(id: &str) -> &str {
+pub fn short_id(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 

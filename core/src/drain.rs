@@ -8,13 +8,13 @@ use std::fmt;
 use std::path::Path;
 
 use onload_sys::error::{Context as _, Result, error};
-use onload_sys::fs::open::is_there;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::open::may_exist;
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
-use crate::timestamp::rfc3339;
+use crate::timestamp::format_rfc3339;
 use crate::versioned;
 
 pub const DRAIN_PATH: &str = "/etc/onload-ctk/drain.json";
@@ -28,14 +28,14 @@ const REMEDY: &str = "correct it, or remove it, which offers all again";
 
 /// A class, or one device of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
+pub struct DrainTarget {
     class: Class,
     name: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drained {
-    pub target: Target,
+pub struct DrainEntry {
+    pub target: DrainTarget,
     /// Seconds since 1970.
     pub since: u64,
     /// The operator's own words.
@@ -45,17 +45,17 @@ pub struct Drained {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Drain(BTreeMap<Target, Drained>);
+pub struct DrainList(BTreeMap<DrainTarget, DrainEntry>);
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct DrainFile {
     version: u32,
     #[serde(default)]
-    drained: Vec<Entry>,
+    drained: Vec<DrainFileEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct DrainFileEntry {
     class: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -66,10 +66,10 @@ struct Entry {
     boot: Option<String>,
 }
 
-impl Target {
+impl DrainTarget {
     /// The classes of Onload are names of the same interfaces, by one driver, and are drained as `nic`.
     pub fn new(class: Class, name: Option<&str>) -> Self {
-        Target {
+        DrainTarget {
             class: if class.is_onload() { Class::Nic } else { class },
             name: name.map(str::to_owned),
         }
@@ -85,7 +85,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for DrainTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(name) => write!(f, "{}={name}", self.class),
@@ -94,34 +94,34 @@ impl fmt::Display for Target {
     }
 }
 
-impl Drained {
+impl DrainEntry {
     /// Since when and why, for people.
-    pub fn since(&self) -> String {
-        let until = if self.boot.is_some() { " until the next boot" } else { "" };
+    pub fn describe(&self) -> String {
+        let expiry = if self.boot.is_some() { " until the next boot" } else { "" };
         let reason = self.reason.as_ref();
         let reason = reason.map(|reason| format!(": {}", reason.escape_debug()));
-        format!("since {}{until}{}", rfc3339(self.since), reason.unwrap_or_default())
+        format!("since {}{expiry}{}", format_rfc3339(self.since), reason.unwrap_or_default())
     }
 }
 
-impl fmt::Display for Drained {
+impl fmt::Display for DrainEntry {
     /// With what offers it again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (since, target) = (self.since(), &self.target);
-        write!(f, "drained {since}; \"onload-ctk undrain {target}\" offers it again")
+        let (description, target) = (self.describe(), &self.target);
+        write!(f, "drained {description}; \"onload-ctk undrain {target}\" offers it again")
     }
 }
 
-impl Drain {
+impl DrainList {
     /// Fields that this version does not know are passed over, and so are classes, of which it offers nothing.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let file = versioned::parse(bytes, VERSION, "it is no list of what is drained");
-        let file: File = file.map_err(|error| error!("{error:#}; {REMEDY}"))?;
-        let mut drain = Drain::default();
+        let file: DrainFile = file.map_err(|error| error!("{error:#}; {REMEDY}"))?;
+        let mut drain = DrainList::default();
         for entry in file.drained {
-            if let Some(class) = Class::named(&entry.class) {
-                drain.add(Drained {
-                    target: Target::new(class, entry.name.as_deref()),
+            if let Some(class) = Class::from_name(&entry.class) {
+                drain.add(DrainEntry {
+                    target: DrainTarget::new(class, entry.name.as_deref()),
                     since: entry.since,
                     reason: entry.reason,
                     boot: entry.boot,
@@ -132,50 +132,50 @@ impl Drain {
     }
 
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        let entries = self.0.values().map(|drained| Entry {
-            class: drained.target.class.to_string(),
-            name: drained.target.name.clone(),
-            since: drained.since,
-            reason: drained.reason.clone(),
-            boot: drained.boot.clone(),
+        let entries = self.0.values().map(|entry| DrainFileEntry {
+            class: entry.target.class.to_string(),
+            name: entry.target.name.clone(),
+            since: entry.since,
+            reason: entry.reason.clone(),
+            boot: entry.boot.clone(),
         });
         let mut bytes =
-            serde_json::to_vec_pretty(&File { version: VERSION, drained: entries.collect() })?;
+            serde_json::to_vec_pretty(&DrainFile { version: VERSION, drained: entries.collect() })?;
         bytes.push(b'\n');
         Ok(bytes)
     }
 
     /// What is drained of a host now, as root's programs read it: from a file that root alone could have changed.
-    pub fn of_host(root: &Path, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
-        let below = DRAIN_PATH.trim_start_matches('/');
-        if !is_there(&root.join(below)) {
-            return Ok(Drain::default());
+    pub fn read_host(root: &Path, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
+        let relative = DRAIN_PATH.trim_start_matches('/');
+        if !may_exist(&root.join(relative)) {
+            return Ok(DrainList::default());
         }
         // Who runs this owns a tree that represents a host.
-        let owners = Owners::of(&[0, geteuid().as_raw()]);
-        Drain::read(&Trusted::below(root, owners)?, boot)
+        let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
+        DrainList::read(&TrustedTree::for_tree(root, owners)?, boot)
     }
 
-    pub fn read(trusted: &Trusted, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
+    pub fn read(trusted: &TrustedTree, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
         let file = match trusted.open(Path::new(DRAIN_PATH)) {
-            Err(error) if error.is_absent() => return Ok(Drain::default()),
+            Err(error) if error.is_absent() => return Ok(DrainList::default()),
             opened => opened?,
         };
-        let drain = Drain::parse(&file.read(MAX_BYTES)?);
+        let drain = DrainList::parse(&file.read(MAX_BYTES)?);
         let drain = drain.with_context(|| format!("reading {DRAIN_PATH}"))?;
-        Ok(drain.now(boot))
+        Ok(drain.without_expired(boot))
     }
 
     /// Without what ended with an earlier boot. Which one this is, is asked only where that matters; where it cannot be
     /// told, nothing has ended.
     #[must_use]
-    pub fn now(mut self, boot: impl FnOnce() -> Option<String>) -> Self {
-        let until = |drained: &Drained| drained.boot.is_some();
-        if self.0.values().any(until)
+    pub fn without_expired(mut self, boot: impl FnOnce() -> Option<String>) -> Self {
+        let expires_at_boot = |entry: &DrainEntry| entry.boot.is_some();
+        if self.0.values().any(expires_at_boot)
             && let Some(boot) = boot()
         {
-            let ends = |of: &String| *of != boot;
-            self.0.retain(|_, drained| !drained.boot.as_ref().is_some_and(ends));
+            let is_of_other_boot = |entry_boot: &String| *entry_boot != boot;
+            self.0.retain(|_, entry| !entry.boot.as_ref().is_some_and(is_of_other_boot));
         }
         self
     }
@@ -184,34 +184,34 @@ impl Drain {
         self.0.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Drained> {
+    pub fn iter(&self) -> impl Iterator<Item = &DrainEntry> {
         self.0.values()
     }
 
     /// How a device is drained, by its name or with its class.
-    pub fn find(&self, class: Class, name: &str) -> Option<&Drained> {
+    pub fn find(&self, class: Class, name: &str) -> Option<&DrainEntry> {
         if self.is_empty() {
             return None;
         }
-        let own = self.get(&Target::new(class, Some(name)));
-        own.or_else(|| self.get(&Target::new(class, None)))
+        let entry = self.get(&DrainTarget::new(class, Some(name)));
+        entry.or_else(|| self.get(&DrainTarget::new(class, None)))
     }
 
-    pub fn get(&self, target: &Target) -> Option<&Drained> {
+    pub fn get(&self, target: &DrainTarget) -> Option<&DrainEntry> {
         self.0.get(target)
     }
 
     /// All of a class: itself, and devices of it.
-    pub fn of_class(&self, class: Class) -> impl Iterator<Item = &Drained> {
-        let class = Target::new(class, None).class;
-        self.iter().filter(move |drained| drained.target.class == class)
+    pub fn for_class(&self, class: Class) -> impl Iterator<Item = &DrainEntry> {
+        let class = DrainTarget::new(class, None).class;
+        self.iter().filter(move |entry| entry.target.class == class)
     }
 
-    pub fn add(&mut self, drained: Drained) {
-        self.0.insert(drained.target.clone(), drained);
+    pub fn add(&mut self, entry: DrainEntry) {
+        self.0.insert(entry.target.clone(), entry);
     }
 
-    pub fn remove(&mut self, target: &Target) -> Option<Drained> {
+    pub fn remove(&mut self, target: &DrainTarget) -> Option<DrainEntry> {
         self.0.remove(target)
     }
 }
@@ -221,17 +221,17 @@ mod tests {
     use super::*;
     use onload_test_tree::Tree;
 
-    fn drained(class: Class, name: Option<&str>) -> Drained {
-        Drained {
-            target: Target::new(class, name),
+    fn drained(class: Class, name: Option<&str>) -> DrainEntry {
+        DrainEntry {
+            target: DrainTarget::new(class, name),
             since: 1_700_000_000,
             reason: Some("firmware upgrade".to_owned()),
             boot: None,
         }
     }
 
-    fn drain(all: impl IntoIterator<Item = Drained>) -> Drain {
-        let mut drain = Drain::default();
+    fn drain(all: impl IntoIterator<Item = DrainEntry>) -> DrainList {
+        let mut drain = DrainList::default();
         all.into_iter().for_each(|one| drain.add(one));
         drain
     }
@@ -245,7 +245,7 @@ mod tests {
         let mut until = drained(Class::Vfio, None);
         (until.boot, until.reason) = (Some("this boot".to_owned()), None);
         let drain = drain([drained(Class::Rdma, Some("mlx5_0")), until]);
-        assert_eq!(Drain::parse(&drain.to_bytes().unwrap()), Ok(drain));
+        assert_eq!(DrainList::parse(&drain.to_bytes().unwrap()), Ok(drain));
     }
 
     #[test]
@@ -268,10 +268,10 @@ mod tests {
             let target = &drain.find(class, "ens1").unwrap().target;
             assert_eq!(target.to_string(), "nic=ens1");
             assert_eq!(drain.find(class, "ens2"), None);
-            assert_eq!(drain.of_class(class).count(), 1);
+            assert_eq!(drain.for_class(class).count(), 1);
         }
         assert_eq!(drain.find(Class::Netdev, "ens1"), None);
-        assert_eq!(drain.of_class(Class::Profile).count(), 0);
+        assert_eq!(drain.for_class(Class::Profile).count(), 0);
     }
 
     #[test]
@@ -281,17 +281,18 @@ mod tests {
         assert!(until.to_string().contains("Z until the next boot: "));
         let drain = drain([until, drained(Class::Vfio, None)]);
         let at = |boot: &str| {
-            let now = drain.clone().now(|| Some(boot.to_owned()));
+            let now = drain.clone().without_expired(|| Some(boot.to_owned()));
             now.iter().map(|one| one.target.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(at("this"), ["rdma", "vfio"]);
         assert_eq!(at("next"), ["vfio"]);
-        assert_eq!(drain.clone().now(unknown), drain, "it may be this one");
+        assert_eq!(drain.clone().without_expired(unknown), drain, "it may be this one");
     }
 
     #[test]
     fn a_file_of_a_later_version_is_refused_and_what_it_adds_is_not() {
-        let read = |text: &str| Drain::parse(text.as_bytes()).map_err(|error| format!("{error:#}"));
+        let read =
+            |text: &str| DrainList::parse(text.as_bytes()).map_err(|error| format!("{error:#}"));
         let more = read(
             r#"{"version":1,"by":"me","drained":[{"class":"rdma","since":7,"ticket":1},{"class":"warp","since":7}]}"#,
         );
@@ -316,8 +317,9 @@ mod tests {
     #[test]
     fn a_host_is_read_only_where_root_alone_could_have_written() {
         let tree = Tree::new();
-        let read = || Drain::of_host(tree.root(), unknown).map_err(|error| format!("{error:#}"));
-        assert_eq!(read(), Ok(Drain::default()));
+        let read =
+            || DrainList::read_host(tree.root(), unknown).map_err(|error| format!("{error:#}"));
+        assert_eq!(read(), Ok(DrainList::default()));
         let written = drain([drained(Class::Rdma, None)]);
         tree.file("etc/onload-ctk/drain.json", written.to_bytes().unwrap());
         assert_eq!(read(), Ok(written));

@@ -1,31 +1,31 @@
 //! Names that stand for the RDMA devices nearest to a GPU: `gpu-0000:1b:00.0`, and `gpu0` where its vendor numbers it.
 
 use onload_sys::pci::PciAddress;
-use onload_sys::text::decimal;
+use onload_sys::text::parse_decimal;
 
-pub fn of_address(gpu: PciAddress) -> String {
+pub fn from_address(gpu: PciAddress) -> String {
     format!("gpu-{gpu}")
 }
 
-pub fn of_index(index: u32) -> String {
+pub fn from_index(index: u32) -> String {
     format!("gpu{index}")
 }
 
 /// Whether a name has that form. A device may be called so too.
-pub fn is_one(name: &str) -> bool {
+pub fn is_gpu_name(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("gpu") else {
         return false;
     };
     let address = rest.strip_prefix('-');
     let is_address = address.is_some_and(|address| address.parse::<PciAddress>().is_ok());
-    is_address || decimal(rest).is_some()
+    is_address || parse_decimal(rest).is_some()
 }
 
 /// The number of the GPU in a vendor's own name of it, `0`, or of a slice of it, `0:1`.
 pub fn vendor_index(name: &str) -> Option<u32> {
     match name.split_once(':') {
-        Some((gpu, slice)) => decimal(slice).and(decimal(gpu)),
-        None => decimal(name),
+        Some((gpu, slice)) => parse_decimal(slice).and(parse_decimal(gpu)),
+        None => parse_decimal(name),
     }
 }
 
@@ -36,10 +36,10 @@ mod tests {
     #[test]
     fn a_gpu_goes_by_its_address_or_its_number() {
         let address: PciAddress = "0000:1b:00.0".parse().unwrap();
-        assert_eq!(of_address(address), "gpu-0000:1b:00.0");
-        assert_eq!(of_index(7), "gpu7");
-        for name in [of_address(address), of_index(0), of_index(u32::MAX)] {
-            assert!(is_one(&name), "{name}");
+        assert_eq!(from_address(address), "gpu-0000:1b:00.0");
+        assert_eq!(from_index(7), "gpu7");
+        for name in [from_address(address), from_index(0), from_index(u32::MAX)] {
+            assert!(is_gpu_name(&name), "{name}");
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             "gpu-0000:1b:00",
             "gpu4294967296",
         ] {
-            assert!(!is_one(name), "{name}");
+            assert!(!is_gpu_name(name), "{name}");
         }
     }
 }

@@ -9,14 +9,14 @@ use onload_cdi::DeviceName;
 
 use crate::class::Class;
 use crate::config::{Memlock, RdmaLibraries};
-use crate::expect::Expect;
-use crate::host_settings::Interface;
-use crate::lease::{ClaimUid, Device, Token};
+use crate::device_ref::{MAX_NAMES, parse_numbered};
+use crate::expectation::Expectation;
+use crate::host_settings::InterfaceName;
+use crate::lease::{ClaimUid, DeviceId, Token};
 use crate::netdev::address::InterfaceAddress;
-use crate::netdev::name::NewName;
-use crate::netdev::settings::{Mtu, Route};
-use crate::vf::GivenVf;
-use crate::wanted::{MAX_NAMES, numbered};
+use crate::netdev::new_name::NewInterfaceName;
+use crate::netdev::settings::{InterfaceRoute, Mtu};
+use crate::vf_config::VfArgument;
 use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
@@ -28,76 +28,76 @@ pub const PROGRAM: &str = "onload-hook";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
     pub memlock: Option<Memlock>,
-    pub expect: Vec<Expect>,
+    pub expect: Vec<Expectation>,
     /// Devices that the container has for itself while it lives.
-    pub lease: Vec<Device>,
+    pub lease: Vec<DeviceId>,
     /// What tells the reservation that they were chosen with.
     pub token: Option<Token>,
     /// The claim of a cluster engine that the leases are for: its containers share them.
     pub claim: Option<ClaimUid>,
     /// Members of pools that the container has while it lives, which the hook chooses.
-    pub take: Vec<Take>,
+    pub take: Vec<TakeArgument>,
     /// Interfaces that move into the container's network namespace.
-    pub netdev: Vec<MovedInterface>,
+    pub netdev: Vec<NetdevArgument>,
     /// RDMA devices that move there, or are there.
-    pub rdma_netns: Vec<MovedRdma>,
+    pub rdma_netns: Vec<RdmaArgument>,
     /// Whether provider libraries of the host are mounted where the image's do not fit.
     pub rdma_libraries: Option<RdmaLibraries>,
     /// What virtual functions are meanwhile.
-    pub vf: Vec<GivenVf>,
+    pub vf: Vec<VfArgument>,
     /// Addresses that interfaces have there. An interface that is named here has these and none that the
     /// configuration says; so with routes and the MTU.
-    pub address: Vec<Given<InterfaceAddress>>,
-    pub route: Vec<Given<Route>>,
-    pub mtu: Vec<Given<Mtu>>,
+    pub address: Vec<InterfaceValue<InterfaceAddress>>,
+    pub route: Vec<InterfaceValue<InterfaceRoute>>,
+    pub mtu: Vec<InterfaceValue<Mtu>>,
     /// What interfaces are called there, at most one name each.
-    pub rename: Vec<Given<NewName>>,
+    pub rename: Vec<InterfaceValue<NewInterfaceName>>,
 }
 
 struct Flag {
     name: &'static str,
     /// The form of its value.
     value: &'static str,
-    of: fn(&mut HookArguments) -> &mut dyn Values,
+    values: fn(&mut HookArguments) -> &mut dyn FlagValues,
 }
 
 /// Every flag, in the order in which they are written.
 const FLAGS: [Flag; 14] = [
-    flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
-    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| &mut of.expect),
-    flag("--lease", "CLASS:NAME", |of| &mut of.lease),
-    flag("--token", "HEX", |of| &mut of.token),
-    flag("--claim", "UID", |of| &mut of.claim),
-    flag("--take", "CLASS:POOL[*N]", |of| &mut of.take),
-    flag("--netdev", "IFNAME@PCI", |of| &mut of.netdev),
-    flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
-    flag("--rdma-libraries", "auto|image", |of| &mut of.rdma_libraries),
-    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| &mut of.vf),
-    flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
-    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |of| &mut of.route),
-    flag("--mtu", "IFNAME=BYTES", |of| &mut of.mtu),
-    flag("--rename", "IFNAME=NAME", |of| &mut of.rename),
+    flag("--memlock", "unlimited|BYTES", |arguments| &mut arguments.memlock),
+    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |arguments| &mut arguments.expect),
+    flag("--lease", "CLASS:NAME", |arguments| &mut arguments.lease),
+    flag("--token", "HEX", |arguments| &mut arguments.token),
+    flag("--claim", "UID", |arguments| &mut arguments.claim),
+    flag("--take", "CLASS:POOL[*N]", |arguments| &mut arguments.take),
+    flag("--netdev", "IFNAME@PCI", |arguments| &mut arguments.netdev),
+    flag("--rdma-netns", "IBDEV@PCI", |arguments| &mut arguments.rdma_netns),
+    flag("--rdma-libraries", "auto|image", |arguments| &mut arguments.rdma_libraries),
+    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |arguments| &mut arguments.vf),
+    flag("--address", "IFNAME=ADDRESS/PREFIX", |arguments| &mut arguments.address),
+    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |arguments| &mut arguments.route),
+    flag("--mtu", "IFNAME=BYTES", |arguments| &mut arguments.mtu),
+    flag("--rename", "IFNAME=NAME", |arguments| &mut arguments.rename),
 ];
 
 const fn flag(
     name: &'static str,
     value: &'static str,
-    of: fn(&mut HookArguments) -> &mut dyn Values,
+    values: fn(&mut HookArguments) -> &mut dyn FlagValues,
 ) -> Flag {
-    Flag { name, value, of }
+    Flag { name, value, values }
 }
 
 /// What was given with one flag: at most one value, or a list.
-trait Values {
+trait FlagValues {
     /// Whether there may be several.
-    fn are_many(&self) -> bool;
+    fn is_list(&self) -> bool;
     /// Adds a value; `false` if there was one and may be one only.
     fn add(&mut self, text: &str) -> Result<bool>;
-    fn texts(&self) -> Vec<String>;
+    fn to_strings(&self) -> Vec<String>;
 }
 
-impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Option<T> {
-    fn are_many(&self) -> bool {
+impl<T: FromStr<Err = Error> + Into<String> + Clone> FlagValues for Option<T> {
+    fn is_list(&self) -> bool {
         false
     }
 
@@ -105,13 +105,13 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Option<T> {
         Ok(self.replace(text.parse()?).is_none())
     }
 
-    fn texts(&self) -> Vec<String> {
+    fn to_strings(&self) -> Vec<String> {
         self.iter().cloned().map(Into::into).collect()
     }
 }
 
-impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
-    fn are_many(&self) -> bool {
+impl<T: FromStr<Err = Error> + Into<String> + Clone> FlagValues for Vec<T> {
+    fn is_list(&self) -> bool {
         true
     }
 
@@ -120,18 +120,18 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> Values for Vec<T> {
         Ok(true)
     }
 
-    fn texts(&self) -> Vec<String> {
+    fn to_strings(&self) -> Vec<String> {
         self.iter().cloned().map(Into::into).collect()
     }
 }
 
-written_as_text!(Memlock Expect Take MovedInterface MovedRdma RdmaLibraries GivenVf);
+written_as_text!(Memlock Expectation TakeArgument NetdevArgument RdmaArgument RdmaLibraries VfArgument);
 
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
-    let mut none = HookArguments::default();
-    let flags = FLAGS.map(|Flag { name, value, of }| {
-        let more = if of(&mut none).are_many() { "…" } else { "" };
+    let mut defaults = HookArguments::default();
+    let flags = FLAGS.map(|Flag { name, value, values }| {
+        let more = if values(&mut defaults).is_list() { "…" } else { "" };
         format!("[{name} {value}]{more}")
     });
     flags.join(" ")
@@ -144,13 +144,14 @@ impl HookArguments {
     }
 
     /// Whether devices are checked, or are the container's alone while it lives.
-    pub fn concerns_devices(&self) -> bool {
-        let checked_or_had = HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
-        !checked_or_had.is_empty()
+    pub fn affects_devices(&self) -> bool {
+        let device_arguments =
+            HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
+        !device_arguments.is_empty()
     }
 
     /// Whether there is something to end or to remove when the container is gone.
-    pub fn leaves_something(&self) -> bool {
+    pub fn needs_poststop(&self) -> bool {
         let mounts = self.rdma_libraries == Some(RdmaLibraries::Auto);
         mounts || !self.lease.is_empty() || !self.take.is_empty()
     }
@@ -160,7 +161,8 @@ impl HookArguments {
         let mut parsed = HookArguments::default();
         let mut args = args.iter().map(AsRef::as_ref);
         while let Some(arg) = args.next() {
-            let Some(Flag { name, of, .. }) = FLAGS.iter().find(|flag| arg == flag.name) else {
+            let Some(Flag { name, values: of, .. }) = FLAGS.iter().find(|flag| arg == flag.name)
+            else {
                 let [known @ .., last] = FLAGS.map(|flag| flag.name);
                 bail!(
                     "unknown option {}; known options are {} and {last}; is this onload-hook older than the specification?",
@@ -180,47 +182,53 @@ impl HookArguments {
     }
 
     fn check(&self) -> Result<()> {
-        let moved = &self.netdev;
-        if has_two(moved, |one| &one.name) || has_two(moved, |one| &one.pci) {
+        let netdevs = &self.netdev;
+        if has_duplicate(netdevs, |netdev| &netdev.name)
+            || has_duplicate(netdevs, |netdev| &netdev.pci)
+        {
             bail!("--netdev is given twice");
         }
-        if has_two(&self.rdma_netns, |one| &one.ibdev) {
+        if has_duplicate(&self.rdma_netns, |argument| &argument.ibdev) {
             bail!("--rdma-netns is given twice");
         }
-        if has_two(&self.vf, |given| &given.device) {
+        if has_duplicate(&self.vf, |argument| &argument.device) {
             bail!("--vf is given twice");
         }
-        for given in &self.vf {
-            let device = &given.device;
+        for argument in &self.vf {
+            let device = &argument.device;
             if !self.lease.contains(device) || !Class::OF_FUNCTIONS.contains(&device.class) {
-                bail!("--vf {given} is for a netdev or vfio device that no --lease names");
+                bail!("--vf {argument} is for a netdev or vfio device that no --lease names");
             }
         }
         self.check_given("--address", &self.address)?;
         self.check_given("--route", &self.route)?;
         self.check_given("--mtu", &self.mtu)?;
         self.check_given("--rename", &self.rename)?;
-        if has_two(&self.mtu, |given| &given.interface) {
+        if has_duplicate(&self.mtu, |argument| &argument.interface) {
             bail!("--mtu is given twice");
         }
-        let renamed = &self.rename;
-        if has_two(renamed, |given| &given.interface) || has_two(renamed, |given| &given.value) {
+        let renames = &self.rename;
+        if has_duplicate(renames, |argument| &argument.interface)
+            || has_duplicate(renames, |argument| &argument.value)
+        {
             bail!("--rename is given twice");
         }
         Ok(())
     }
 
-    fn check_given<T: fmt::Display>(&self, flag: &str, all: &[Given<T>]) -> Result<()> {
-        let moves = |given: &Given<T>| self.netdev.iter().any(|one| one.name == given.interface);
-        match all.iter().find(|given| !moves(given)) {
-            Some(given) => bail!("{flag} {given} is for an interface that no --netdev names"),
+    fn check_given<T: fmt::Display>(&self, flag: &str, all: &[InterfaceValue<T>]) -> Result<()> {
+        let is_moved = |argument: &InterfaceValue<T>| {
+            self.netdev.iter().any(|netdev| netdev.name == argument.interface)
+        };
+        match all.iter().find(|argument| !is_moved(argument)) {
+            Some(argument) => bail!("{flag} {argument} is for an interface that no --netdev names"),
             None => Ok(()),
         }
     }
 
     /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
     /// another program or is rejected.
-    pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
+    pub fn from_command(words: &[String]) -> Option<(&str, HookArguments)> {
         match words {
             [program, stage, rest @ ..] if program == PROGRAM => {
                 Some((stage, HookArguments::parse(rest).ok()?))
@@ -237,10 +245,10 @@ impl HookArguments {
 
     /// The arguments in the form that [`HookArguments::parse`] reads.
     pub fn to_args(&self) -> Vec<String> {
-        let mut own = self.clone();
+        let mut arguments = self.clone();
         let mut args = Vec::new();
-        for Flag { name, of, .. } in FLAGS {
-            for value in of(&mut own).texts() {
+        for Flag { name, values: of, .. } in FLAGS {
+            for value in of(&mut arguments).to_strings() {
                 args.extend([name.to_owned(), value]);
             }
         }
@@ -250,31 +258,31 @@ impl HookArguments {
 
 /// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Take {
+pub struct TakeArgument {
     pub class: Class,
     pub pool: DeviceName,
     /// How many members, from 1 to [`MAX_NAMES`].
     pub count: u32,
 }
 
-impl FromStr for Take {
+impl FromStr for TakeArgument {
     type Err = Error;
 
     /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
     fn from_str(text: &str) -> Result<Self> {
-        let taken = text.split_once(':').and_then(|(class, rest)| {
-            let (class, (pool, count)) = (Class::named(class)?, numbered(rest, '*')?);
+        let argument = text.split_once(':').and_then(|(class, rest)| {
+            let (class, (pool, count)) = (Class::from_name(class)?, parse_numbered(rest, '*')?);
             let count = count.unwrap_or(1);
-            Some(Take { class, pool, count })
+            Some(TakeArgument { class, pool, count })
         });
-        taken.ok_or_else(|| {
+        argument.ok_or_else(|| {
             let text = Quoted(text);
             error!("{text} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_NAMES}")
         })
     }
 }
 
-impl fmt::Display for Take {
+impl fmt::Display for TakeArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.class, self.pool)?;
         match self.count {
@@ -286,14 +294,14 @@ impl fmt::Display for Take {
 
 /// A network interface that moves into the container's network namespace, as `IFNAME@PCI`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MovedInterface {
+pub struct NetdevArgument {
     /// Its name on the host, and in the container where no `--rename` says another.
-    pub name: Interface,
+    pub name: InterfaceName,
     /// The PCI function that it must belong to.
     pub pci: PciAddress,
 }
 
-impl FromStr for MovedInterface {
+impl FromStr for NetdevArgument {
     type Err = Error;
 
     /// The last `@` splits: the kernel allows one in the name of an interface.
@@ -301,14 +309,14 @@ impl FromStr for MovedInterface {
         if let Some((name, pci)) = text.rsplit_once('@')
             && let (Ok(name), Ok(pci)) = (name.parse(), pci.parse())
         {
-            return Ok(MovedInterface { name, pci });
+            return Ok(NetdevArgument { name, pci });
         }
         let text = Quoted(text);
         bail!("{text} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")
     }
 }
 
-impl fmt::Display for MovedInterface {
+impl fmt::Display for NetdevArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.name, self.pci)
     }
@@ -316,14 +324,14 @@ impl fmt::Display for MovedInterface {
 
 /// An RDMA device that moves into the container's network namespace, as `IBDEV@PCI`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MovedRdma {
+pub struct RdmaArgument {
     /// Its name in /sys/class/infiniband; neither empty nor with a `/`.
     pub ibdev: String,
     /// The PCI function that it must belong to.
     pub pci: PciAddress,
 }
 
-impl FromStr for MovedRdma {
+impl FromStr for RdmaArgument {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -338,14 +346,14 @@ impl FromStr for MovedRdma {
             && let Ok(pci) = pci.parse()
         {
             let ibdev = ibdev.to_owned();
-            return Ok(MovedRdma { ibdev, pci });
+            return Ok(RdmaArgument { ibdev, pci });
         }
         let text = Quoted(text);
         bail!("{text} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")
     }
 }
 
-impl fmt::Display for MovedRdma {
+impl fmt::Display for RdmaArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.ibdev, self.pci)
     }
@@ -353,13 +361,13 @@ impl fmt::Display for MovedRdma {
 
 /// What an interface has in the container, as `IFNAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given<T> {
+pub struct InterfaceValue<T> {
     /// Its name on the host.
-    pub interface: Interface,
+    pub interface: InterfaceName,
     pub value: T,
 }
 
-impl<T: FromStr<Err = Error>> FromStr for Given<T> {
+impl<T: FromStr<Err = Error>> FromStr for InterfaceValue<T> {
     type Err = Error;
 
     /// The last `=` splits: the kernel allows one in the name of an interface, and no value has one.
@@ -368,27 +376,28 @@ impl<T: FromStr<Err = Error>> FromStr for Given<T> {
             && let Ok(interface) = name.parse()
         {
             let value = value.parse()?;
-            return Ok(Given { interface, value });
+            return Ok(InterfaceValue { interface, value });
         }
         bail!("{} names no interface before its last \"=\"", Quoted(text))
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Given<T> {
+impl<T: fmt::Display> fmt::Display for InterfaceValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.interface, self.value)
     }
 }
 
-impl<T: fmt::Display> From<Given<T>> for String {
-    fn from(given: Given<T>) -> String {
-        given.to_string()
+impl<T: fmt::Display> From<InterfaceValue<T>> for String {
+    fn from(argument: InterfaceValue<T>) -> String {
+        argument.to_string()
     }
 }
 
-fn has_two<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> &K) -> bool {
-    let is_again = |(at, one): (usize, &T)| all[..at].iter().any(|other| key(other) == key(one));
-    all.iter().enumerate().any(is_again)
+fn has_duplicate<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> &K) -> bool {
+    let is_duplicate =
+        |(index, item): (usize, &T)| all[..index].iter().any(|other| key(other) == key(item));
+    all.iter().enumerate().any(is_duplicate)
 }
 
 #[cfg(test)]
@@ -452,7 +461,7 @@ mod tests {
     fn a_command_line_is_ours_by_its_program_and_only_where_all_of_it_is_understood() {
         let read = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-            let found = HookArguments::of_command(&words);
+            let found = HookArguments::from_command(&words);
             found.map(|(stage, asked)| (stage.to_owned(), asked.to_args()))
         };
         let memlock = ["--memlock", "1"].map(str::to_owned).to_vec();
@@ -472,9 +481,12 @@ mod tests {
 
     #[test]
     fn members_of_a_pool_are_read_with_their_number() {
-        let read = |text: &str| text.parse::<Take>();
-        let take =
-            |pool: &str, count| Take { class: Class::Vfio, pool: pool.parse().unwrap(), count };
+        let read = |text: &str| text.parse::<TakeArgument>();
+        let take = |pool: &str, count| TakeArgument {
+            class: Class::Vfio,
+            pool: pool.parse().unwrap(),
+            count,
+        };
         assert_eq!(read("vfio:any").unwrap(), take("any", 1));
         assert_eq!(read("vfio:any*1").unwrap(), take("any", 1));
         assert_eq!(read("vfio:a:b*128").unwrap(), take("a:b", 128));
@@ -504,7 +516,7 @@ mod tests {
             "vfio:a/b",
             "vfio:a\nb",
         ] {
-            let error = text.parse::<Take>().unwrap_err().to_string();
+            let error = text.parse::<TakeArgument>().unwrap_err().to_string();
             let said = Quoted(text).to_string()
                 + " is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to 128";
             assert_eq!(error, said);
@@ -549,7 +561,7 @@ mod tests {
             "a b@0000:3b:00.0",
             "ens1@0000:3b:00.0\n",
         ] {
-            let error = text.parse::<MovedInterface>().unwrap_err().to_string();
+            let error = text.parse::<NetdevArgument>().unwrap_err().to_string();
             assert!(error.contains(" is not IFNAME@PCI"), "{text:?}: {error}");
         }
         let long = "x".repeat(64) + "@0000:3b:00.0";
@@ -563,7 +575,7 @@ mod tests {
             "mlx5 0@0000:3b:00.0",
             long.as_str(),
         ] {
-            let error = text.parse::<MovedRdma>().unwrap_err().to_string();
+            let error = text.parse::<RdmaArgument>().unwrap_err().to_string();
             assert!(error.contains(" is not IBDEV@PCI"), "{text:?}: {error}");
         }
     }

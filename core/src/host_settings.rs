@@ -7,16 +7,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use onload_sys::error::{Error, Result, error, read_as_text, written_as_text};
-use onload_sys::netlink::link::{address_bytes, address_text};
+use onload_sys::netlink::link::{format_hwaddr, parse_hwaddr};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, decimal, digits, kib};
+use onload_sys::text::{Quoted, parse_decimal, parse_digits, parse_kib};
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Sriov {
+pub struct SriovConfig {
     /// The interface of the physical function, or its PCI address.
-    pub pf: PhysicalFunction,
+    pub pf: PfRef,
     /// How many virtual functions it has. The kernel changes a number other than 0 only by removing all of them
     /// first, which is refused while one of them is leased or in use.
     pub vfs: u16,
@@ -41,7 +41,7 @@ pub struct Sriov {
 #[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
     /// Interfaces that are registered with Onload for AF_XDP. A registration ends with the boot.
-    pub af_xdp: Vec<Interface>,
+    pub af_xdp: Vec<InterfaceName>,
     /// Whether Onload sets flow filters on them. With false it sets none, and each of them gets one channel, since
     /// without filters only connections whose hash meets the queue of the stack are accelerated. Set false where a
     /// card has no filters (ethtool -k: "ntuple-filters: off \[fixed]"): there every server's bind or listen fails
@@ -53,34 +53,34 @@ pub struct HostSettings {
     pub rdma_netns: Option<RdmaNetns>,
     /// Huge pages by size and NUMA node, at least: { "1Gi" = { 0 = 4, 1 = 4 } } for four pages of 1 GiB on each of
     /// two nodes.
-    pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNode, u64>>,
+    pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNodeId, u64>>,
 }
 
-read_as_text!(Interface PhysicalFunction MacAddress PageSize NumaNode);
-written_as_text!(PhysicalFunction);
+read_as_text!(InterfaceName PfRef MacAddress PageSize NumaNodeId);
+written_as_text!(PfRef);
 
 /// That a text is not what it has to be.
-pub(crate) fn not(expected: &str, found: &str) -> Error {
+pub(crate) fn mismatch_error(expected: &str, found: &str) -> Error {
     error!("expected {expected}, found {}", Quoted(found))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Interface(String);
+pub struct InterfaceName(String);
 
-impl Interface {
+impl InterfaceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Interface {
+impl fmt::Display for InterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl FromStr for Interface {
+impl FromStr for InterfaceName {
     type Err = Error;
 
     /// What the kernel takes (`dev_valid_name` in net/core/dev.c).
@@ -88,41 +88,41 @@ impl FromStr for Interface {
         let legal = |c: char| !c.is_whitespace() && !c.is_control() && !['/', ':'].contains(&c);
         let is_name = (1..16).contains(&name.len()) && name.chars().all(legal);
         if is_name && name != "." && name != ".." {
-            return Ok(Interface(name.to_owned()));
+            return Ok(InterfaceName(name.to_owned()));
         }
-        Err(not("the name of an interface", name))
+        Err(mismatch_error("the name of an interface", name))
     }
 }
 
 /// A physical function, by its interface or its PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum PhysicalFunction {
+pub enum PfRef {
     Address(PciAddress),
-    Interface(Interface),
+    Interface(InterfaceName),
 }
 
-impl PhysicalFunction {
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        let address = text.parse().map(PhysicalFunction::Address);
-        address.or_else(|_| text.parse().map(PhysicalFunction::Interface)).ok()
+impl PfRef {
+    pub(crate) fn from_name(text: &str) -> Option<Self> {
+        let address = text.parse().map(PfRef::Address);
+        address.or_else(|_| text.parse().map(PfRef::Interface)).ok()
     }
 }
 
-impl FromStr for PhysicalFunction {
+impl FromStr for PfRef {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         let expected = "the name of an interface or a PCI address";
-        PhysicalFunction::named(text).ok_or_else(|| not(expected, text))
+        PfRef::from_name(text).ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
-impl fmt::Display for PhysicalFunction {
+impl fmt::Display for PfRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PhysicalFunction::Address(address) => write!(f, "{address}"),
-            PhysicalFunction::Interface(interface) => write!(f, "{interface}"),
+            PfRef::Address(address) => write!(f, "{address}"),
+            PfRef::Interface(interface) => write!(f, "{interface}"),
         }
     }
 }
@@ -158,7 +158,7 @@ impl TryFrom<u16> for Vlan {
         if number <= Vlan::MAX {
             return Ok(Vlan(number));
         }
-        Err(not("a VLAN from 1 to 4094, or 0 for none", &number.to_string()))
+        Err(mismatch_error("a VLAN from 1 to 4094, or 0 for none", &number.to_string()))
     }
 }
 
@@ -166,9 +166,9 @@ impl FromStr for Vlan {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let number = decimal(text).and_then(|number| u16::try_from(number).ok());
+        let number = parse_decimal(text).and_then(|number| u16::try_from(number).ok());
         let vlan = number.and_then(|number| Vlan::try_from(number).ok());
-        vlan.ok_or_else(|| not("a VLAN from 1 to 4094, or 0 for none", text))
+        vlan.ok_or_else(|| mismatch_error("a VLAN from 1 to 4094, or 0 for none", text))
     }
 }
 
@@ -185,7 +185,7 @@ pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
     /// The address that the kernel tells; it may be of any kind, all zeros among them.
-    pub fn told(bytes: [u8; 6]) -> Self {
+    pub fn from_kernel(bytes: [u8; 6]) -> Self {
         MacAddress(bytes)
     }
 
@@ -195,7 +195,7 @@ impl MacAddress {
 
     /// The address that many after this one; none where that would be of another vendor's range (the
     /// first three bytes).
-    pub fn plus(self, count: u16) -> Option<MacAddress> {
+    pub fn checked_add(self, count: u16) -> Option<MacAddress> {
         let [a, b, c, d, e, f] = self.0;
         let sum = u32::from_be_bytes([0, d, e, f]) + u32::from(count);
         let [over, d, e, f] = sum.to_be_bytes();
@@ -209,17 +209,17 @@ impl FromStr for MacAddress {
     fn from_str(text: &str) -> Result<Self> {
         const EXPECTED: &str =
             "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
-        let bytes = address_bytes(text).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+        let bytes = parse_hwaddr(text).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
         // The lowest bit of the first byte is set in addresses of groups.
         let usable = |bytes: &[u8; 6]| bytes[0] & 1 == 0 && *bytes != [0; 6];
         let bytes = bytes.filter(usable);
-        bytes.map(MacAddress).ok_or_else(|| not(EXPECTED, text))
+        bytes.map(MacAddress).ok_or_else(|| mismatch_error(EXPECTED, text))
     }
 }
 
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&address_text(&self.0))
+        f.write_str(&format_hwaddr(&self.0))
     }
 }
 
@@ -246,7 +246,7 @@ pub struct PageSize {
 }
 
 impl PageSize {
-    pub fn of_kib(kib: u64) -> Self {
+    pub fn from_kib(kib: u64) -> Self {
         PageSize { kib }
     }
 
@@ -259,9 +259,10 @@ impl FromStr for PageSize {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let kib = kib(text).filter(|kib| kib.is_power_of_two());
-        kib.map(PageSize::of_kib)
-            .ok_or_else(|| not("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text))
+        let kib = parse_kib(text).filter(|kib| kib.is_power_of_two());
+        kib.map(PageSize::from_kib).ok_or_else(|| {
+            mismatch_error("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text)
+        })
     }
 }
 
@@ -277,18 +278,18 @@ impl fmt::Display for PageSize {
 /// The number of a NUMA node, which is a key of TOML and so a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub struct NumaNode(pub u32);
+pub struct NumaNodeId(pub u32);
 
-impl FromStr for NumaNode {
+impl FromStr for NumaNodeId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let number = digits(text).map(NumaNode);
-        number.ok_or_else(|| not("the number of a NUMA node", text))
+        let number = parse_digits(text).map(NumaNodeId);
+        number.ok_or_else(|| mismatch_error("the number of a NUMA node", text))
     }
 }
 
-impl fmt::Display for NumaNode {
+impl fmt::Display for NumaNodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
@@ -304,13 +305,10 @@ mod tests {
 
     #[test]
     fn a_physical_function_is_an_address_or_an_interface() {
-        let read = |text: &str| PhysicalFunction::try_from(text.to_owned());
-        assert_eq!(
-            read("0000:81:00.0"),
-            Ok(PhysicalFunction::Address("0000:81:00.0".parse().unwrap()))
-        );
-        let ens1 = Interface::try_from("ens1f0".to_owned()).unwrap();
-        assert_eq!(read("ens1f0"), Ok(PhysicalFunction::Interface(ens1)));
+        let read = |text: &str| PfRef::try_from(text.to_owned());
+        assert_eq!(read("0000:81:00.0"), Ok(PfRef::Address("0000:81:00.0".parse().unwrap())));
+        let ens1 = InterfaceName::try_from("ens1f0".to_owned()).unwrap();
+        assert_eq!(read("ens1f0"), Ok(PfRef::Interface(ens1)));
         for bad in ["", ".", "..", "a/b", "a b", "a\n", "81:00.0", "abcdefghijklmnop"] {
             let error = read(bad).unwrap_err().to_string();
             assert!(
@@ -341,11 +339,11 @@ mod tests {
     #[test]
     fn hardware_addresses_count_up_within_their_range() {
         let first = mac("02:00:00:00:ff:fe");
-        assert_eq!(first.plus(0), Some(first));
-        assert_eq!(first.plus(2), Some(mac("02:00:00:01:00:00")));
+        assert_eq!(first.checked_add(0), Some(first));
+        assert_eq!(first.checked_add(2), Some(mac("02:00:00:01:00:00")));
         let last = mac("02:00:00:ff:ff:fe");
-        assert_eq!(last.plus(1), Some(mac("02:00:00:ff:ff:ff")));
-        assert_eq!(last.plus(2), None);
+        assert_eq!(last.checked_add(1), Some(mac("02:00:00:ff:ff:ff")));
+        assert_eq!(last.checked_add(2), None);
     }
 
     #[test]
@@ -368,9 +366,9 @@ mod tests {
 
     #[test]
     fn a_numa_node_is_a_number() {
-        assert_eq!("252".to_owned().try_into(), Ok(NumaNode(252)));
+        assert_eq!("252".to_owned().try_into(), Ok(NumaNodeId(252)));
         for bad in ["", "-1", "+1", "node0", "4294967296"] {
-            assert!(NumaNode::try_from(bad.to_owned()).is_err(), "{bad}");
+            assert!(NumaNodeId::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c).
 
 use onload_sys::pci::PciAddress;
-use onload_sys::text::decimal;
+use onload_sys::text::parse_decimal;
 
 /// The directory with a directory for each, below the root of sysfs.
 pub const NODES: &str = "class/kfd/kfd/topology/nodes";
@@ -15,7 +15,7 @@ pub fn render_node(properties: &str) -> Option<(u32, PciAddress)> {
     let property = |name: &str| {
         let mut lines = properties.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        decimal(value)
+        parse_decimal(value)
     };
     let minor = property("drm_render_minor").filter(|minor| *minor != 0)?;
     // Bus, device and function; the number of the partition is in the upper bits.

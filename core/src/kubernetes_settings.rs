@@ -31,14 +31,14 @@ pub struct KubernetesSettings {
     /// as { vfio = "dra" }, with "auto" for the others. "auto" is DRA where the cluster serves requests for
     /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and no pod loses devices, else the device
     /// plugin; the daemon's log says why. A class changes when no pod of the node has a device of it.
-    pub offer: OfferBy,
+    pub offer: OfferSetting,
     /// The classes that are a resource each, onload.dev/nic and so on: "all", or some of nic, nic-plain, nic-nodes,
     /// zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can ask for a resource; a ResourceQuota restricts that by
     /// namespace. Each pool is a resource too, and a device of a pool that containers have one at a time is no
     /// longer among those of its class.
     pub classes: ResourceClasses,
     /// How many containers may have one device at once, where neither \[leases] nor a pool sets a number.
-    pub slots: Slots,
+    pub slots: SlotCount,
     /// Resources with names of your own: { "amd.com/onload" = { class = "nic", slots = 10 } }, or with { pool =
     /// "roce", slots = 500 } the devices of a pool.
     pub resources: BTreeMap<ResourceName, ResourceSettings>,
@@ -50,13 +50,13 @@ pub struct KubernetesSettings {
     /// The largest MTU that a claim may set of such an interface, from 68 to 65535. A DeviceClass may set any.
     pub mtu: Mtu,
     /// Where /metrics, /healthz and /readyz are served: an address and port, "unix:/PATH", or "" for nowhere.
-    pub listen: Listen,
+    pub listen: ListenAddress,
 }
 
 /// An interface of Kubernetes for devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Interface {
+pub enum OfferMethod {
     /// What the node's version and configuration are best served with.
     #[default]
     Auto,
@@ -65,38 +65,41 @@ pub enum Interface {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OfferBy {
-    usual: Interface,
-    by_class: BTreeMap<Class, Interface>,
+pub struct OfferSetting {
+    default_method: OfferMethod,
+    by_class: BTreeMap<Class, OfferMethod>,
 }
 
-impl OfferBy {
-    pub fn interface(&self, class: Class) -> Interface {
-        self.by_class.get(&class).copied().unwrap_or(self.usual)
+impl OfferSetting {
+    pub fn method(&self, class: Class) -> OfferMethod {
+        self.by_class.get(&class).copied().unwrap_or(self.default_method)
     }
 }
 
-impl<'de> Deserialize<'de> for OfferBy {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Setting;
-        impl<'de> Visitor<'de> for Setting {
-            type Value = OfferBy;
+impl<'de> Deserialize<'de> for OfferSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfferVisitor;
+        impl<'de> Visitor<'de> for OfferVisitor {
+            type Value = OfferSetting;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"auto\", \"device-plugin\", \"dra\", or a table of these by class")
             }
 
-            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferBy, E> {
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferSetting, E> {
                 let word = serde::de::value::StrDeserializer::new(word);
-                Ok(OfferBy { usual: Interface::deserialize(word)?, by_class: BTreeMap::new() })
+                Ok(OfferSetting {
+                    default_method: OfferMethod::deserialize(word)?,
+                    by_class: BTreeMap::new(),
+                })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferBy, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferSetting, A::Error> {
                 let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(OfferBy { usual: Interface::Auto, by_class })
+                Ok(OfferSetting { default_method: OfferMethod::Auto, by_class })
             }
         }
-        from.deserialize_any(Setting)
+        deserializer.deserialize_any(OfferVisitor)
     }
 }
 
@@ -123,7 +126,7 @@ impl Default for ResourceClasses {
     }
 }
 
-fn countable(class: Class) -> Result<Class> {
+fn check_countable(class: Class) -> Result<Class> {
     match class {
         Class::Hugepages => bail!(
             "hugepages is not a resource of onload-ctk; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
@@ -142,33 +145,33 @@ impl TryFrom<Vec<String>> for ResourceClasses {
     type Error = Error;
 
     fn try_from(words: Vec<String>) -> Result<Self> {
-        Class::listed(&words, &COUNTABLE, countable).map(ResourceClasses)
+        Class::parse_list(&words, &COUNTABLE, check_countable).map(ResourceClasses)
     }
 }
 
 /// A number of containers that may have one device, from 1 to [`MAX_IDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "i64")]
-pub struct Slots(u32);
+pub struct SlotCount(u32);
 
-impl Slots {
+impl SlotCount {
     pub fn get(self) -> u32 {
         self.0
     }
 }
 
-impl Default for Slots {
+impl Default for SlotCount {
     fn default() -> Self {
-        Slots(10)
+        SlotCount(10)
     }
 }
 
-impl TryFrom<i64> for Slots {
+impl TryFrom<i64> for SlotCount {
     type Error = Error;
 
     fn try_from(number: i64) -> Result<Self> {
         match u32::try_from(number) {
-            Ok(slots @ 1..=MAX_IDS) => Ok(Slots(slots)),
+            Ok(slots @ 1..=MAX_IDS) => Ok(SlotCount(slots)),
             _ => bail!("expected a number of slots from 1 to {MAX_IDS}, found {number}"),
         }
     }
@@ -186,7 +189,7 @@ impl ResourceName {
     }
 
     /// The resource of ours with that word behind the slash.
-    pub fn own(word: &str) -> Result<ResourceName> {
+    pub fn onload_dev(word: &str) -> Result<ResourceName> {
         format!("{OWN_PREFIX}/{word}").parse()
     }
 }
@@ -201,16 +204,16 @@ impl FromStr for ResourceName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        if let Some(why) = problem(name) {
-            bail!("{} is no name of an extended resource: {why}", Quoted(name));
+        if let Some(problem) = find_problem(name) {
+            bail!("{} is no name of an extended resource: {problem}", Quoted(name));
         }
         Ok(ResourceName(name.to_owned()))
     }
 }
 
-read_as_text!(ResourceName Listen);
+read_as_text!(ResourceName ListenAddress);
 
-fn problem(name: &str) -> Option<&'static str> {
+fn find_problem(name: &str) -> Option<&'static str> {
     // A quota prefixes the name by this, and the whole has to be a name again.
     const QUOTA: &str = "requests.";
     const MOST_PREFIX: usize = 253 - QUOTA.len();
@@ -252,21 +255,21 @@ pub struct ResourceSettings {
     /// It has the devices of this pool.
     pub pool: Option<String>,
     /// How many containers may have one of its devices; unset: as for other resources.
-    pub slots: Option<Slots>,
+    pub slots: Option<SlotCount>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source<'a> {
+pub enum ResourceSource<'a> {
     Class(Class),
     Pool(&'a str),
 }
 
 impl ResourceSettings {
     /// Where its devices come from; `None` where the configuration was not checked.
-    pub fn source(&self) -> Option<Source<'_>> {
+    pub fn source(&self) -> Option<ResourceSource<'_>> {
         match (self.class, &self.pool) {
-            (Some(class), None) => Some(Source::Class(class)),
-            (None, Some(pool)) => Some(Source::Pool(pool)),
+            (Some(class), None) => Some(ResourceSource::Class(class)),
+            (None, Some(pool)) => Some(ResourceSource::Pool(pool)),
             _ => None,
         }
     }
@@ -275,31 +278,31 @@ impl ResourceSettings {
 /// Where metrics and health are served.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Listen {
+pub enum ListenAddress {
     Nowhere,
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Default for Listen {
+impl Default for ListenAddress {
     fn default() -> Self {
-        Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9478)))
+        ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9478)))
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         if text.is_empty() {
-            return Ok(Listen::Nowhere);
+            return Ok(ListenAddress::Nowhere);
         }
         let path = text.strip_prefix("unix:").map(PathBuf::from);
         if let Some(path) = path.filter(|path| path.is_absolute()) {
-            return Ok(Listen::Unix(path));
+            return Ok(ListenAddress::Unix(path));
         }
         match text.parse() {
-            Ok(address) => Ok(Listen::Tcp(address)),
+            Ok(address) => Ok(ListenAddress::Tcp(address)),
             Err(_) => bail!(
                 "expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {text}"
             ),
@@ -307,12 +310,12 @@ impl FromStr for Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Nowhere => Ok(()),
-            Listen::Tcp(address) => write!(f, "{address}"),
-            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenAddress::Nowhere => Ok(()),
+            ListenAddress::Tcp(address) => write!(f, "{address}"),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -329,16 +332,16 @@ impl KubernetesSettings {
     ) -> Result<()> {
         for (name, resource) in &self.resources {
             let key = format!("kubernetes.resources.\"{name}\"");
-            let (class, counted) = match resource.source() {
+            let (class, device_share) = match resource.source() {
                 None => bail!("{key} needs a class or a pool, and not both"),
-                Some(Source::Class(class)) => (class, share(class)),
-                Some(Source::Pool(name)) => match pool(name) {
+                Some(ResourceSource::Class(class)) => (class, share(class)),
+                Some(ResourceSource::Pool(name)) => match pool(name) {
                     None => bail!("{key}: there is no section [pools.{name}]"),
-                    Some((class, own)) => (class, own.or_else(|| share(class))),
+                    Some((class, pool_share)) => (class, pool_share.or_else(|| share(class))),
                 },
             };
-            countable(class).map_err(|why| error!("{key}: {why}"))?;
-            if resource.slots.is_some() && counted == Some(1) {
+            check_countable(class).map_err(|error| error!("{key}: {error}"))?;
+            if resource.slots.is_some() && device_share == Some(1) {
                 bail!(
                     "{key}: slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
                 );
@@ -404,11 +407,11 @@ mod tests {
     #[test]
     fn an_address_to_listen_at_is_read_as_it_is_written() {
         for text in ["127.0.0.1:9478", "[::]:80", "unix:/run/x.sock", ""] {
-            let listen: Listen = text.parse().unwrap();
+            let listen: ListenAddress = text.parse().unwrap();
             assert_eq!(listen.to_string(), text);
         }
         for text in ["9478", "localhost:9478", "unix:x", "/run/x.sock", "1.2.3.4"] {
-            assert!(text.parse::<Listen>().is_err(), "{text}");
+            assert!(text.parse::<ListenAddress>().is_err(), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::class::Class;
-use crate::config::{Annotations, Environment, RootWithOnload};
+use crate::config::{AnnotationsConfig, EnvironmentConfig, RootWithOnload};
 use crate::netdev::address::{InterfaceAddress, Network};
 use crate::request::{Origin, Request};
 use onload_sys::error::{Result, bail};
@@ -19,24 +19,24 @@ pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Cl
 
 /// How close a container's process is to the host's user 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostRoot {
+pub enum HostRootAccess {
     /// It is another user and cannot become user 0.
-    No,
-    Is,
+    NotRoot,
+    Root,
     /// A set-user-ID program makes it user 0: it has no `noNewPrivileges` (prctl(2),
     /// PR_SET_NO_NEW_PRIVS).
     BySetUserId,
     /// It has this capability, or a file of the image can give it.
     ByCapability(&'static str),
     /// It joins this user namespace, whose mappings cannot be read.
-    Unseen(String),
+    Unknown(String),
 }
 
 /// What the operator lets containers request.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    pub annotations: &'a Annotations,
-    pub environment: &'a Environment,
+    pub annotations: &'a AnnotationsConfig,
+    pub environment: &'a EnvironmentConfig,
     pub file: &'a Path,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Policy<'a> {
 }
 
 /// The line of a list of classes that allows some more.
-pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
+pub fn format_allow_line(allow: &[Class], more: &[Class]) -> String {
     let mut classes: Vec<Class> = allow.to_vec();
     classes.extend(more.iter().filter(|class| !allow.contains(class)));
     let classes: Vec<String> = classes.iter().map(|class| format!("\"{class}\"")).collect();
@@ -63,47 +63,47 @@ pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
 }
 
 /// Checks a request against the operator's policy, and returns warnings.
-pub fn check(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
-    if let Some(asked) = &request.bundles {
-        allowed(Class::Bundle, &asked.origin, policy)?;
+pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Result<Vec<String>> {
+    if let Some(entry) = &request.bundles {
+        check_class(Class::Bundle, &entry.origin, policy)?;
     }
-    for (class, asked) in &request.devices {
-        allowed(*class, &asked.origin, policy)?;
+    for (class, entry) in &request.devices {
+        check_class(*class, &entry.origin, policy)?;
     }
     // The container's own limit could be higher than the one that the engine set.
-    if let Some(asked) = &request.hugepages_limit {
-        allowed(Class::Hugepages, &asked.origin, policy)?;
+    if let Some(entry) = &request.hugepages_limit {
+        check_class(Class::Hugepages, &entry.origin, policy)?;
     }
-    if let Some(asked) = &request.ipc_lock {
-        ipc_lock_allowed(request, &asked.origin, policy)?;
+    if let Some(entry) = &request.ipc_lock {
+        check_ipc_lock(request, &entry.origin, policy)?;
     }
-    if let Some(asked) = &request.preload
-        && asked.value != crate::config::Preload::Off
-        && !request.wants(&[Class::Nic])
+    if let Some(entry) = &request.preload
+        && entry.value != crate::config::Preload::Off
+        && !request.requests_any(&[Class::Nic])
     {
         bail!(
             "{} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
-            asked.origin
+            entry.origin
         );
     }
-    addresses_allowed(request, policy)?;
-    root_with_onload(request, policy, root)
+    check_addresses(request, policy)?;
+    check_root_with_onload(request, policy, root)
 }
 
 /// A container that sets an address can impersonate any machine of its network.
-fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<()> {
-    let Some(asked) = &request.addresses else {
+fn check_addresses(request: &Request, policy: Policy<'_>) -> Result<()> {
+    let Some(entry) = &request.addresses else {
         return Ok(());
     };
     let allowed = &policy.annotations.addresses;
     let is_allowed =
         |address: &InterfaceAddress| allowed.iter().any(|network| network.contains(address));
-    let mut addresses = asked.value.iter().map(|one| one.value);
+    let mut addresses = entry.value.iter().map(|address| address.value);
     match addresses.find(|address| !is_allowed(address)) {
         None => Ok(()),
         Some(address) => bail!(
             "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
-            asked.origin,
+            entry.origin,
             list(allowed, &address.network()),
             policy.file.display()
         ),
@@ -119,45 +119,51 @@ fn list(allowed: &[Network], more: &Network) -> String {
 
 /// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
 /// class gives no capability.
-fn ipc_lock_allowed(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
-    let wanted: Vec<Class> =
-        IPC_LOCK.into_iter().filter(|class| request.wants(&[*class])).collect();
-    let Some(first) = wanted.first() else {
+fn check_ipc_lock(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
+    let classes: Vec<Class> =
+        IPC_LOCK.into_iter().filter(|class| request.requests_any(&[*class])).collect();
+    let Some(first) = classes.first() else {
         bail!(
             "{origin} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
         );
     };
     match policy.list(origin) {
-        Some((allow, section)) if !wanted.iter().any(|class| allow.contains(class)) => bail!(
+        Some((allow, section)) if !classes.iter().any(|class| allow.contains(class)) => bail!(
             "{origin}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {} under [{section}] in {} would allow it",
-            allow_line(allow, &[*first]),
+            format_allow_line(allow, &[*first]),
             policy.file.display()
         ),
         _ => Ok(()),
     }
 }
 
-fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
+fn check_class(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
     match policy.list(origin) {
         Some((allow, section)) if !allow.contains(&class) => bail!(
             "{origin} asks for class {class}, which the operator does not allow; {} under [{section}] in {} would allow it",
-            allow_line(allow, &[class]),
+            format_allow_line(allow, &[class]),
             policy.file.display()
         ),
         _ => Ok(()),
     }
 }
 
-fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
-    let Some(asked) = Class::ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
+fn check_root_with_onload(
+    request: &Request,
+    policy: Policy<'_>,
+    root: &HostRootAccess,
+) -> Result<Vec<String>> {
+    let Some(entry) = Class::ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
-    let key = &asked.origin;
+    let key = &entry.origin;
     match (policy.annotations.root_with_onload, root) {
-        (RootWithOnload::Warn, HostRoot::Is) => Ok(vec![format!(
+        (RootWithOnload::Warn, HostRootAccess::Root) => Ok(vec![format!(
             "{key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
-        (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
+        (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRootAccess::NotRoot) => {
+            Ok(Vec::new())
+        }
         (RootWithOnload::Refuse, root) => bail!(
             "{key}: {}, which root-with-onload = \"refuse\" in {} forbids since the host's user 0 can map every Onload stack of the host; {}",
             root.cause(),
@@ -167,22 +173,24 @@ fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> R
     }
 }
 
-impl HostRoot {
+impl HostRootAccess {
     fn cause(&self) -> String {
         match self {
-            HostRoot::No => "this container's process is not the host's user 0".to_owned(),
-            HostRoot::Is => "this container's process is the host's user 0".to_owned(),
-            HostRoot::BySetUserId => {
+            HostRootAccess::NotRoot => {
+                "this container's process is not the host's user 0".to_owned()
+            }
+            HostRootAccess::Root => "this container's process is the host's user 0".to_owned(),
+            HostRootAccess::BySetUserId => {
                 "a set-user-ID program would make this container's user the host's user 0"
                     .to_owned()
             }
-            HostRoot::ByCapability(name) => {
+            HostRootAccess::ByCapability(name) => {
                 format!("{name} can make this container's user the host's user 0")
             }
-            HostRoot::Unseen(path) if path.is_empty() => {
+            HostRootAccess::Unknown(path) if path.is_empty() => {
                 "this container's user namespace has no mappings".to_owned()
             }
-            HostRoot::Unseen(path) => format!(
+            HostRootAccess::Unknown(path) => format!(
                 "it cannot be determined which users the namespace {} maps to the host's user 0",
                 Quoted(path)
             ),
@@ -191,10 +199,10 @@ impl HostRoot {
 
     fn remedy(&self) -> String {
         match self {
-            HostRoot::ByCapability(name) => {
+            HostRootAccess::ByCapability(name) => {
                 format!("drop {name}, or run the container in a user namespace")
             }
-            HostRoot::Unseen(_) => {
+            HostRootAccess::Unknown(_) => {
                 "give it a user namespace of its own, or run it as another user with no-new-privileges in the host's"
                     .to_owned()
             }
@@ -215,27 +223,27 @@ mod tests {
         Request::parse(&all).unwrap().unwrap()
     }
 
-    fn policy(allow: &[Class]) -> Annotations {
-        Annotations { allow: allow.to_vec(), ..Annotations::default() }
+    fn policy(allow: &[Class]) -> AnnotationsConfig {
+        AnnotationsConfig { allow: allow.to_vec(), ..AnnotationsConfig::default() }
     }
 
     fn verdict(
         pairs: &[(&str, &str)],
-        policy: &Annotations,
+        policy: &AnnotationsConfig,
         root: bool,
     ) -> Result<Vec<String>, String> {
-        let root = if root { HostRoot::Is } else { HostRoot::No };
+        let root = if root { HostRootAccess::Root } else { HostRootAccess::NotRoot };
         checked(&request(pairs), policy, &root).map_err(|error| error.to_string())
     }
 
     fn checked(
         request: &Request,
-        annotations: &Annotations,
-        root: &HostRoot,
+        annotations: &AnnotationsConfig,
+        root: &HostRootAccess,
     ) -> Result<Vec<String>> {
         let policy = Policy {
             annotations,
-            environment: &Environment { allow: vec![Class::Vfio] },
+            environment: &EnvironmentConfig { allow: vec![Class::Vfio] },
             file: Path::new("/etc/c.toml"),
         };
         check(request, policy, root)
@@ -279,8 +287,8 @@ mod tests {
     #[test]
     fn each_place_has_a_list_of_its_own() {
         let of_text = |text: &str, origin| {
-            let request = Request::of_text(text, origin).unwrap();
-            checked(&request, &policy(&[Class::Nic]), &HostRoot::No)
+            let request = Request::parse_text(text, origin).unwrap();
+            checked(&request, &policy(&[Class::Nic]), &HostRootAccess::NotRoot)
         };
         of_text("vfio=a", Origin::Variable).unwrap();
         let refused = of_text("nic=a", Origin::Variable).unwrap_err().to_string();
@@ -296,10 +304,10 @@ mod tests {
 
     #[test]
     fn a_ticket_does_not_lift_the_policy_for_the_host_s_root() {
-        let request = Request::of_text("nic=a", Origin::Ticket).unwrap();
+        let request = Request::parse_text("nic=a", Origin::Ticket).unwrap();
         let mut policy = policy(&[]);
         policy.root_with_onload = RootWithOnload::Refuse;
-        let refused = checked(&request, &policy, &HostRoot::Is).unwrap_err();
+        let refused = checked(&request, &policy, &HostRootAccess::Root).unwrap_err();
         assert!(refused.to_string().contains("root-with-onload = \"refuse\""));
     }
 
@@ -351,9 +359,10 @@ mod tests {
         for origin in [Origin::Ticket as fn(String) -> Origin, Origin::Variable] {
             let verdict = |allow: &[Class]| {
                 let mut asked = request(&[("ipc-lock", "true")]);
-                let other = Request::of_text("vfio=a", origin).unwrap();
+                let other = Request::parse_text("vfio=a", origin).unwrap();
                 asked.add_missing(other).unwrap();
-                checked(&asked, &policy(allow), &HostRoot::No).map_err(|error| error.to_string())
+                checked(&asked, &policy(allow), &HostRootAccess::NotRoot)
+                    .map_err(|error| error.to_string())
             };
             for allow in [&[][..], &[Class::Nic], &[Class::Rdma]] {
                 let refused = verdict(allow).unwrap_err();
@@ -397,15 +406,15 @@ mod tests {
     fn every_way_to_the_host_s_root_is_refused_with_its_remedy() {
         let mut policy = policy(&Class::ALL);
         for (root, cause, remedy) in [
-            (HostRoot::Is, "is the host's user 0", "user namespace"),
-            (HostRoot::BySetUserId, "set-user-ID", "no-new-privileges"),
+            (HostRootAccess::Root, "is the host's user 0", "user namespace"),
+            (HostRootAccess::BySetUserId, "set-user-ID", "no-new-privileges"),
             (
-                HostRoot::ByCapability("CAP_SYS_ADMIN"),
+                HostRootAccess::ByCapability("CAP_SYS_ADMIN"),
                 "CAP_SYS_ADMIN can make",
                 "drop CAP_SYS_ADMIN",
             ),
             (
-                HostRoot::Unseen("/run/userns/x".to_owned()),
+                HostRootAccess::Unknown("/run/userns/x".to_owned()),
                 "\"/run/userns/x\"",
                 "namespace of its own",
             ),
@@ -418,7 +427,7 @@ mod tests {
             }
             policy.root_with_onload = RootWithOnload::Warn;
             let warned = checked(&ask, &policy, &root).unwrap();
-            assert_eq!(warned.is_empty(), root != HostRoot::Is);
+            assert_eq!(warned.is_empty(), root != HostRootAccess::Root);
         }
     }
 }

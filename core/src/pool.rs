@@ -7,7 +7,7 @@ use std::fmt;
 use onload_cdi::DeviceName;
 
 use onload_sys::error::{Context as _, Result, bail};
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
 /// The pool of all devices of a class.
 pub const ANY: &str = "any";
@@ -27,13 +27,13 @@ pub const UNCOUNTED: u32 = u32::MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// The devices, in the order in which they are listed; at least one, each once.
-    pub members: Vec<Member>,
+    pub members: Vec<PoolMember>,
     /// How many containers may hold one member at once, from 1.
     pub share: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct PoolMember {
     /// The name of the device in the pool's class.
     pub name: DeviceName,
     /// Its NUMA node, where it has one.
@@ -42,7 +42,7 @@ pub struct Member {
 
 impl Pool {
     /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.
-    pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
+    pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
         match (annotations.get(MEMBERS), annotations.get(SHARE)) {
             (None, None) => Ok(None),
             (None, Some(_)) => bail!("annotation {MEMBERS} is missing"),
@@ -62,14 +62,14 @@ impl Pool {
     }
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for PoolMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name.as_str())?;
         self.numa_node.map_or(Ok(()), |node| write!(f, "@{node}"))
     }
 }
 
-fn parse_members(text: &str) -> Result<Vec<Member>> {
+fn parse_members(text: &str) -> Result<Vec<PoolMember>> {
     if text.is_empty() {
         bail!("{MEMBERS} lists no device");
     }
@@ -88,25 +88,25 @@ fn parse_members(text: &str) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-fn parse_member(word: &str, at: usize) -> Result<Member> {
+fn parse_member(word: &str, position: usize) -> Result<PoolMember> {
     let quoted = Quoted(word);
     let (name, node) = match word.split_once('@') {
         None => (word, None),
-        Some((name, node)) => (name, Some(decimal(node))),
+        Some((name, node)) => (name, Some(parse_decimal(node))),
     };
     if node == Some(None) {
         bail!(
-            "word {at} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
+            "word {position} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
         );
     }
     let name = DeviceName::try_from(name)
-        .with_context(|| format!("word {at} of {MEMBERS} is {quoted}"))?;
+        .with_context(|| format!("word {position} of {MEMBERS} is {quoted}"))?;
     let numa_node = node.flatten();
-    Ok(Member { name, numa_node })
+    Ok(PoolMember { name, numa_node })
 }
 
 fn parse_share(text: &str) -> Result<u32> {
-    match decimal(text) {
+    match parse_decimal(text) {
         Some(share @ 1..) => Ok(share),
         _ => bail!("{SHARE} is a number of containers from 1, not {}", Quoted(text)),
     }
@@ -123,13 +123,13 @@ mod tests {
     }
 
     fn refusal(members: &str, share: &str) -> String {
-        let read = Pool::of_annotations(&annotations(members, share));
+        let read = Pool::from_annotations(&annotations(members, share));
         format!("{:#}", read.unwrap_err())
     }
 
-    fn member(name: &str, numa_node: Option<u32>) -> Member {
+    fn member(name: &str, numa_node: Option<u32>) -> PoolMember {
         let name = name.parse().unwrap();
-        Member { name, numa_node }
+        PoolMember { name, numa_node }
     }
 
     #[test]
@@ -145,14 +145,14 @@ mod tests {
         let written = pool.to_annotations();
         let wanted = annotations("0000:81:10.2@1 0000:81:10.0@0 mlx5_0", "500");
         assert_eq!(written, wanted);
-        assert_eq!(Pool::of_annotations(&written), Ok(Some(pool)));
+        assert_eq!(Pool::from_annotations(&written), Ok(Some(pool)));
     }
 
     #[test]
     fn a_device_with_other_annotations_is_no_pool() {
         let other = BTreeMap::from([("vendor.com/x".to_owned(), "y".to_owned())]);
-        assert_eq!(Pool::of_annotations(&other), Ok(None));
-        assert_eq!(Pool::of_annotations(&BTreeMap::new()), Ok(None));
+        assert_eq!(Pool::from_annotations(&other), Ok(None));
+        assert_eq!(Pool::from_annotations(&BTreeMap::new()), Ok(None));
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         ] {
             let mut one = annotations("a", "1");
             one.remove(left_out);
-            let error = Pool::of_annotations(&one).unwrap_err();
+            let error = Pool::from_annotations(&one).unwrap_err();
             assert_eq!(error.to_string(), says);
         }
     }
@@ -198,8 +198,9 @@ mod tests {
 
     #[test]
     fn a_share_is_a_number_of_containers() {
-        let read =
-            |share| Pool::of_annotations(&annotations("a", share)).map(|pool| pool.unwrap().share);
+        let read = |share| {
+            Pool::from_annotations(&annotations("a", share)).map(|pool| pool.unwrap().share)
+        };
         assert_eq!(read("1"), Ok(1));
         assert_eq!(read("4294967295"), Ok(u32::MAX));
         for bad in ["", "0", "-1", "+1", "01", "4294967296", "1 ", "many"] {
@@ -214,7 +215,7 @@ mod tests {
     fn a_list_is_read_up_to_its_bound() {
         let names: Vec<String> = (0..=MAX_MEMBERS).map(|n| format!("d{n}")).collect();
         let most = annotations(&names[..MAX_MEMBERS].join(" "), "1");
-        let pool = Pool::of_annotations(&most).unwrap().unwrap();
+        let pool = Pool::from_annotations(&most).unwrap().unwrap();
         assert_eq!(pool.members.len(), MAX_MEMBERS);
         let said = refusal(&names.join(" "), "1");
         assert_eq!(said, "onload.dev/pool-members lists more than 65536 devices");

@@ -14,14 +14,14 @@ use onload_cdi::oci::HugepageLimit;
 use crate::bundle::Bundle;
 use crate::class::{self, Class};
 use crate::config::Preload;
+use crate::device_ref::parse_numbered;
+pub use crate::device_ref::{DeviceRef, MAX_NAMES};
 use crate::host_settings::Vlan;
 use crate::lease::Numa;
 use crate::netdev::address::InterfaceAddress;
 use crate::pod;
-use crate::wanted::numbered;
-pub use crate::wanted::{MAX_NAMES, Wanted};
 use onload_sys::error::{Context as _, Error, Result, bail, error};
-use onload_sys::text::{Listed, Quoted, decimal, kib};
+use onload_sys::text::{Quoted, ShortList, parse_decimal, parse_kib};
 
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
@@ -60,16 +60,16 @@ const SANDBOX_KEYS: [&str; 2] =
 pub trait AnnotationSource {
     /// The first `most` annotations whose keys start with `prefix`, with their values. There may be
     /// millions of others, which cost nothing.
-    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation>;
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation>;
     /// The value of a key, if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
     fn has(&self, key: &str) -> bool;
 }
 
 impl AnnotationSource for BTreeMap<String, String> {
-    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation> {
         let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
-        ours.take(most).map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
+        ours.take(max).map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -82,9 +82,9 @@ impl AnnotationSource for BTreeMap<String, String> {
 }
 
 impl AnnotationSource for onload_cdi::oci::OciConfig {
-    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
-        self.annotations_of(prefix)
-            .take(most)
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation> {
+        self.annotations_with_prefix(prefix)
+            .take(max)
             .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
             .collect()
     }
@@ -101,33 +101,33 @@ impl AnnotationSource for onload_cdi::oci::OciConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The devices by class, each name once and in the order requested.
-    pub devices: BTreeMap<Class, Requested<Vec<Wanted>>>,
+    pub devices: BTreeMap<Class, RequestEntry<Vec<DeviceRef>>>,
     /// How libonload.so gets into its processes.
-    pub preload: Option<Requested<Preload>>,
-    pub ipc_lock: Option<Requested<()>>,
-    pub hugepages_limit: Option<Requested<Vec<HugepageLimit>>>,
+    pub preload: Option<RequestEntry<Preload>>,
+    pub ipc_lock: Option<RequestEntry<()>>,
+    pub hugepages_limit: Option<RequestEntry<Vec<HugepageLimit>>>,
     /// The NUMA node of what pools give.
-    pub numa: Option<Requested<Numa>>,
+    pub numa: Option<RequestEntry<Numa>>,
     /// Whether what pools give is nearest to the GPUs of the container.
-    pub near: Option<Requested<()>>,
+    pub near: Option<RequestEntry<()>>,
     /// The addresses of interfaces of class netdev, each once.
-    pub addresses: Option<Requested<Vec<WantedFor<InterfaceAddress>>>>,
+    pub addresses: Option<RequestEntry<Vec<DeviceValue<InterfaceAddress>>>>,
     /// The VLANs of virtual functions of classes netdev and vfio, one of each.
-    pub vlans: Option<Requested<Vec<WantedFor<Vlan>>>>,
-    /// The bundles whose devices are among the above ([`Request::open_bundles`]).
-    pub bundles: Option<Requested<Vec<OpenedBundle>>>,
+    pub vlans: Option<RequestEntry<Vec<DeviceValue<Vlan>>>>,
+    /// The bundles whose devices are among the above ([`Request::expand_bundles`]).
+    pub bundles: Option<RequestEntry<Vec<ExpandedBundle>>>,
 }
 
 /// A bundle that a request names, of which the request has the devices now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenedBundle {
+pub struct ExpandedBundle {
     pub name: String,
     pub bundle: Bundle,
 }
 
 /// Something for one device, as an annotation names it: `WORD=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedFor<T> {
+pub struct DeviceValue<T> {
     /// The device or pool that the container requests.
     pub name: String,
     /// Which member of the pool, from 1.
@@ -135,23 +135,23 @@ pub struct WantedFor<T> {
     pub value: T,
 }
 
-impl<T> WantedFor<T> {
+impl<T> DeviceValue<T> {
     /// As the annotation names the device.
-    fn word(&self) -> String {
+    fn target_name(&self) -> String {
         match self.member {
             1 => self.name.clone(),
             member => format!("{}#{member}", self.name),
         }
     }
 
-    fn is_for(&self, wanted: &Wanted) -> bool {
-        wanted.name == self.name && self.member <= wanted.count.unwrap_or(1)
+    fn applies_to(&self, device_ref: &DeviceRef) -> bool {
+        device_ref.name == self.name && self.member <= device_ref.count.unwrap_or(1)
     }
 }
 
-impl<T: fmt::Display> fmt::Display for WantedFor<T> {
+impl<T: fmt::Display> fmt::Display for DeviceValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.word(), self.value)
+        write!(f, "{}={}", self.target_name(), self.value)
     }
 }
 
@@ -172,30 +172,30 @@ pub enum Origin {
 impl Origin {
     /// The annotation's key, or the word of a text.
     pub fn key(&self) -> &str {
-        self.words().1
+        self.message_parts().1
     }
 
     /// Where somebody wrote it: of what stands in a bundle, where the bundle is requested.
-    pub fn asked(&self) -> &Origin {
+    pub fn outermost(&self) -> &Origin {
         match self {
-            Origin::Bundle(asked) => asked.asked(),
-            asked => asked,
+            Origin::Bundle(origin) => origin.outermost(),
+            origin => origin,
         }
     }
 
-    fn of<T>(&self, value: T) -> Requested<T> {
+    fn entry<T>(&self, value: T) -> RequestEntry<T> {
         let origin = self.clone();
-        Requested { origin, value }
+        RequestEntry { origin, value }
     }
 
     /// For a message, what stands before the key, the key, and what stands behind it.
-    fn words(&self) -> (&'static str, &str, &'static str) {
+    fn message_parts(&self) -> (&'static str, &str, &'static str) {
         match self {
             Origin::Annotation(key) => ("annotation ", key, ""),
             Origin::Device(key) => ("device ", key, ""),
             Origin::Variable(key) => ("", key, " of ONLOAD_CTK_REQUEST"),
             Origin::Ticket(key) => ("", key, " of the ticket in ONLOAD_CTK_REQUEST"),
-            Origin::Bundle(asked) => asked.words(),
+            Origin::Bundle(origin) => origin.message_parts(),
         }
     }
 }
@@ -203,8 +203,8 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, key, place) = self.words();
-        write!(f, "{kind}{}{place}", Quoted(key))
+        let (prefix, key, suffix) = self.message_parts();
+        write!(f, "{prefix}{}{suffix}", Quoted(key))
     }
 }
 
@@ -213,22 +213,24 @@ pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let around = |origin: &Origin| (origin.words().0, origin.words().2);
-        let groups = self.0.chunk_by(|one, other| around(one) == around(other));
-        for (at, group) in groups.enumerate() {
-            f.write_str(if at > 0 { ", " } else { "" })?;
+        let prefix_and_suffix =
+            |origin: &Origin| (origin.message_parts().0, origin.message_parts().2);
+        let groups =
+            self.0.chunk_by(|one, other| prefix_and_suffix(one) == prefix_and_suffix(other));
+        for (index, group) in groups.enumerate() {
+            f.write_str(if index > 0 { ", " } else { "" })?;
             let Some(first) = group.first() else { continue };
-            let (kind, place) = around(first);
-            let keys = group.iter().map(|of| Quoted(of.key()).to_string());
+            let (prefix, suffix) = prefix_and_suffix(first);
+            let keys = group.iter().map(|origin| Quoted(origin.key()).to_string());
             let keys: Vec<String> = keys.collect();
-            write!(f, "{kind}{}{place}", keys.join(", "))?;
+            write!(f, "{prefix}{}{suffix}", keys.join(", "))?;
         }
         Ok(())
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requested<T> {
+pub struct RequestEntry<T> {
     /// The annotation, or the word of a text.
     pub origin: Origin,
     pub value: T,
@@ -242,9 +244,9 @@ impl Request {
             return Ok(None);
         }
         if annotations.has(DOMAIN) {
-            return Err(no_class(&Origin::Annotation(DOMAIN.to_owned())));
+            return Err(no_class_error(&Origin::Annotation(DOMAIN.to_owned())));
         }
-        let ours = annotations.of(PREFIX, MAX_KEYS + 1);
+        let ours = annotations.with_prefix(PREFIX, MAX_KEYS + 1);
         if ours.len() > MAX_KEYS {
             bail!("more than {MAX_KEYS} annotations of onload.dev");
         }
@@ -258,7 +260,7 @@ impl Request {
         }
         request.count_names()?;
         // An address or a VLAN may be for a device of a bundle.
-        if !request.wants(&[Class::Bundle]) {
+        if !request.requests_any(&[Class::Bundle]) {
             request.check_words()?;
         }
         Ok((request != Request::default()).then_some(request))
@@ -267,7 +269,7 @@ impl Request {
     /// Parses the text that [`VARIABLE`] or a ticket holds: words as annotations have them behind
     /// [`PREFIX`], separated by `;`. A capability and limits are no part of it: engines have flags for
     /// these, and a ticket's holder is given them by its engine.
-    pub fn of_text(text: &str, origin: fn(String) -> Origin) -> Result<Request> {
+    pub fn parse_text(text: &str, origin: fn(String) -> Origin) -> Result<Request> {
         if text.len() > MAX_VALUE_BYTES {
             bail!("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes");
         }
@@ -303,42 +305,42 @@ impl Request {
         if value.len() > MAX_VALUE_BYTES {
             bail!("{origin} has more than {MAX_VALUE_BYTES} bytes");
         }
-        let bad = |want| error!("{origin} is {}; want {want}", Quoted(value));
+        let value_error = |expected| error!("{origin} is {}; want {expected}", Quoted(value));
         match word {
-            "" => return Err(no_class(origin)),
+            "" => return Err(no_class_error(origin)),
             "preload" => {
                 let value = match value.trim_matches(' ') {
                     "env" => Preload::Env,
                     "file" => Preload::File,
                     "off" => Preload::Off,
-                    _ => return Err(bad("env, file or off")),
+                    _ => return Err(value_error("env, file or off")),
                 };
-                self.preload = Some(origin.of(value));
+                self.preload = Some(origin.entry(value));
             }
             "ipc-lock" => match value.trim_matches(' ') {
-                "true" => self.ipc_lock = Some(origin.of(())),
+                "true" => self.ipc_lock = Some(origin.entry(())),
                 "false" => {}
-                _ => return Err(bad("true or false")),
+                _ => return Err(value_error("true or false")),
             },
             "hugepages-limit" => {
-                let value = hugepages_limits(value)
-                    .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
-                self.hugepages_limit = Some(origin.of(value));
+                let value = parse_hugepage_limits(value)
+                    .ok_or_else(|| value_error("one like 2Mi=128Mi, several separated by ','"))?;
+                self.hugepages_limit = Some(origin.entry(value));
             }
             "numa" => {
                 let numa = match value.trim_matches(' ') {
                     "same" => Some(Numa::Same),
-                    node => decimal(node).map(Numa::Node),
+                    node => parse_decimal(node).map(Numa::Node),
                 };
-                let numa = numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?;
-                self.numa = Some(origin.of(numa));
+                let numa = numa.ok_or_else(|| value_error("same, or the number of a NUMA node"))?;
+                self.numa = Some(origin.entry(numa));
             }
             "near" => match value.trim_matches(' ') {
-                "gpu" => self.near = Some(origin.of(())),
-                _ => return Err(bad("gpu")),
+                "gpu" => self.near = Some(origin.entry(())),
+                _ => return Err(value_error("gpu")),
             },
-            "address" => self.addresses = Some(origin.of(addresses(origin, value)?)),
-            "vlan" => self.vlans = Some(origin.of(vlans(origin, value)?)),
+            "address" => self.addresses = Some(origin.entry(parse_addresses(origin, value)?)),
+            "vlan" => self.vlans = Some(origin.entry(parse_vlans(origin, value)?)),
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
@@ -348,7 +350,7 @@ impl Request {
                         "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan"
                     ),
                 };
-                self.devices.insert(class, origin.of(names(origin, value)?));
+                self.devices.insert(class, origin.entry(parse_names(origin, value)?));
             }
         }
         Ok(())
@@ -356,9 +358,9 @@ impl Request {
 
     /// Adds what another ticket of the same container requests: of a class that both name, the devices of both.
     pub fn add_ticket(&mut self, other: Request) -> Result<()> {
-        for (class, asked) in &other.devices {
+        for (class, entry) in &other.devices {
             if let Some(known) = self.devices.get_mut(class) {
-                merge(&mut known.value, &asked.value, &asked.origin)?;
+                merge(&mut known.value, &entry.value, &entry.origin)?;
             }
         }
         self.add_missing(other)
@@ -366,17 +368,17 @@ impl Request {
 
     /// Puts devices in the place of the bundles that it names. They are those of the operator's configuration
     /// alone, so that policy sees each class that a container gets.
-    pub fn open_bundles(&mut self, bundles: &BTreeMap<String, Option<Bundle>>) -> Result<()> {
-        let Some(Requested { origin, value }) = self.devices.remove(&Class::Bundle) else {
+    pub fn expand_bundles(&mut self, bundles: &BTreeMap<String, Option<Bundle>>) -> Result<()> {
+        let Some(RequestEntry { origin, value }) = self.devices.remove(&Class::Bundle) else {
             return Ok(());
         };
-        let mut opened = Vec::new();
-        for wanted in value {
-            let bundle = find_bundle(&wanted, bundles, &origin)?;
+        let mut expanded = Vec::new();
+        for device_ref in value {
+            let bundle = find_bundle(&device_ref, bundles, &origin)?;
             self.add_devices(&bundle.devices, &origin)?;
-            opened.push(OpenedBundle { name: wanted.name, bundle: bundle.clone() });
+            expanded.push(ExpandedBundle { name: device_ref.name, bundle: bundle.clone() });
         }
-        self.bundles = Some(origin.of(opened));
+        self.bundles = Some(origin.entry(expanded));
         self.count_names()?;
         self.check_words()
     }
@@ -384,26 +386,26 @@ impl Request {
     /// Adds the devices of a bundle. What is requested beside it stays so: policy looks there.
     fn add_devices(
         &mut self,
-        devices: &BTreeMap<Class, Vec<Wanted>>,
+        devices: &BTreeMap<Class, Vec<DeviceRef>>,
         origin: &Origin,
     ) -> Result<()> {
-        for (class, wanted) in devices {
-            let own = self.devices.entry(*class);
-            let own =
-                own.or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).of(Vec::new()));
-            merge(&mut own.value, wanted, origin)?;
+        for (class, device_refs) in devices {
+            let entry = self.devices.entry(*class);
+            let entry =
+                entry.or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).entry(Vec::new()));
+            merge(&mut entry.value, device_refs, origin)?;
         }
         Ok(())
     }
 
     fn count_names(&self) -> Result<()> {
         let mut total = 0;
-        for asked in self.devices.values() {
-            let counts = asked.value.iter().map(|wanted| wanted.count.unwrap_or(1));
+        for entry in self.devices.values() {
+            let counts = entry.value.iter().map(|device_ref| device_ref.count.unwrap_or(1));
             // Each is at most MAX_NAMES, and an annotation has at most MAX_VALUE_BYTES.
             total += counts.sum::<u32>();
             if total > MAX_NAMES {
-                return Err(too_many_names(&asked.origin));
+                return Err(too_many_names_error(&entry.origin));
             }
         }
         Ok(())
@@ -411,13 +413,13 @@ impl Request {
 
     /// Each address and each VLAN is for a device that is requested where it stands.
     fn check_words(&self) -> Result<()> {
-        if let Some(asked) = &self.addresses {
+        if let Some(entry) = &self.addresses {
             let (what, classes) = ("an address", [Class::Netdev]);
-            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+            self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
-        if let Some(asked) = &self.vlans {
+        if let Some(entry) = &self.vlans {
             let (what, classes) = ("a VLAN", Class::OF_FUNCTIONS);
-            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+            self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
         Ok(())
     }
@@ -425,22 +427,24 @@ impl Request {
     fn check_word<T>(
         &self,
         origin: &Origin,
-        asked: &[WantedFor<T>],
+        values: &[DeviceValue<T>],
         what: &str,
         classes: &[Class],
     ) -> Result<()> {
-        for one in asked {
-            let has_it = |class: &&Class| {
+        for value in values {
+            let requests_device = |class: &&Class| {
                 let devices = self.devices.get(class);
-                devices.is_some_and(|devices| devices.value.iter().any(|wanted| one.is_for(wanted)))
+                devices.is_some_and(|devices| {
+                    devices.value.iter().any(|device_ref| value.applies_to(device_ref))
+                })
             };
             let keys = |classes: &[Class], between: &str| {
                 let keys = classes.iter().map(|class| format!("onload.dev/{class}"));
                 keys.collect::<Vec<_>>().join(between)
             };
-            let word = one.word();
+            let word = value.target_name();
             let word = Quoted(&word);
-            match classes.iter().filter(has_it).count() {
+            match classes.iter().filter(requests_device).count() {
                 1 => {}
                 0 => bail!(
                     "{origin} has {what} for {word}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
@@ -457,8 +461,8 @@ impl Request {
 
     /// Adds what another place requests. What this one requests of a class, or sets, stays.
     pub fn add_missing(&mut self, other: Request) -> Result<()> {
-        for (class, asked) in other.devices {
-            self.devices.entry(class).or_insert(asked);
+        for (class, entry) in other.devices {
+            self.devices.entry(class).or_insert(entry);
         }
         self.preload = self.preload.take().or(other.preload);
         self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
@@ -471,24 +475,24 @@ impl Request {
         self.count_names()
     }
 
-    pub fn wants(&self, classes: &[Class]) -> bool {
+    pub fn requests_any(&self, classes: &[Class]) -> bool {
         classes.iter().any(|class| self.devices.contains_key(class))
     }
 }
 
 fn find_bundle<'b>(
-    wanted: &Wanted,
+    device_ref: &DeviceRef,
     bundles: &'b BTreeMap<String, Option<Bundle>>,
     origin: &Origin,
 ) -> Result<&'b Bundle> {
-    let name = &wanted.name;
-    match (bundles.get(name), wanted.count) {
+    let name = &device_ref.name;
+    match (bundles.get(name), device_ref.count) {
         (None, _) => {
             if bundles.is_empty() {
                 bail!("{origin}: there is no bundle {name}; the configuration has none");
             }
             let known: Vec<String> = bundles.keys().cloned().collect();
-            let known = Listed(&known);
+            let known = ShortList(&known);
             bail!("{origin}: there is no bundle {name}; the configuration has {known}")
         }
         (Some(_), Some(count)) => {
@@ -501,32 +505,32 @@ fn find_bundle<'b>(
     }
 }
 
-fn no_class(origin: &Origin) -> Error {
+fn no_class_error(origin: &Origin) -> Error {
     error!("{origin} names no class; write onload.dev/nic or another class of {}", class::list())
 }
 
-fn too_many_names(origin: &Origin) -> Error {
+fn too_many_names_error(origin: &Origin) -> Error {
     error!("{origin}: more than {MAX_NAMES} names are requested")
 }
 
-fn two_counts(origin: &Origin, name: &str) -> Error {
+fn two_counts_error(origin: &Origin, name: &str) -> Error {
     error!("{origin} names the pool of {} twice, with different numbers of members", Quoted(name))
 }
 
 /// Adds devices to those of the same class, each once.
-fn merge(known: &mut Vec<Wanted>, more: &[Wanted], origin: &Origin) -> Result<()> {
-    for wanted in more {
-        match known.iter().find(|one| one.name == wanted.name) {
-            None => known.push(wanted.clone()),
-            Some(one) if one.count == wanted.count => {}
-            Some(_) => return Err(two_counts(origin, &wanted.name)),
+fn merge(known: &mut Vec<DeviceRef>, more: &[DeviceRef], origin: &Origin) -> Result<()> {
+    for device_ref in more {
+        match known.iter().find(|other| other.name == device_ref.name) {
+            None => known.push(device_ref.clone()),
+            Some(other) if other.count == device_ref.count => {}
+            Some(_) => return Err(two_counts_error(origin, &device_ref.name)),
         }
     }
     Ok(())
 }
 
 /// Whether a container is one of a pod, as its engine says.
-pub fn is_of_pod(annotations: &dyn AnnotationSource) -> bool {
+pub fn is_pod_container(annotations: &dyn AnnotationSource) -> bool {
     let mut keys = NAME_KEYS.iter().chain(&SANDBOX_KEYS);
     keys.any(|key| annotations.has(key))
 }
@@ -557,49 +561,49 @@ fn choose<'a>(
             (None, _) => {
                 chosen.entry(rest).or_insert(annotation);
             }
-            (Some((word, of)), Some(name)) if of == name => {
+            (Some((word, container_name)), Some(name)) if container_name == name => {
                 chosen.insert(word, annotation);
             }
             (Some(_), Some(_)) => {}
-            (Some((_, of)), None) => bail!(
+            (Some((_, container_name)), None) => bail!(
                 "{} is for one container of a pod, but this container has no name in a pod; remove {}",
                 Origin::Annotation(key.clone()),
-                Quoted(&format!(".{of}"))
+                Quoted(&format!(".{container_name}"))
             ),
         }
     }
     Ok(chosen)
 }
 
-fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>> {
-    let mut names: Vec<Wanted> = Vec::new();
+fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
+    let mut names: Vec<DeviceRef> = Vec::new();
     for text in value.split(',') {
         let text = text.trim_matches(' ');
         let quoted = Quoted(text);
         if text.is_empty() {
             bail!("{origin} asks for an empty name; want names separated by ','");
         }
-        let Ok(wanted) = text.parse::<Wanted>() else {
-            match comma(origin, text) {
+        let Ok(device_ref) = text.parse::<DeviceRef>() else {
+            match separator_hint(origin, text) {
                 Some(remedy) => bail!("{origin}: {quoted} is a request of its own; {remedy}"),
                 None => bail!(
                     "{origin}: {quoted} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}; separate several by ','"
                 ),
             }
         };
-        match names.iter().find(|known| known.name == wanted.name) {
-            Some(known) if *known == wanted => {}
-            Some(_) => return Err(two_counts(origin, text)),
-            None => names.push(wanted),
+        match names.iter().find(|known| known.name == device_ref.name) {
+            Some(known) if *known == device_ref => {}
+            Some(_) => return Err(two_counts_error(origin, text)),
+            None => names.push(device_ref),
         }
     }
     Ok(names)
 }
 
 /// How to write a text that is no name but the request of a class; `None` if it is none.
-fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
+fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
     let (word, _) = text.split_once('=')?;
-    Class::named(word.trim_end_matches(' '))?;
+    Class::from_name(word.trim_end_matches(' '))?;
     Some(match origin {
         Origin::Annotation(_) => "give it an annotation of its own",
         Origin::Variable(_) | Origin::Ticket(_) => "put \";\" before it instead of \",\"",
@@ -608,82 +612,85 @@ fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
 }
 
 /// The addresses in a list `WORD=ADDRESS/PREFIX`.
-fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedFor<InterfaceAddress>>> {
-    let all = each_for(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
-    let address = |one: &WantedFor<InterfaceAddress>| one.value.address();
-    if let Some(twice) = repeated(&all, address) {
-        bail!("{origin} has the address {twice} twice; one interface can have it");
+fn parse_addresses(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<InterfaceAddress>>> {
+    let values = parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
+    let address = |entry: &DeviceValue<InterfaceAddress>| entry.value.address();
+    if let Some(repeated) = find_repeated(&values, address) {
+        bail!("{origin} has the address {repeated} twice; one interface can have it");
     }
-    Ok(all)
+    Ok(values)
 }
 
 /// The VLANs in a list `WORD=NUMBER`.
-fn vlans(origin: &Origin, value: &str) -> Result<Vec<WantedFor<Vlan>>> {
+fn parse_vlans(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<Vlan>>> {
     let classes = "onload.dev/netdev or onload.dev/vfio";
-    let all = each_for(origin, value, "NUMBER", classes)?;
-    if let Some(twice) = repeated(&all, WantedFor::word) {
-        bail!("{origin} has two VLANs for {}; a virtual function has one", Quoted(&twice));
+    let values = parse_device_values(origin, value, "NUMBER", classes)?;
+    if let Some(repeated) = find_repeated(&values, DeviceValue::target_name) {
+        bail!("{origin} has two VLANs for {}; a virtual function has one", Quoted(&repeated));
     }
-    Ok(all)
+    Ok(values)
 }
 
 /// What two of a list have in common.
-fn repeated<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> K) -> Option<K> {
-    let keys = all.iter().enumerate().map(|(at, one)| (at, key(one)));
-    let mut keys = keys.filter(|(at, own)| all[..*at].iter().any(|other| key(other) == *own));
+fn find_repeated<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Option<K> {
+    let keys = items.iter().enumerate().map(|(index, item)| (index, key(item)));
+    let mut keys = keys
+        .filter(|(index, item_key)| items[..*index].iter().any(|other| key(other) == *item_key));
     Some(keys.next()?.1)
 }
 
 /// The values in a list `WORD=VALUE`; `form` is that of a value, and `keys` request the devices.
-fn each_for<T: FromStr<Err = Error>>(
+fn parse_device_values<T: FromStr<Err = Error>>(
     origin: &Origin,
     value: &str,
     form: &str,
     keys: &str,
-) -> Result<Vec<WantedFor<T>>> {
-    let mut all = Vec::new();
+) -> Result<Vec<DeviceValue<T>>> {
+    let mut values = Vec::new();
     for text in value.split(',') {
-        if all.len() >= MAX_NAMES as usize {
-            return Err(too_many_names(origin));
+        if values.len() >= MAX_NAMES as usize {
+            return Err(too_many_names_error(origin));
         }
         let text = text.trim_matches(' ');
         let parts = text.split_once('=');
-        let parts = parts.and_then(|(word, value)| Some((numbered(word, '#')?, value)));
+        let parts = parts.and_then(|(word, value)| Some((parse_numbered(word, '#')?, value)));
         let Some(((name, member), value)) = parts else {
             bail!(
                 "{origin}: {} is not WORD={form}, nor WORD#N={form} with N from 1 to {MAX_NAMES}, where WORD is what {keys} asks for",
                 Quoted(text)
             );
         };
-        all.push(WantedFor {
+        values.push(DeviceValue {
             name: name.to_string(),
             member: member.unwrap_or(1),
             value: value.parse().with_context(|| origin.to_string())?,
         });
     }
-    Ok(all)
+    Ok(values)
 }
 
-fn hugepages_limits(value: &str) -> Option<Vec<HugepageLimit>> {
+fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {
     let mut limits = BTreeMap::new();
     for entry in value.split(',') {
         let (page, limit) = entry.split_once('=')?;
-        let page_bytes = size(page.trim_matches(' '))?;
-        let limit_bytes = size(limit.trim_matches(' '))?;
+        let page_bytes = parse_size(page.trim_matches(' '))?;
+        let limit_bytes = parse_size(limit.trim_matches(' '))?;
         let whole_pages = page_bytes.is_power_of_two() && limit_bytes.is_multiple_of(page_bytes);
         if page_bytes < 4096 || !whole_pages || limits.insert(page_bytes, limit_bytes).is_some() {
             return None;
         }
     }
     let limits = limits.into_iter();
-    let limits =
-        limits.map(|(page_bytes, limit)| HugepageLimit { page_size: page_size(page_bytes), limit });
+    let limits = limits.map(|(page_bytes, limit)| HugepageLimit {
+        page_size: format_page_size(page_bytes),
+        limit,
+    });
     Some(limits.collect())
 }
 
 /// The page size in the notation of the hugetlb controller
 /// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
-fn page_size(bytes: u64) -> String {
+fn format_page_size(bytes: u64) -> String {
     let kib = bytes / 1024;
     match kib {
         _ if kib.is_multiple_of(1024 * 1024) => format!("{}GB", kib / (1024 * 1024)),
@@ -693,11 +700,11 @@ fn page_size(bytes: u64) -> String {
 }
 
 /// A size with a binary unit, in bytes; 0 needs none.
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
     }
-    kib(text)?.checked_mul(1024)
+    parse_kib(text)?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -794,7 +801,7 @@ mod tests {
             (0..=MAX_NAMES).map(|number| format!("a=192.0.2.{}/24", number + 1)).collect();
         let pairs = [("onload.dev/netdev", "a"), ("onload.dev/address", &many.join(","))];
         refused(&pairs, "more than 128 names");
-        let variable = Request::of_text("netdev=a;address=a=192.0.2.1/24", Origin::Variable);
+        let variable = Request::parse_text("netdev=a;address=a=192.0.2.1/24", Origin::Variable);
         let said = variable.unwrap_err().to_string();
         assert!(said.contains("only the annotation onload.dev/address sets addresses"), "{said}");
     }
@@ -852,7 +859,7 @@ mod tests {
         let limits: Vec<(&str, u64)> =
             limits.iter().map(|one| (&*one.page_size, one.limit)).collect();
         assert_eq!(limits, [("2MB", 128 << 20), ("1GB", 2 << 30)]);
-        assert_eq!(page_size(65536), "64KB");
+        assert_eq!(format_page_size(65536), "64KB");
     }
 
     #[test]
@@ -1045,7 +1052,7 @@ mod tests {
     }
 
     fn of_text(text: &str) -> Result<Request, String> {
-        Request::of_text(text, Origin::Variable).map_err(|error| error.to_string())
+        Request::parse_text(text, Origin::Variable).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -1113,7 +1120,7 @@ mod tests {
     fn several_places_of_one_kind_are_told_once() {
         let request = parse(&[("onload.dev/nic", "a"), ("onload.dev/rdma", "b")]);
         assert_eq!(origins(&request), "annotation \"onload.dev/nic\", \"onload.dev/rdma\"");
-        let request = Request::of_text("nic=a;rdma=b", Origin::Ticket).unwrap();
+        let request = Request::parse_text("nic=a;rdma=b", Origin::Ticket).unwrap();
         assert_eq!(origins(&request), "\"nic\", \"rdma\" of the ticket in ONLOAD_CTK_REQUEST");
     }
 
@@ -1139,7 +1146,7 @@ mod tests {
         let annotations: BTreeMap<String, String> =
             pairs.map(|(word, value)| (format!("{PREFIX}{word}"), (*value).to_owned())).collect();
         let mut request = Request::parse(&annotations)?.unwrap();
-        request.open_bundles(&bundles(of))?;
+        request.expand_bundles(&bundles(of))?;
         Ok(request)
     }
 
@@ -1150,7 +1157,7 @@ mod tests {
     fn a_bundle_stands_for_its_devices_beside_those_that_are_named() {
         let asked = [("bundle", "hft"), ("nic", "ens2,ens1"), ("rdma", "mlx5_0")];
         let request = opened(&asked, &[HFT]).unwrap();
-        assert!(!request.wants(&[Class::Bundle]));
+        assert!(!request.requests_any(&[Class::Bundle]));
         assert_eq!(texts(&request, Class::Nic), ["ens2", "ens1"]);
         assert_eq!(texts(&request, Class::Vfio), ["fast*2"]);
         let origin = |class| &request.devices[&class].origin;
@@ -1166,7 +1173,7 @@ mod tests {
         );
         // Once more changes nothing.
         let mut again = request.clone();
-        again.open_bundles(&bundles(&[HFT])).unwrap();
+        again.expand_bundles(&bundles(&[HFT])).unwrap();
         assert_eq!(again, request);
     }
 

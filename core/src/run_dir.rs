@@ -70,19 +70,19 @@ impl RunDir {
         openat(&self.fd, name, OPEN, Mode::empty())
     }
 
-    pub fn lock(&self, kind: LockMode, patience: Duration) -> Result<Lock, LockError> {
-        let (locks, path) = self.locks()?;
-        Lock::take(locks, &path, CONTAINERS, kind, patience)
+    pub fn lock(&self, mode: LockMode, timeout: Duration) -> Result<Lock, LockError> {
+        let (locks, path) = self.open_lock_dir()?;
+        Lock::acquire(locks, &path, CONTAINERS, mode, timeout)
     }
 
     /// Takes it exclusively if it is free right now.
     #[must_use]
     pub fn lock_if_free(&self) -> Option<Lock> {
-        let (locks, path) = self.locks().ok()?;
-        Lock::if_free(locks, &path, CONTAINERS).ok()?
+        let (locks, path) = self.open_lock_dir().ok()?;
+        Lock::try_acquire(locks, &path, CONTAINERS).ok()?
     }
 
-    fn locks(&self) -> Result<(OwnedFd, PathBuf), LockError> {
+    fn open_lock_dir(&self) -> Result<(OwnedFd, PathBuf), LockError> {
         let path = self.path.join(LOCKS);
         let locks = open_private(self, LOCKS).map_err(|error| LockError::File {
             action: "opening the directory of",
@@ -124,7 +124,7 @@ pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
 }
 
 /// The names in a directory. One that is no text is none of ours, and left out.
-pub(crate) fn text_names(directory: &OwnedFd) -> Result<Vec<String>, Errno> {
+pub(crate) fn list_names(directory: &OwnedFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     each_name(directory, &mut |name| {
         names.extend(std::str::from_utf8(name).map(str::to_owned));

@@ -10,44 +10,44 @@ use std::str::FromStr;
 use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::host_settings::{self, not};
+use crate::host_settings::{self, mismatch_error};
 use onload_sys::error::{Error, Result, read_as_text};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 /// What a device must be to belong to a pool; without keys every device of the class does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Select {
+pub struct PoolSelector {
     /// The vendor of its PCI function, as four hexadecimal digits.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub vendor: Vec<HexId>,
     /// The device number of its PCI function, as four hexadecimal digits.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub device: Vec<HexId>,
     /// The driver of its PCI function.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub driver: Vec<String>,
     /// The physical function of which it is a virtual one, by its interface or PCI address.
-    #[serde(deserialize_with = "one_or_more")]
-    pub pf: Vec<PhysicalFunction>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    pub pf: Vec<PfSelector>,
     /// Its index among the virtual functions of its physical function, as numbers and ranges.
     pub vf: VfRanges,
     /// Its NUMA node. A device without one does not match.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub numa: Vec<u32>,
     /// The name of one of its network interfaces; "*" stands for any characters. A vfio device has none.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub interfaces: Vec<Glob>,
     /// The link layer of one of its ports: "ethernet" or "infiniband".
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub link_layer: Vec<LinkLayer>,
     /// Its PCI address.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub addresses: Vec<PciAddress>,
 }
 
-read_as_text!(HexId PhysicalFunction VfRanges Glob LinkLayer);
+read_as_text!(HexId PfSelector VfRanges Glob LinkLayer);
 
 /// The number of a PCI vendor or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -61,8 +61,8 @@ impl FromStr for HexId {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_id = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = is_id.then(|| u16::from_str_radix(digits, 16).ok());
-        let wanted = "four hexadecimal digits such as \"15b3\"";
-        id.flatten().map(HexId).ok_or_else(|| not(wanted, text))
+        let expected = "four hexadecimal digits such as \"15b3\"";
+        id.flatten().map(HexId).ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -75,19 +75,19 @@ impl fmt::Display for HexId {
 /// A physical function, by its address or its network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct PhysicalFunction(pub host_settings::PhysicalFunction);
+pub struct PfSelector(pub host_settings::PfRef);
 
-impl FromStr for PhysicalFunction {
+impl FromStr for PfSelector {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wanted = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        let function = host_settings::PhysicalFunction::named(text).map(PhysicalFunction);
-        function.ok_or_else(|| not(wanted, text))
+        let expected = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
+        let selector = host_settings::PfRef::from_name(text).map(PfSelector);
+        selector.ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
-impl fmt::Display for PhysicalFunction {
+impl fmt::Display for PfSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -125,16 +125,17 @@ impl FromStr for VfRanges {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ranges: Option<Vec<VfRange>> = text.split(',').map(|word| range(word.trim())).collect();
-        let wanted = "indexes of virtual functions such as \"0,2-7\"";
-        ranges.map(VfRanges).ok_or_else(|| not(wanted, text))
+        let ranges: Option<Vec<VfRange>> =
+            text.split(',').map(|word| parse_range(word.trim())).collect();
+        let expected = "indexes of virtual functions such as \"0,2-7\"";
+        ranges.map(VfRanges).ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
 /// `N` or `N-M`. A physical function has at most 65535 virtual ones (`TotalVFs` has 16 bits).
-pub(crate) fn range(word: &str) -> Option<VfRange> {
+pub(crate) fn parse_range(word: &str) -> Option<VfRange> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let (first, last) = (digits(first)?, digits(last)?);
+    let (first, last) = (parse_digits(first)?, parse_digits(last)?);
     (first <= last).then_some(VfRange { first, last })
 }
 
@@ -159,8 +160,9 @@ impl FromStr for Glob {
     fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(is_odd) {
-            let wanted = "a name of an interface, in which only \"*\" stands for other characters";
-            return Err(not(wanted, text));
+            let expected =
+                "a name of an interface, in which only \"*\" stands for other characters";
+            return Err(mismatch_error(expected, text));
         }
         Ok(Glob(text.to_owned()))
     }
@@ -177,10 +179,10 @@ impl Glob {
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
         // Each part where it first fits leaves most to those behind it.
         for part in middle.split('*') {
-            let Some(at) = name.find(part) else {
+            let Some(index) = name.find(part) else {
                 return false;
             };
-            name = &name[at + part.len()..];
+            name = &name[index + part.len()..];
         }
         name.ends_with(end)
     }
@@ -210,7 +212,7 @@ impl FromStr for LinkLayer {
         match text.to_ascii_lowercase().as_str() {
             "ethernet" => Ok(LinkLayer::Ethernet),
             "infiniband" => Ok(LinkLayer::InfiniBand),
-            _ => Err(not("\"ethernet\" or \"infiniband\"", text)),
+            _ => Err(mismatch_error("\"ethernet\" or \"infiniband\"", text)),
         }
     }
 }
@@ -225,13 +227,13 @@ impl fmt::Display for LinkLayer {
 }
 
 /// One value, or a list of them with at least one.
-pub(crate) fn one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn deserialize_one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct Words<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+    struct WordsVisitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for WordsVisitor<T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -239,26 +241,26 @@ where
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
-            T::deserialize(text.into_deserializer()).map(|one| vec![one])
+            T::deserialize(text.into_deserializer()).map(|value| vec![value])
         }
 
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
-            T::deserialize(number.into_deserializer()).map(|one| vec![one])
+            T::deserialize(number.into_deserializer()).map(|value| vec![value])
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut words = Vec::new();
-            while let Some(word) = list.next_element()? {
-                words.push(word);
+            let mut values = Vec::new();
+            while let Some(value) = list.next_element()? {
+                values.push(value);
             }
-            if words.is_empty() {
+            if values.is_empty() {
                 let empty = "the list is empty, so that no device would match; leave the key out";
                 return Err(<A::Error as de::Error>::custom(empty));
             }
-            Ok(words)
+            Ok(values)
         }
     }
-    from.deserialize_any(Words(PhantomData))
+    deserializer.deserialize_any(WordsVisitor(PhantomData))
 }
 
 /// Properties that hold for every text: what is read is read again from what is written of it, and a
@@ -274,7 +276,7 @@ pub fn fuzz(text: &str) {
         }
     }
     again::<HexId>(text);
-    again::<PhysicalFunction>(text);
+    again::<PfSelector>(text);
     again::<LinkLayer>(text);
     again::<Glob>(text);
     if let Ok(ranges) = text.parse::<VfRanges>() {
@@ -389,9 +391,9 @@ mod tests {
         for (text, written) in [("15b3", "15b3"), ("0x1924", "1924"), ("10EE", "10ee")] {
             assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
         }
-        let pf = |text: &str| text.parse::<PhysicalFunction>().unwrap().0;
-        assert!(matches!(pf("0000:3b:00.0"), host_settings::PhysicalFunction::Address(_)));
-        assert!(matches!(pf("enp59s0f0np0"), host_settings::PhysicalFunction::Interface(_)));
+        let pf = |text: &str| text.parse::<PfSelector>().unwrap().0;
+        assert!(matches!(pf("0000:3b:00.0"), host_settings::PfRef::Address(_)));
+        assert!(matches!(pf("enp59s0f0np0"), host_settings::PfRef::Interface(_)));
         for text in ["Ethernet", "ethernet"] {
             assert_eq!(text.parse(), Ok(LinkLayer::Ethernet));
         }
@@ -414,7 +416,7 @@ mod tests {
             &["", "0x", "15b", "015b3", "15bg", "+5b3", "0X15b3", "5555 "],
             "four hexadecimal digits such as \"15b3\"",
         );
-        refused::<PhysicalFunction>(
+        refused::<PfSelector>(
             &["", "3b:00.0", "a/b", "..", "a b", "a-name-of-16-chr", "a\n"],
             "the name of an interface, or a PCI address such as \"0000:3b:00.0\"",
         );

@@ -20,7 +20,7 @@ pub fn since_boot_ms() -> u64 {
 /// Seconds since 1970 as RFC 3339 writes them, in UTC. The date is counted in years that begin in
 /// March, so that the leap day is the last (Howard Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms").
-pub fn rfc3339(seconds: u64) -> String {
+pub fn format_rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -41,9 +41,9 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_calendar() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
-        assert_eq!(rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(format_rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(format_rfc3339(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(format_rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(format_rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
     }
 }

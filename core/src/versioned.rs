@@ -5,27 +5,27 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 /// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: u32, no: &str) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
     #[derive(Deserialize)]
-    struct Version {
+    struct VersionOnly {
         version: u32,
     }
-    let Version { version } = serde_json::from_slice(bytes).context(no)?;
-    if version > known {
-        bail!("it is of version {version}, and this program understands {known}");
+    let VersionOnly { version } = serde_json::from_slice(bytes).context(problem)?;
+    if version > supported {
+        bail!("it is of version {version}, and this program understands {supported}");
     }
-    serde_json::from_slice(bytes).context(no)
+    serde_json::from_slice(bytes).context(problem)
 }
 
 /// The line of a file that says its version before what it holds.
 pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
-    struct Whole<T> {
+    struct VersionedFile<T> {
         version: u32,
         #[serde(flatten)]
         content: T,
     }
-    let mut bytes = serde_json::to_vec(&Whole { version, content })?;
+    let mut bytes = serde_json::to_vec(&VersionedFile { version, content })?;
     bytes.push(b'\n');
     Ok(bytes)
 }
@@ -33,16 +33,16 @@ pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec
 /// A value that this version understands, or not.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Understood<T> {
+pub(crate) enum LenientValue<T> {
     Yes(T),
     No(IgnoredAny),
 }
 
-impl<T> Understood<T> {
+impl<T> LenientValue<T> {
     pub(crate) fn value(self) -> Option<T> {
         match self {
-            Understood::Yes(value) => Some(value),
-            Understood::No(IgnoredAny) => None,
+            LenientValue::Yes(value) => Some(value),
+            LenientValue::No(IgnoredAny) => None,
         }
     }
 }

@@ -9,15 +9,15 @@ use anyhow::bail;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use crate::default_runtime;
-use crate::file::{Before, Beside, Keep, Other, Wanted};
+use crate::files::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{
-    POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form,
+use crate::our_runtime::{
+    POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
-use crate::settings::{Runtimes, Settings};
+use crate::settings::{EngineSettings, RuntimeNames};
 use crate::toml::{
-    add_text, array, get, list, parse, parse_other, prune, read, remove, remove_section, render,
-    section, shown, texts,
+    add_text, format_item, get, get_or_create_array, get_or_create_section, list, parse,
+    parse_other, prune, read, remove, remove_section, render, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
@@ -43,18 +43,18 @@ const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours replaces.
 const OWN_OPTIONS: [&str; 3] = ["BinaryName", "runtime_type", "runtime_path"];
 
-pub(crate) struct Layout {
+pub(crate) struct ConfigLayout {
     pub(crate) version: i64,
     pub(crate) plugin: &'static str,
 }
 
-impl Layout {
-    pub(crate) fn of(document: &DocumentMut) -> anyhow::Result<Layout> {
+impl ConfigLayout {
+    pub(crate) fn detect(document: &DocumentMut) -> anyhow::Result<ConfigLayout> {
         let version = match document.get("version") {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
             Some(version) => {
-                version.as_integer().ok_or_else(|| wrong_form("version", "a number"))?
+                version.as_integer().ok_or_else(|| wrong_form_error("version", "a number"))?
             }
         };
         let plugin = match version {
@@ -65,10 +65,10 @@ impl Layout {
             3..=NEWEST_VERSION => CRI_3,
             _ => bail!("it is of format version {version}, which is not known here"),
         };
-        Ok(Layout { version, plugin })
+        Ok(ConfigLayout { version, plugin })
     }
 
-    pub(crate) fn cri(&self) -> [&'static str; 2] {
+    pub(crate) fn cri_path(&self) -> [&'static str; 2] {
         ["plugins", self.plugin]
     }
 
@@ -80,29 +80,29 @@ impl Layout {
         ["plugins", self.plugin, "containerd", DEFAULT]
     }
 
-    pub(crate) fn runtime<'a>(&self, name: &'a str) -> [&'a str; 5] {
+    pub(crate) fn runtime_path<'a>(&self, name: &'a str) -> [&'a str; 5] {
         ["plugins", self.plugin, "containerd", "runtimes", name]
     }
 }
 
-pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
+pub(crate) fn related_files(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<RelatedFiles>> {
     let Some(now) = now else {
         let drop_ins = file.with_file_name(DROP_INS);
-        return Ok(vec![Beside::Directories(vec![drop_ins], "*.toml".to_owned())]);
+        return Ok(vec![RelatedFiles::Directories(vec![drop_ins], "*.toml".to_owned())]);
     };
-    Ok(imports(file, &parse(now)?))
+    Ok(import_files(file, &parse(now)?))
 }
 
 /// containerd-config.toml(5); gives the files that it imports.
-pub(crate) fn hear(
-    settings: &mut Settings,
+pub(crate) fn read_settings(
+    settings: &mut EngineSettings,
     file: &Path,
     text: &str,
-) -> Result<Vec<Beside>, String> {
+) -> Result<Vec<RelatedFiles>, String> {
     let document = read(text)?;
     let format = document.get("version").and_then(Item::as_integer);
     settings.format = settings.format.or(Some(format.unwrap_or(1)));
-    settings.is_off |= disabled(&document).is_some();
+    settings.is_off |= disabled_name(&document).is_some();
     let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
     settings.nri = is_nri_off.map(|is_off| !is_off).or(settings.nri);
     if nri::is_disabled(&document) {
@@ -110,26 +110,31 @@ pub(crate) fn hear(
     }
     for plugin in [CRI_1, CRI_2, CRI_3] {
         if get(&document, &["plugins", plugin]).is_some() {
-            hear_plugin(settings, file, &document, plugin);
+            read_plugin(settings, file, &document, plugin);
         }
     }
-    Ok(imports(file, &document))
+    Ok(import_files(file, &document))
 }
 
-fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plugin: &'static str) {
-    let at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
-    let cdi = at(&["enable_cdi"]).and_then(Item::as_bool);
+fn read_plugin(
+    settings: &mut EngineSettings,
+    file: &Path,
+    document: &DocumentMut,
+    plugin: &'static str,
+) {
+    let item_at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
+    let cdi = item_at(&["enable_cdi"]).and_then(Item::as_bool);
     settings.cdi = cdi.or(settings.cdi);
     let section = format!("[plugins.\"{plugin}\"]");
-    settings.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(section));
-    let runtimes = at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
+    settings.set_spec_dirs(list(item_at(&["cdi_spec_dirs"])), file, Some(section));
+    let runtimes = item_at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
     let names = runtimes.map(|runtimes| {
         let names: BTreeSet<&str> = runtimes.iter().map(|(name, _)| name).collect();
         names.into_iter().map(str::to_owned).collect()
     });
     settings.has_runtime |= runtimes.is_some_and(|runtimes| runtimes.contains_key(RUNTIME_NAME));
-    let default = at(&["containerd", DEFAULT]).and_then(Item::as_str);
-    settings.runtimes.push(Runtimes {
+    let default = item_at(&["containerd", DEFAULT]).and_then(Item::as_str);
+    settings.runtimes.push(RuntimeNames {
         file: file.to_owned(),
         plugin,
         names,
@@ -137,67 +142,76 @@ fn hear_plugin(settings: &mut Settings, file: &Path, document: &DocumentMut, plu
     });
 }
 
-fn imports(file: &Path, document: &DocumentMut) -> Vec<Beside> {
+fn import_files(file: &Path, document: &DocumentMut) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let patterns = texts(document.get("imports"));
-    patterns.map(|pattern| import(directory, pattern)).collect()
+    let patterns = strings(document.get("imports"));
+    patterns.map(|pattern| import_file(directory, pattern)).collect()
 }
 
 /// An import may be relative to the importing file, and its last part a pattern.
-fn import(directory: &Path, pattern: &str) -> Beside {
+fn import_file(directory: &Path, pattern: &str) -> RelatedFiles {
     let path: PathBuf = directory.join(pattern);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match path.parent() {
         Some(parent) if name.contains('*') => {
-            Beside::Directories(vec![parent.to_owned()], name.into_owned())
+            RelatedFiles::Directories(vec![parent.to_owned()], name.into_owned())
         }
-        _ => Beside::File(path),
+        _ => RelatedFiles::File(path),
     }
 }
 
-pub(crate) fn wanted(
+pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[Other],
+    other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<Wanted> {
+) -> anyhow::Result<NewText> {
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
-    let layout = Layout::of(&document)?;
-    let others = undecided(file, old.is_some(), &layout, others)?;
+    let layout = ConfigLayout::detect(&document)?;
+    let other_documents = parse_related_files(file, old.is_some(), &layout, other_files)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(NEW_VERSION));
     }
     let mut warnings = Vec::new();
     if let Some(dirs) = get(&document, &["plugins", layout.plugin, "cdi_spec_dirs"]) {
-        warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
+        warn_of_spec_dirs("cdi_spec_dirs", strings(Some(dirs)), &mut warnings);
     }
     enable_cdi(&mut document, &layout)?;
-    keep_built_in(&mut document, &layout)?;
+    register_built_in(&mut document, &layout)?;
     let files = [&document].into_iter();
-    let files = files.chain(others.iter().map(|(_, document)| document));
-    let settings = stood_in_for(&layout, &files.collect::<Vec<_>>());
+    let files = files.chain(other_documents.iter().map(|(_, document)| document));
+    let settings = replaced_runtime(&layout, &files.collect::<Vec<_>>());
     register(&mut document, &layout, settings)?;
     if set_default {
         set_default_name(&mut document, &layout)?;
     }
-    refuse_without_default(&document, &layout, others.iter().map(|(_, document)| document))?;
+    refuse_without_default(
+        &document,
+        &layout,
+        other_documents.iter().map(|(_, document)| document),
+    )?;
     if set_default {
         let key = layout.default_name();
-        let other = others.iter();
+        let other = other_documents.iter();
         warnings
-            .extend(other.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
+            .extend(other.filter_map(|(other, text)| {
+                default_runtime::later_file_warning(other, text, &key)
+            }));
     }
     let text = Some(render(&document, old.unwrap_or_default()));
-    Ok(Wanted { text, warnings })
+    Ok(NewText { text, warnings })
 }
 
-pub(crate) fn set_default_name(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
-    if default_runtime::is_ours(document, &layout.default_name()) {
+pub(crate) fn set_default_name(
+    document: &mut DocumentMut,
+    layout: &ConfigLayout,
+) -> anyhow::Result<()> {
+    if default_runtime::is_our_runtime(document, &layout.default_name()) {
         return Ok(());
     }
     let [.., key] = layout.default_name();
-    let containerd = section(document, &layout.default_name()[..3])?;
+    let containerd = get_or_create_section(document, &layout.default_name()[..3])?;
     set_value(containerd, key, Value::from(RUNTIME_NAME));
     Ok(())
 }
@@ -206,10 +220,10 @@ pub(crate) fn set_default_name(document: &mut DocumentMut, layout: &Layout) -> a
 /// replaces the built-in one, and its plugin does not load without the default runtime (`ValidatePluginConfig`,
 /// pkg/cri/config/config.go). Without options, the entry is the built-in one in every version; containerd 2 merges
 /// the two.
-fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
+fn register_built_in(document: &mut DocumentMut, layout: &ConfigLayout) -> anyhow::Result<()> {
     let is_replaced = layout.version == NEW_VERSION;
-    let is_there = get(document, &layout.runtime(BUILT_IN)).is_some();
-    let is_list_theirs = names(document, layout).any(|name| name != RUNTIME_NAME);
+    let is_there = get(document, &layout.runtime_path(BUILT_IN)).is_some();
+    let is_list_theirs = runtime_names(document, layout).any(|name| name != RUNTIME_NAME);
     let is_needed = !is_list_theirs || default_name(document, layout) == BUILT_IN;
     if is_replaced && !is_there && is_needed {
         new_runtime(document, layout, BUILT_IN)?;
@@ -220,13 +234,13 @@ fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<
 /// Refuses a file whose default runtime is registered nowhere.
 pub(crate) fn refuse_without_default<'d>(
     document: &'d DocumentMut,
-    layout: &Layout,
-    others: impl Iterator<Item = &'d DocumentMut>,
+    layout: &ConfigLayout,
+    other_documents: impl Iterator<Item = &'d DocumentMut>,
 ) -> anyhow::Result<()> {
-    let documents: Vec<_> = [document].into_iter().chain(others).collect();
+    let documents: Vec<_> = [document].into_iter().chain(other_documents).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
-        let is_in = |d: &&DocumentMut| get(d, &layout.runtime(name)).is_some();
+        let is_in = |d: &&DocumentMut| get(d, &layout.runtime_path(name)).is_some();
         if !is_built_in && !documents.iter().any(is_in) {
             bail!(
                 "{DEFAULT} is {name:?}, and no runtime of that name is registered, so the CRI plugin would not load; register it, or take {DEFAULT} out"
@@ -236,19 +250,23 @@ pub(crate) fn refuse_without_default<'d>(
     Ok(())
 }
 
-fn default_name<'d>(document: &'d DocumentMut, layout: &Layout) -> &'d str {
+fn default_name<'d>(document: &'d DocumentMut, layout: &ConfigLayout) -> &'d str {
     let name = get(document, &layout.default_name()).and_then(Item::as_str);
     name.unwrap_or(BUILT_IN)
 }
 
-fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item = &'d str> {
-    let runtimes = get(document, &layout.runtime(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
+fn runtime_names<'d>(
+    document: &'d DocumentMut,
+    layout: &ConfigLayout,
+) -> impl Iterator<Item = &'d str> {
+    let runtimes =
+        get(document, &layout.runtime_path(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
     runtimes.into_iter().flat_map(|runtimes| runtimes.iter().map(|(name, _)| name))
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
 pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
-    if let Some(id) = disabled(document) {
+    if let Some(id) = disabled_name(document) {
         bail!(
             "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {id:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
         );
@@ -257,41 +275,41 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
 }
 
 /// What `disabled_plugins` calls the CRI plugin, where it does.
-fn disabled(document: &DocumentMut) -> Option<&str> {
+fn disabled_name(document: &DocumentMut) -> Option<&str> {
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    texts(document.get("disabled_plugins")).find(cri)
+    strings(document.get("disabled_plugins")).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
 /// imports (mergo, key by key); containerd 1 takes the plugin's section from the file that was read
 /// last, and reads a file of version 2 as containerd 2 does.
-fn undecided<'o>(
+fn parse_related_files<'o>(
     file: &Path,
     exists: bool,
-    layout: &Layout,
-    others: &'o [Other],
-) -> anyhow::Result<Vec<(&'o Other, DocumentMut)>> {
+    layout: &ConfigLayout,
+    other_files: &'o [RelatedFile],
+) -> anyhow::Result<Vec<(&'o RelatedFile, DocumentMut)>> {
     let file = file.display();
     let mut parsed = Vec::new();
-    for other in others {
+    for other in other_files {
         let document = parse_other(other)?;
         let advice = if !exists {
             format!("make {file} first, with \"containerd config default\"")
-        } else if layout.version == NEW_VERSION && get(&document, &layout.cri()).is_some() {
+        } else if layout.version == NEW_VERSION && get(&document, &layout.cri_path()).is_some() {
             format!("register the runtime there, or move that section to {file} and run this again")
-        } else if get(&document, &layout.runtime(RUNTIME_NAME)).is_some() {
-            return Err(other.registers_ours());
+        } else if get(&document, &layout.runtime_path(RUNTIME_NAME)).is_some() {
+            return Err(other.registered_error());
         } else {
             parsed.push((other, document));
             continue;
         };
-        return Err(other.decides(&advice));
+        return Err(other.conflict_error(&advice));
     }
     Ok(parsed)
 }
 
 /// Off unless said otherwise in containerd 1.7, on unless said otherwise in 2.
-fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()> {
+fn enable_cdi(document: &mut DocumentMut, layout: &ConfigLayout) -> anyhow::Result<()> {
     let value = get(document, &layout.enable_cdi()).map(Item::as_bool);
     match value {
         Some(Some(true)) => return Ok(()),
@@ -299,10 +317,10 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()>
         None | Some(Some(false)) => {}
         Some(None) => {
             let key = layout.enable_cdi().join(".");
-            return Err(wrong_form(&key, "true or false"));
+            return Err(wrong_form_error(&key, "true or false"));
         }
     }
-    let cri = section(document, &layout.cri())?;
+    let cri = get_or_create_section(document, &layout.cri_path())?;
     set_value(cri, "enable_cdi", Value::from(true));
     Ok(())
 }
@@ -310,19 +328,19 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> anyhow::Result<()>
 /// Adds our runtime, with the settings of the one that it replaces.
 pub(crate) fn register(
     document: &mut DocumentMut,
-    layout: &Layout,
+    layout: &ConfigLayout,
     (values, options): (InlineTable, InlineTable),
 ) -> anyhow::Result<()> {
-    let path = layout.runtime(RUNTIME_NAME);
-    if let Some(found) = get(document, &path) {
-        if !is_our_runtime(found) {
-            let binary = found.get("options").and_then(|o| o.get("BinaryName"));
-            let found = binary.or(found.get("runtime_type")).unwrap_or(found);
-            return Err(taken(shown(found)));
+    let path = layout.runtime_path(RUNTIME_NAME);
+    if let Some(existing) = get(document, &path) {
+        if !is_our_runtime(existing) {
+            let binary = existing.get("options").and_then(|o| o.get("BinaryName"));
+            let registered = binary.or(existing.get("runtime_type")).unwrap_or(existing);
+            return Err(taken_error(format_item(registered)));
         }
-        let runtime = section(document, &path)?;
+        let runtime = get_or_create_section(document, &path)?;
         for key in ANNOTATIONS {
-            add_text(array(runtime, key)?, POD_ANNOTATIONS);
+            add_text(get_or_create_array(runtime, key)?, POD_ANNOTATIONS);
         }
         return Ok(());
     }
@@ -331,10 +349,10 @@ pub(crate) fn register(
         set_indented(runtime, &key, value, &inner);
     }
     for key in ANNOTATIONS {
-        add_text(array(runtime, key)?, POD_ANNOTATIONS);
+        add_text(get_or_create_array(runtime, key)?, POD_ANNOTATIONS);
         indent_key(runtime, key, &inner);
     }
-    let table = section(runtime, &["options"])?;
+    let table = get_or_create_section(runtime, &["options"])?;
     table.set_implicit(false);
     table.decor_mut().set_prefix(format!("\n{inner}"));
     let innermost = inner_indent(&inner);
@@ -347,13 +365,13 @@ pub(crate) fn register(
 
 fn new_runtime<'d>(
     document: &'d mut DocumentMut,
-    layout: &Layout,
+    layout: &ConfigLayout,
     name: &str,
 ) -> anyhow::Result<(&'d mut Table, String)> {
-    let path = layout.runtime(name);
-    section(document, &path[..4])?;
+    let path = layout.runtime_path(name);
+    get_or_create_section(document, &path[..4])?;
     let indent = runtime_indent(document, layout);
-    let runtime = section(document, &path)?;
+    let runtime = get_or_create_section(document, &path)?;
     runtime.set_implicit(false);
     runtime.decor_mut().set_prefix(format!("\n{indent}"));
     let inner = inner_indent(&indent);
@@ -364,14 +382,17 @@ fn new_runtime<'d>(
 /// The settings of the runtime that ours replaces, runc where there is such a one: a pod of ours must not differ in its
 /// cgroup driver (`SystemdCgroup`) from all others. The files are in the order in which they are read, and the last one
 /// that has a key decides over it. runc is containerd's own where none of them says what it is.
-pub(crate) fn stood_in_for(layout: &Layout, files: &[&DocumentMut]) -> (InlineTable, InlineTable) {
+pub(crate) fn replaced_runtime(
+    layout: &ConfigLayout,
+    files: &[&DocumentMut],
+) -> (InlineTable, InlineTable) {
     let default = files
         .iter()
         .rev()
         .filter_map(|document| get(document, &layout.default_name())?.as_str())
         .find(|name| *name != RUNTIME_NAME);
     for name in [BUILT_IN].into_iter().chain(default) {
-        let entries = files.iter().map(|d| get(d, &layout.runtime(name)));
+        let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
         let entries: Vec<&Item> = entries.flatten().collect();
         let mut last_first = entries.iter().rev();
         let is_runc = match last_first.find_map(|entry| entry.get("runtime_type")) {
@@ -381,13 +402,13 @@ pub(crate) fn stood_in_for(layout: &Layout, files: &[&DocumentMut]) -> (InlineTa
         if is_runc {
             let options = entries.iter().map(|entry| entry.get("options"));
             let options = options.flatten().collect::<Vec<_>>();
-            return (merged(&entries), merged(&options));
+            return (merge_tables(&entries), merge_tables(&options));
         }
     }
     Default::default()
 }
 
-fn merged(tables: &[&Item]) -> InlineTable {
+fn merge_tables(tables: &[&Item]) -> InlineTable {
     let tables = tables.iter().filter_map(|table| table.as_table_like());
     let pairs = tables.flat_map(|table| table.iter());
     pairs
@@ -398,8 +419,8 @@ fn merged(tables: &[&Item]) -> InlineTable {
 }
 
 /// "containerd config default" indents sections; ours follows the runtimes beside it.
-fn runtime_indent(document: &DocumentMut, layout: &Layout) -> String {
-    let runtimes = get(document, &layout.runtime(RUNTIME_NAME)[..4]);
+fn runtime_indent(document: &DocumentMut, layout: &ConfigLayout) -> String {
+    let runtimes = get(document, &layout.runtime_path(RUNTIME_NAME)[..4]);
     let runtimes = runtimes.and_then(Item::as_table_like);
     let tables = runtimes.into_iter().flat_map(|table| table.iter());
     tables
@@ -457,17 +478,17 @@ pub(crate) fn is_our_runtime(runtime: &Item) -> bool {
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
-    let layout = Layout::of(&document)?;
-    let runtime = get(&document, &layout.runtime(RUNTIME_NAME));
+    let layout = ConfigLayout::detect(&document)?;
+    let runtime = get(&document, &layout.runtime_path(RUNTIME_NAME));
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
-    let layout = Layout::of(&document)?;
-    Ok(default_runtime::is_ours(&document, &layout.default_name()))
+    let layout = ConfigLayout::detect(&document)?;
+    Ok(default_runtime::is_our_runtime(&document, &layout.default_name()))
 }
 
 pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
@@ -476,33 +497,33 @@ pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
     Ok(state.map(str::to_owned))
 }
 
-pub(crate) fn without_ours(
+pub(crate) fn unconfigure(
     now: &str,
-    was: Before<'_>,
-    keep: Keep,
+    original: OriginalText<'_>,
+    keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    let layout = Layout::of(&document)?;
-    let before = was.text().map(parse).transpose()?;
+    let layout = ConfigLayout::detect(&document)?;
+    let before = original.text().map(parse).transpose()?;
     let in_before = |path: &[&str]| before.as_ref().and_then(|before| get(before, path));
-    let runtime = layout.runtime(RUNTIME_NAME);
-    if keep == Keep::Nothing && is_ours(now)? && in_before(&runtime).is_none() {
+    let runtime = layout.runtime_path(RUNTIME_NAME);
+    if keep == KeptPart::Nothing && has_our_runtime(now)? && in_before(&runtime).is_none() {
         remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }
-    let restore = Restore { before: before.as_ref(), was };
-    restore.key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
-    restore.key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
-    restore.key(&mut document, &nri::DISABLE, &Value::from(false))?;
+    let restorer = TextRestorer { before: before.as_ref(), original };
+    restorer.restore_key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
+    restorer.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
+    restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
     // What the default was before us may be gone by now.
-    let is_left = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
-    if is_default(now)? && !is_left(&document) {
+    let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
+    if is_default_runtime(now)? && !is_valid(&document) {
         remove(&mut document, &layout.default_name());
-        keep_built_in(&mut document, &layout)?;
+        register_built_in(&mut document, &layout)?;
     }
-    restore.built_in(&mut document, &layout);
+    restorer.restore_built_in(&mut document, &layout);
     let only_version = document.len() == 1 && document.contains_key("version");
-    if only_version && was != Before::Unknown && in_before(&["version"]).is_none() {
+    if only_version && original != OriginalText::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");
     }
     if before.is_none() && document.is_empty() {
@@ -511,14 +532,19 @@ pub(crate) fn without_ours(
     Ok(Some(render(&document, now)))
 }
 
-struct Restore<'b> {
+struct TextRestorer<'b> {
     before: Option<&'b DocumentMut>,
-    was: Before<'b>,
+    original: OriginalText<'b>,
 }
 
-impl Restore<'_> {
+impl TextRestorer<'_> {
     /// A key that has our value gets the one that it had, or goes.
-    fn key(&self, document: &mut DocumentMut, path: &[&str], ours: &Value) -> anyhow::Result<()> {
+    fn restore_key(
+        &self,
+        document: &mut DocumentMut,
+        path: &[&str],
+        ours: &Value,
+    ) -> anyhow::Result<()> {
         let Some((key, above)) = path.split_last() else {
             return Ok(());
         };
@@ -530,33 +556,34 @@ impl Restore<'_> {
         }
         let old = self.before.and_then(|before| get(before, path));
         match old.and_then(Item::as_value) {
-            None if self.was == Before::Unknown => {}
+            None if self.original == OriginalText::Unknown => {}
             None => {
                 remove(document, path);
                 prune(document, above, self.before.map(DocumentMut::as_table));
                 self.hide(document, above);
             }
             Some(old) if is_ours(old) => {}
-            Some(old) => set_value(section(document, above)?, key, old.clone()),
+            Some(old) => set_value(get_or_create_section(document, above)?, key, old.clone()),
         }
         Ok(())
     }
 
     /// Takes containerd's own runtime out again, where its entry is as we wrote it and no other one was added
     /// since, which would take its place.
-    fn built_in(&self, document: &mut DocumentMut, layout: &Layout) {
+    fn restore_built_in(&self, document: &mut DocumentMut, layout: &ConfigLayout) {
         let in_before = |name| {
             let before = self.before;
-            before.is_some_and(|before| get(before, &layout.runtime(name)).is_some())
+            before.is_some_and(|before| get(before, &layout.runtime_path(name)).is_some())
         };
-        let path = layout.runtime(BUILT_IN);
+        let path = layout.runtime_path(BUILT_IN);
         let entry = get(document, &path).and_then(Item::as_table_like);
         let is_ours = entry.is_some_and(|entry| {
             let kind = entry.get("runtime_type").and_then(Item::as_str);
             entry.len() == 1 && kind == Some(RUNTIME_TYPE)
         });
-        let is_needed = names(document, layout).any(|name| name != BUILT_IN && !in_before(name));
-        if self.was != Before::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
+        let is_needed =
+            runtime_names(document, layout).any(|name| name != BUILT_IN && !in_before(name));
+        if self.original != OriginalText::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
             remove_section(document, &path);
             prune(document, &path[..4], self.before.map(DocumentMut::as_table));
         }
@@ -576,7 +603,7 @@ impl Restore<'_> {
         });
         if !was_open
             && is_bare
-            && let Ok(table) = section(document, path)
+            && let Ok(table) = get_or_create_section(document, path)
         {
             table.set_implicit(true);
         }

@@ -11,15 +11,17 @@ use anyhow::{Context, bail};
 use toml_edit::{DocumentMut, Item};
 
 use crate::containerd::{
-    CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled,
-    refuse_without_default, register, set_default_name, stood_in_for,
+    CRI_PLUGINS, ConfigLayout, is_our_runtime, refuse_disabled, refuse_without_default, register,
+    related_files as imports, replaced_runtime, set_default_name,
 };
 use crate::default_runtime;
-use crate::file::{Beside, Keep, Other, Wanted};
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{RUNTIME_NAME, warn_of_spec_dirs};
-use crate::place::Place;
-use crate::toml::{get, parse, parse_other, prune, remove_section, render, section, texts};
+use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
+use crate::toml::{
+    get, get_or_create_section, parse, parse_other, prune, remove_section, render, strings,
+};
+use crate::variant::EngineVariant;
 
 /// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
 pub(crate) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
@@ -41,14 +43,17 @@ pub(crate) fn main_file(file: &Path) -> PathBuf {
     above.unwrap_or(Path::new("/")).join("config.toml")
 }
 
-pub(crate) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
-    vec![Beside::File(main_file(file)), Beside::Directories(vec![directory], "*.toml".to_owned())]
+    vec![
+        RelatedFiles::File(main_file(file)),
+        RelatedFiles::Directories(vec![directory], "*.toml".to_owned()),
+    ]
 }
 
 /// Whether what stands in `config.toml` has the usual drop-in read, and nothing of ours itself. A text
 /// that is not understood has not: the edit in place says what is wrong with it.
-pub(crate) fn is_wanted(main: &str) -> bool {
+pub(crate) fn is_read_by(main: &str) -> bool {
     let has_ours = |document: &DocumentMut| {
         CRI_PLUGINS.iter().any(|plugin| {
             let path = ["plugins", plugin, "containerd", "runtimes", RUNTIME_NAME];
@@ -56,15 +61,15 @@ pub(crate) fn is_wanted(main: &str) -> bool {
         })
     };
     let is_free = parse(main).is_ok_and(|document| !has_ours(&document));
-    is_free && layout_of(main, Path::new(FILE)).is_ok()
+    is_free && find_layout(main, Path::new(FILE)).is_ok()
 }
 
 /// The layout of the main file, which has to have a drop-in read and merged.
-fn layout_of(main: &str, file: &Path) -> anyhow::Result<Layout> {
+fn find_layout(main: &str, file: &Path) -> anyhow::Result<ConfigLayout> {
     let path = main_file(file);
     let document = parse(main)?;
     refuse_disabled(&document)?;
-    let layout = Layout::of(&document)?;
+    let layout = ConfigLayout::detect(&document)?;
     if layout.version < FIRST_VERSION {
         bail!(
             "it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file",
@@ -72,7 +77,7 @@ fn layout_of(main: &str, file: &Path) -> anyhow::Result<Layout> {
         );
     }
     let imports = imports(&path, Some(main))?;
-    if !imports.iter().any(|import| import.holds(file)) {
+    if !imports.iter().any(|import| import.contains(file)) {
         bail!(
             "its \"imports\" does not name the drop-in, so nothing would read that; add it there, or name {} with --file",
             editable(&path, "config-v3.toml.tmpl").display()
@@ -82,32 +87,32 @@ fn layout_of(main: &str, file: &Path) -> anyhow::Result<Layout> {
 }
 
 fn editable(main: &Path, template: &str) -> PathBuf {
-    match Place::of(main) {
-        Some(Place::K3s | Place::Rke2) => main.with_file_name(template),
+    match EngineVariant::from_path(main) {
+        Some(EngineVariant::K3s | EngineVariant::Rke2) => main.with_file_name(template),
         _ => main.to_owned(),
     }
 }
 
-pub(crate) fn wanted(
+pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[Other],
+    other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<Wanted> {
+) -> anyhow::Result<NewText> {
     let main = main_file(file);
-    let Some(importing) = others.iter().find(|other| other.path == main) else {
+    let Some(importing) = other_files.iter().find(|other| other.path == main) else {
         bail!(
             "{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file",
             main.display()
         );
     };
-    let layout = layout_of(&importing.text, file).with_context(|| importing.beside_it())?;
-    let documents = others.iter().map(|other| Ok((other, parse_other(other)?)));
+    let layout = find_layout(&importing.text, file).with_context(|| importing.describe())?;
+    let documents = other_files.iter().map(|other| Ok((other, parse_other(other)?)));
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
     // Two files with a runtime of one name are merged into one that is neither.
     for (other, document) in &documents {
-        if get(document, &layout.runtime(RUNTIME_NAME)).is_some() {
-            return Err(other.registers_ours());
+        if get(document, &layout.runtime_path(RUNTIME_NAME)).is_some() {
+            return Err(other.registered_error());
         }
     }
     let old = old.unwrap_or(HEADER);
@@ -117,12 +122,12 @@ pub(crate) fn wanted(
     }
     enable_cdi(&mut document, &layout, &documents)?;
     let files = documents.iter().map(|(_, other)| other).chain([&document]);
-    let settings = stood_in_for(&layout, &files.collect::<Vec<_>>());
+    let settings = replaced_runtime(&layout, &files.collect::<Vec<_>>());
     register(&mut document, &layout, settings)?;
     let mut warnings = Vec::new();
     let dirs = ["plugins", layout.plugin, "cdi_spec_dirs"];
-    if let Some(dirs) = last(&documents, &dirs) {
-        warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
+    if let Some(dirs) = find_last(&documents, &dirs) {
+        warn_of_spec_dirs("cdi_spec_dirs", strings(Some(dirs)), &mut warnings);
     }
     if set_default {
         let key = layout.default_name();
@@ -130,39 +135,42 @@ pub(crate) fn wanted(
         set_default_name(&mut document, &layout)?;
         let later = documents.iter().filter(|(other, _)| other.is_read_after(file));
         warnings
-            .extend(later.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
+            .extend(later.filter_map(|(other, text)| {
+                default_runtime::later_file_warning(other, text, &key)
+            }));
     }
-    let others = documents.iter().map(|(_, other)| other);
-    refuse_without_default(&document, &layout, others)?;
+    let other_documents = documents.iter().map(|(_, other)| other);
+    refuse_without_default(&document, &layout, other_documents)?;
     let text = Some(render(&document, old));
-    Ok(Wanted { text, warnings })
+    Ok(NewText { text, warnings })
 }
 
 /// On unless a file says otherwise.
 fn enable_cdi(
     document: &mut DocumentMut,
-    layout: &Layout,
-    documents: &[(&Other, DocumentMut)],
+    layout: &ConfigLayout,
+    documents: &[(&RelatedFile, DocumentMut)],
 ) -> anyhow::Result<()> {
-    if last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
-        section(document, &layout.cri())?.insert("enable_cdi", toml_edit::value(true));
+    if find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
+        get_or_create_section(document, &layout.cri_path())?
+            .insert("enable_cdi", toml_edit::value(true));
     }
     Ok(())
 }
 
-fn last<'d>(documents: &'d [(&Other, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
+fn find_last<'d>(documents: &'d [(&RelatedFile, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
     let mut found = documents.iter().rev();
     found.find_map(|(_, document)| get(document, path))
 }
 
-pub(crate) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    let layout = Layout::of(&document)?;
-    let runtime = layout.runtime(RUNTIME_NAME);
-    default_runtime::forget(&mut document, &layout.default_name());
+    let layout = ConfigLayout::detect(&document)?;
+    let runtime = layout.runtime_path(RUNTIME_NAME);
+    default_runtime::remove_default(&mut document, &layout.default_name());
     let is_ours_alone = now.contains(HEADER);
-    nri::forget(&mut document, is_ours_alone)?;
-    if keep == Keep::Runtime {
+    nri::remove_nri(&mut document, is_ours_alone)?;
+    if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
     }
     if get(&document, &runtime).is_some_and(is_our_runtime) {
@@ -170,10 +178,10 @@ pub(crate) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<Strin
     }
     prune(&mut document, &runtime[..4], None);
     // What is left of what we write is CDI itself, which a file of ours turned on.
-    let cri = get(&document, &layout.cri()).and_then(Item::as_table_like);
+    let cri = get(&document, &layout.cri_path()).and_then(Item::as_table_like);
     let only_cdi = cri.is_some_and(|cri| cri.len() == 1 && cri.contains_key("enable_cdi"));
     if only_cdi && is_ours_alone {
-        remove_section(&mut document, &layout.cri());
+        remove_section(&mut document, &layout.cri_path());
         prune(&mut document, &["plugins"], None);
     }
     let only_version = document.len() == 1 && document.contains_key("version");

@@ -8,11 +8,14 @@ use std::path::Path;
 use toml_edit::{DocumentMut, Item, Value};
 
 use crate::default_runtime;
-use crate::file::{Beside, Keep, Other, Wanted};
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken};
-use crate::settings::Settings;
-use crate::toml::{get, parse, parse_other, prune, read, remove_section, render, section, shown};
+use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
+use crate::settings::EngineSettings;
+use crate::toml::{
+    format_item, get, get_or_create_section, parse, parse_other, prune, read, remove_section,
+    render,
+};
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 
@@ -35,67 +38,71 @@ const OWN: [&str; 5] = [
 pub(crate) const DEFAULT: &str = "default_runtime";
 const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
 
-pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn read_settings(
+    settings: &mut EngineSettings,
+    file: &Path,
+    text: &str,
+) -> Result<(), String> {
     let document = read(text)?;
     let nri = get(&document, &nri::ENABLE).and_then(Item::as_bool);
     settings.nri = nri.or(settings.nri);
-    settings.hear_section(&document, &["crio", "runtime"], file);
+    settings.read_section(&document, &["crio", "runtime"], file);
     Ok(())
 }
 
-pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
-    Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
+pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+    Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
 }
 
-pub(crate) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
-        Beside::File("/etc/crio/crio.conf".into()),
-        Beside::Directories(vec![directory.to_owned()], "*".to_owned()),
+        RelatedFiles::File("/etc/crio/crio.conf".into()),
+        RelatedFiles::Directories(vec![directory.to_owned()], "*".to_owned()),
     ]
 }
 
-pub(crate) fn wanted(
+pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[Other],
+    other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<Wanted> {
-    let others = others
+) -> anyhow::Result<NewText> {
+    let other_documents = other_files
         .iter()
         .map(|other| Ok((other, parse_other(other)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    for (other, document) in &others {
+    for (other, document) in &other_documents {
         if get(document, &RUNTIME).is_some() {
-            return Err(other.registers_ours());
+            return Err(other.registered_error());
         }
     }
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
-        Some(found) if !is_our_runtime(found) => {
-            let found = found.get("runtime_path").unwrap_or(found);
-            return Err(taken(shown(found)));
+        Some(existing) if !is_our_runtime(existing) => {
+            let registered = existing.get("runtime_path").unwrap_or(existing);
+            return Err(taken_error(format_item(registered)));
         }
         Some(_) => {}
         None => {
-            let documents = others.iter().map(|(_, document)| document);
-            let settings = stood_in_for(&documents.collect::<Vec<_>>());
+            let documents = other_documents.iter().map(|(_, document)| document);
+            let settings = replaced_runtime(&documents.collect::<Vec<_>>());
             register(&mut document, settings)?;
         }
     }
     let mut warnings = Vec::new();
     if set_default {
         default_runtime::set(&mut document, &DEFAULT_NAME)?;
-        let later = others.iter().filter(|(other, _)| other.is_read_after(file));
+        let later = other_documents.iter().filter(|(other, _)| other.is_read_after(file));
         warnings.extend(later.filter_map(|(other, document)| {
-            default_runtime::later(other, document, &DEFAULT_NAME)
+            default_runtime::later_file_warning(other, document, &DEFAULT_NAME)
         }));
     }
-    Ok(Wanted { text: Some(render(&document, old.unwrap_or(HEADER))), warnings })
+    Ok(NewText { text: Some(render(&document, old.unwrap_or(HEADER))), warnings })
 }
 
 fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyhow::Result<()> {
-    let runtime = section(document, &RUNTIME)?;
+    let runtime = get_or_create_section(document, &RUNTIME)?;
     runtime.set_implicit(false);
     runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
     runtime.insert("runtime_type", toml_edit::value("oci"));
@@ -107,10 +114,10 @@ fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyho
 }
 
 /// The settings of CRI-O's default runtime: its monitor, the annotations that it may act on.
-fn stood_in_for(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
+fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
     let last = |path: &[&str]| {
-        let found = documents.iter().rev().find_map(|d| get(d, path));
-        found.cloned()
+        let item = documents.iter().rev().find_map(|d| get(d, path));
+        item.cloned()
     };
     let default = last(&DEFAULT_NAME);
     let default = default.as_ref().and_then(Item::as_str);
@@ -133,16 +140,16 @@ fn is_our_runtime(runtime: &Item) -> bool {
     runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(crate) fn without_ours(now: &str, keep: Keep) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    default_runtime::forget(&mut document, &DEFAULT_NAME);
+    default_runtime::remove_default(&mut document, &DEFAULT_NAME);
     let is_ours_alone = now.contains(HEADER);
-    nri::forget(&mut document, is_ours_alone)?;
-    if keep == Keep::Runtime {
+    nri::remove_nri(&mut document, is_ours_alone)?;
+    if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
     }
     if get(&document, &RUNTIME).is_some_and(is_our_runtime) {

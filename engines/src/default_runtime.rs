@@ -3,25 +3,25 @@
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table};
 
-use crate::file::Other;
-use crate::ours::RUNTIME_NAME;
-use crate::toml::{get, remove, section, shown};
+use crate::files::RelatedFile;
+use crate::our_runtime::RUNTIME_NAME;
+use crate::toml::{format_item, get, get_or_create_section, remove};
 
-fn name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
+fn runtime_name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
 }
 
-pub(crate) fn is_ours(table: &Table, key: &[&str]) -> bool {
-    name(table, key) == Some(RUNTIME_NAME)
+pub(crate) fn is_our_runtime(table: &Table, key: &[&str]) -> bool {
+    runtime_name(table, key) == Some(RUNTIME_NAME)
 }
 
 pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
-    if let Some(found) = get(table, key)
-        && !is_ours(table, key)
+    if let Some(item) = get(table, key)
+        && !is_our_runtime(table, key)
     {
-        let found = shown(found);
+        let other_runtime = format_item(item);
         bail!(
-            "it sets another default runtime, {found}; take that out of it, or leave --set-default out"
+            "it sets another default runtime, {other_runtime}; take that out of it, or leave --set-default out"
         );
     }
     Ok(())
@@ -30,21 +30,25 @@ pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
 pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()> {
     refuse_other(document, key)?;
     if let (None, Some((last, parents))) = (get(document, key), key.split_last()) {
-        let section = section(document, parents)?;
+        let section = get_or_create_section(document, parents)?;
         section.insert(last, toml_edit::value(RUNTIME_NAME));
     }
     Ok(())
 }
 
-pub(crate) fn forget(document: &mut DocumentMut, key: &[&str]) {
-    if is_ours(document, key) {
+pub(crate) fn remove_default(document: &mut DocumentMut, key: &[&str]) {
+    if is_our_runtime(document, key) {
         remove(document, key);
     }
 }
 
 /// The warning about a file that the engine reads after ours, where it names another runtime.
-pub(crate) fn later(other: &Other, table: &Table, key: &[&str]) -> Option<String> {
-    let is_other = name(table, key).is_some_and(|name| name != RUNTIME_NAME);
+pub(crate) fn later_file_warning(
+    other: &RelatedFile,
+    table: &Table,
+    key: &[&str],
+) -> Option<String> {
+    let is_other = runtime_name(table, key).is_some_and(|name| name != RUNTIME_NAME);
     let last = key.last().filter(|_| is_other)?;
     Some(format!(
         "{} is read later and sets {last} to another runtime; take it out there",

@@ -6,13 +6,15 @@
 use std::path::Path;
 
 use anyhow::bail;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
-use crate::file::{Before, Keep, Wanted};
+use crate::files::{KeptPart, NewText, OriginalText};
 use crate::json::JsonText;
-use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken, warn_of_spec_dirs, wrong_form};
-use crate::settings::Settings;
+use crate::our_runtime::{
+    RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
+};
+use crate::settings::EngineSettings;
 
 pub(crate) const FILE: &str = "/etc/docker/daemon.json";
 
@@ -21,7 +23,7 @@ const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
 pub(crate) const DEFAULT: &str = "default-runtime";
 
-pub(crate) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
+pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<NewText> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -33,56 +35,61 @@ pub(crate) fn wanted(old: Option<&str>, set_default: bool) -> anyhow::Result<Wan
         Some(Value::Bool(true)) => {}
         None | Some(Value::Bool(false)) => json.set(&CDI, &json!(true))?,
         Some(_) => {
-            return Err(wrong_form(&CDI.join("."), "true or false"));
+            return Err(wrong_form_error(&CDI.join("."), "true or false"));
         }
     }
     match json.get(&RUNTIME)? {
         None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
         Some(runtime) if is_our_runtime(&runtime) => {}
         Some(runtime) => {
-            return Err(taken(runtime.get("path").unwrap_or(&runtime)));
+            return Err(taken_error(runtime.get("path").unwrap_or(&runtime)));
         }
     }
     if set_default {
         match json.get(&[DEFAULT])? {
             None | Some(Value::String(_)) => json.set(&[DEFAULT], &json!(RUNTIME_NAME))?,
             Some(_) => {
-                return Err(wrong_form(DEFAULT, "text"));
+                return Err(wrong_form_error(DEFAULT, "text"));
             }
         }
     }
     let text = Some(json.as_str().to_owned());
-    Ok(Wanted { text, warnings })
+    Ok(NewText { text, warnings })
 }
 
-pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn read_settings(
+    settings: &mut EngineSettings,
+    file: &Path,
+    text: &str,
+) -> Result<(), String> {
     if text.trim().is_empty() {
         return Ok(());
     }
-    let object: Value = serde_json::from_str(text).map_err(|error| Chain(&error).to_string())?;
-    let at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
-    settings.cdi = at(&CDI).and_then(Value::as_bool);
+    let object: Value =
+        serde_json::from_str(text).map_err(|error| ErrorChain(&error).to_string())?;
+    let value_at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
+    settings.cdi = value_at(&CDI).and_then(Value::as_bool);
     let texts = |dirs: &Vec<Value>| {
         let dirs = dirs.iter().filter_map(Value::as_str);
         dirs.map(str::to_owned).collect()
     };
-    let dirs = at(&[SPEC_DIRS]).and_then(Value::as_array);
-    settings.hear_dirs(dirs.map(texts), file, None);
-    settings.has_runtime = at(&RUNTIME).is_some();
-    settings.is_default = at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
+    let dirs = value_at(&[SPEC_DIRS]).and_then(Value::as_array);
+    settings.set_spec_dirs(dirs.map(texts), file, None);
+    settings.has_runtime = value_at(&RUNTIME).is_some();
+    settings.is_default = value_at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
     Ok(())
 }
 
-pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
     let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
-pub(crate) fn cdi(text: Option<&str>) -> Option<bool> {
+pub(crate) fn is_cdi_enabled(text: Option<&str>) -> Option<bool> {
     let json = JsonText::parse(text?).ok()?;
     json.get(&CDI).ok()??.as_bool()
 }
@@ -92,18 +99,18 @@ pub(crate) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
     Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
 }
 
-pub(crate) fn without_ours(
+pub(crate) fn unconfigure(
     now: &str,
-    was: Before<'_>,
-    keep: Keep,
+    original: OriginalText<'_>,
+    keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut json = JsonText::parse(now)?;
-    let before = was.text().map(JsonText::parse).transpose()?;
+    let before = original.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
         Some(before) => before.get(path),
         None => Ok(None),
     };
-    if keep == Keep::Nothing && is_ours(now)? && in_before(&RUNTIME)?.is_none() {
+    if keep == KeptPart::Nothing && has_our_runtime(now)? && in_before(&RUNTIME)?.is_none() {
         json.remove(&RUNTIME)?;
     }
     let ours: [(&[&str], Value); 2] = [(&CDI, json!(true)), (&[DEFAULT], json!(RUNTIME_NAME))];
@@ -114,7 +121,7 @@ pub(crate) fn without_ours(
         match in_before(path)? {
             Some(value) if value == ours => {}
             Some(value) => json.set(path, &value)?,
-            None if was == Before::Unknown => {}
+            None if original == OriginalText::Unknown => {}
             None => {
                 json.remove(path)?;
             }
@@ -139,9 +146,9 @@ fn is_our_runtime(runtime: &Value) -> bool {
 /// second one beside it would not be told from it.
 fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
     for key in json.keys()? {
-        let variant = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
+        let is_other_spelling = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
         let known = [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT];
-        if let Some(known) = known.iter().find(|known| variant(known)) {
+        if let Some(known) = known.iter().find(|known| is_other_spelling(known)) {
             bail!("unknown key {key:?}; write {known:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::kind::Kind;
+use crate::kind::EngineKind;
 use crate::{containerd, crio, docker, nomad, podman};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,13 @@ impl Engine {
     pub const ALL: [Engine; 5] =
         [Engine::Docker, Engine::Containerd, Engine::Crio, Engine::Podman, Engine::Nomad];
 
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> EngineKind {
         match self {
-            Engine::Docker => Kind::Docker,
-            Engine::Containerd => Kind::Containerd,
-            Engine::Crio => Kind::Crio,
-            Engine::Podman => Kind::Podman,
-            Engine::Nomad => Kind::Nomad,
+            Engine::Docker => EngineKind::Docker,
+            Engine::Containerd => EngineKind::Containerd,
+            Engine::Crio => EngineKind::Crio,
+            Engine::Podman => EngineKind::Podman,
+            Engine::Nomad => EngineKind::Nomad,
         }
     }
 

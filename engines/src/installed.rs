@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use onload_host::host::{EntryKind, Host, HostError};
 
-use crate::kind::Kind;
-use crate::version::Version;
+use crate::kind::EngineKind;
+use crate::version::EngineVersion;
 
 /// Which version a program says it is; none where that is unknown.
-pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
+pub type VersionLookup<'v> = &'v dyn Fn(&Path) -> Option<String>;
 
 /// Where programs of engines are installed.
 pub const PROGRAM_DIRS: [&str; 5] =
@@ -16,25 +16,26 @@ pub const PROGRAM_DIRS: [&str; 5] =
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
 /// Its program, and its version where that is known.
-pub fn installed(
+pub fn find_installed(
     host: &Host,
-    kind: Kind,
-    version_of: VersionOf<'_>,
-) -> Result<Option<(PathBuf, Option<Version>)>, HostError> {
+    kind: EngineKind,
+    version_of: VersionLookup<'_>,
+) -> Result<Option<(PathBuf, Option<EngineVersion>)>, HostError> {
     for directory in PROGRAM_DIRS {
         let program = Path::new(directory).join(kind.program());
         if matches!(host.entry(&program)?, Some(EntryKind::File { .. })) {
-            let version = version_of(&program).as_deref().and_then(Version::parse);
-            let version = version.map_or_else(|| packaged(host, kind), |said| Ok(Some(said)))?;
+            let version = version_of(&program).as_deref().and_then(EngineVersion::parse);
+            let version = version
+                .map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
             return Ok(Some((program, version)));
         }
     }
     Ok(None)
 }
 
-fn packaged(host: &Host, kind: Kind) -> Result<Option<Version>, HostError> {
-    let wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
-    let lines = host.lines(Path::new(PACKAGES), &wanted)?;
+fn packaged_version(host: &Host, kind: EngineKind) -> Result<Option<EngineVersion>, HostError> {
+    let is_wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
+    let lines = host.lines(Path::new(PACKAGES), &is_wanted)?;
     let text = String::from_utf8_lossy(&lines.unwrap_or_default()).into_owned();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -43,7 +44,7 @@ fn packaged(host: &Host, kind: Kind) -> Result<Option<Version>, HostError> {
             continue;
         }
         let version = lines.next().and_then(|line| line.strip_prefix("Version: "));
-        if let Some(version) = version.and_then(Version::parse) {
+        if let Some(version) = version.and_then(EngineVersion::parse) {
             return Ok(Some(version));
         }
     }

@@ -18,14 +18,14 @@ pub(crate) struct JsonText {
 }
 
 #[derive(Debug)]
-struct Object {
+struct ObjectSpan {
     /// From its opening brace to just after its closing one.
     span: Range<usize>,
-    members: Vec<Member>,
+    members: Vec<MemberSpan>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct MemberSpan {
     key: String,
     /// The quote that opens the key.
     start: usize,
@@ -33,7 +33,7 @@ struct Member {
 }
 
 #[derive(Clone, Debug)]
-struct Style {
+struct JsonStyle {
     /// The line ending and the indentation of one level; `None` for a text on one line.
     lines: Option<(&'static str, String)>,
     colon: &'static str,
@@ -96,14 +96,14 @@ impl JsonText {
         let Some(index) = members.position(|member| [member.key.as_str()] == *rest) else {
             return Ok(false);
         };
-        let cut = parent.cut(index);
+        let cut = parent.removal_range(index);
         self.text.replace_range(cut, "");
         Ok(true)
     }
 
-    fn root(&self) -> anyhow::Result<Object> {
+    fn root(&self) -> anyhow::Result<ObjectSpan> {
         let start = self.text.len() - self.text.trim_start().len();
-        object(&self.text, start..self.text.trim_end().len())
+        parse_object(&self.text, start..self.text.trim_end().len())
     }
 
     fn find(&self, path: &[&str]) -> anyhow::Result<Option<Range<usize>>> {
@@ -114,21 +114,24 @@ impl JsonText {
     }
 
     /// The innermost object on the way to a value, and the keys from there on.
-    fn parent<'p, 'k>(&self, mut path: &'p [&'k str]) -> anyhow::Result<(Object, &'p [&'k str])> {
+    fn parent<'p, 'k>(
+        &self,
+        mut path: &'p [&'k str],
+    ) -> anyhow::Result<(ObjectSpan, &'p [&'k str])> {
         let mut parent = self.root()?;
         while let [key, rest @ ..] = path
             && !rest.is_empty()
             && let Some(member) = parent.members.iter().find(|member| member.key == *key)
         {
-            (parent, path) = (object(&self.text, member.value.clone())?, rest);
+            (parent, path) = (parse_object(&self.text, member.value.clone())?, rest);
         }
         Ok((parent, path))
     }
 
-    fn style(&self) -> anyhow::Result<Style> {
+    fn style(&self) -> anyhow::Result<JsonStyle> {
         let root = self.root()?;
         let Some(first) = root.members.first() else {
-            return Ok(Style { lines: Some(("\n", DEFAULT_INDENT.to_owned())), colon: ": " });
+            return Ok(JsonStyle { lines: Some(("\n", DEFAULT_INDENT.to_owned())), colon: ": " });
         };
         let before = self.text.get(root.span.start + 1..first.start);
         let before = before.unwrap_or_default();
@@ -137,13 +140,20 @@ impl JsonText {
         let indent = before.rsplit_once('\n').map(|(_, indent)| indent);
         let spaced = self.text.get(..first.value.start);
         let is_tight = spaced.is_some_and(|text| text.ends_with(':'));
-        Ok(Style {
+        Ok(JsonStyle {
             lines: indent.map(|indent| (line_end, indent.to_owned())),
             colon: if is_tight { ":" } else { ": " },
         })
     }
 
-    fn insert(&mut self, parent: &Object, style: &Style, depth: usize, key: &str, value: &Value) {
+    fn insert(
+        &mut self,
+        parent: &ObjectSpan,
+        style: &JsonStyle,
+        depth: usize,
+        key: &str,
+        value: &Value,
+    ) {
         let member = format!("{}{}{}", Value::from(key), style.colon, style.render(value, depth));
         match parent.members.last() {
             Some(last) => {
@@ -156,8 +166,8 @@ impl JsonText {
                     None if style.colon == ":" => "",
                     None => " ",
                 };
-                let at = last.value.end;
-                self.text.insert_str(at, &format!(",{space}{member}"));
+                let end = last.value.end;
+                self.text.insert_str(end, &format!(",{space}{member}"));
             }
             None => {
                 let inside = format!(
@@ -171,10 +181,10 @@ impl JsonText {
     }
 }
 
-impl Object {
+impl ObjectSpan {
     /// The range that is removed with a member: the comma before it, or after it if it is the
     /// first; all white space if it is the only one.
-    fn cut(&self, index: usize) -> Range<usize> {
+    fn removal_range(&self, index: usize) -> Range<usize> {
         let inside = self.span.start + 1..self.span.end.saturating_sub(1);
         let before = index.checked_sub(1).and_then(|i| self.members.get(i));
         let (this, next) = (self.members.get(index), self.members.get(index + 1));
@@ -186,7 +196,7 @@ impl Object {
     }
 }
 
-impl Style {
+impl JsonStyle {
     fn line(&self, depth: usize) -> String {
         let line = self.lines.as_ref();
         line.map_or_else(String::new, |(end, indent)| format!("{end}{}", indent.repeat(depth)))
@@ -224,14 +234,14 @@ impl<'de> Visitor<'de> for Members<'de> {
     }
 }
 
-fn object(text: &str, span: Range<usize>) -> anyhow::Result<Object> {
+fn parse_object(text: &str, span: Range<usize>) -> anyhow::Result<ObjectSpan> {
     let inner = text.get(span.clone()).unwrap_or_default();
     let mut reader = serde_json::Deserializer::from_str(inner);
-    let found = reader.deserialize_map(Members(Vec::new()))?;
+    let object = reader.deserialize_map(Members(Vec::new()))?;
     reader.end()?;
-    let mut members: Vec<Member> = Vec::with_capacity(found.0.len());
+    let mut members: Vec<MemberSpan> = Vec::with_capacity(object.0.len());
     let mut end = span.start + 1;
-    for (key, value) in found.0 {
+    for (key, value) in object.0 {
         if members.iter().any(|member| member.key == key) {
             bail!("key {key:?} is there twice");
         }
@@ -240,9 +250,9 @@ fn object(text: &str, span: Range<usize>) -> anyhow::Result<Object> {
         let between = text.get(end..start).unwrap_or_default();
         let quote = end + between.find('"').unwrap_or_default();
         end = start + value.get().len();
-        members.push(Member { key, start: quote, value: start..end });
+        members.push(MemberSpan { key, start: quote, value: start..end });
     }
-    Ok(Object { span, members })
+    Ok(ObjectSpan { span, members })
 }
 
 #[cfg(test)]

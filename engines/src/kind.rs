@@ -1,11 +1,11 @@
 //! The engines, and where each keeps its program, package and service.
 
-use onload_cdi::Version as Cdi;
+use onload_cdi::CdiVersion;
 
-use crate::version::{self, Readers, Version};
+use crate::version::{self, CdiReaders, EngineVersion};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EngineKind {
     Docker,
     Containerd,
     Crio,
@@ -15,60 +15,60 @@ pub enum Kind {
     Kubelet,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::Docker,
-        Kind::Containerd,
-        Kind::Crio,
-        Kind::Podman,
-        Kind::Nomad,
-        Kind::K3s,
-        Kind::Kubelet,
+impl EngineKind {
+    pub const ALL: [EngineKind; 7] = [
+        EngineKind::Docker,
+        EngineKind::Containerd,
+        EngineKind::Crio,
+        EngineKind::Podman,
+        EngineKind::Nomad,
+        EngineKind::K3s,
+        EngineKind::Kubelet,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Docker => "docker",
-            Kind::Containerd => "containerd",
-            Kind::Crio => "crio",
-            Kind::Podman => "podman",
-            Kind::Nomad => "nomad",
-            Kind::K3s => "k3s",
-            Kind::Kubelet => "kubelet",
+            EngineKind::Docker => "docker",
+            EngineKind::Containerd => "containerd",
+            EngineKind::Crio => "crio",
+            EngineKind::Podman => "podman",
+            EngineKind::Nomad => "nomad",
+            EngineKind::K3s => "k3s",
+            EngineKind::Kubelet => "kubelet",
         }
     }
 
     pub fn program(self) -> &'static str {
         match self {
-            Kind::Docker => "dockerd",
+            EngineKind::Docker => "dockerd",
             _ => self.name(),
         }
     }
 
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
-            Kind::Docker => &["docker.io", "docker-ce", "moby-engine"],
-            Kind::Containerd => &["containerd", "containerd.io"],
-            Kind::Crio => &["cri-o"],
-            Kind::Podman => &["podman"],
-            Kind::Nomad => &["nomad"],
-            Kind::K3s => &[],
-            Kind::Kubelet => &["kubelet"],
+            EngineKind::Docker => &["docker.io", "docker-ce", "moby-engine"],
+            EngineKind::Containerd => &["containerd", "containerd.io"],
+            EngineKind::Crio => &["cri-o"],
+            EngineKind::Podman => &["podman"],
+            EngineKind::Nomad => &["nomad"],
+            EngineKind::K3s => &[],
+            EngineKind::Kubelet => &["kubelet"],
         }
     }
 
     /// Where those who make it say how each version is installed.
-    pub fn published(self) -> &'static str {
+    pub fn release_page(self) -> &'static str {
         match self {
-            Kind::Docker => "https://docs.docker.com/engine/install/",
-            Kind::Containerd => {
+            EngineKind::Docker => "https://docs.docker.com/engine/install/",
+            EngineKind::Containerd => {
                 "https://github.com/containerd/containerd/blob/main/docs/getting-started.md"
             }
-            Kind::Crio => "https://github.com/cri-o/packaging",
-            Kind::Podman => "https://podman.io/docs/installation",
-            Kind::Nomad => "https://developer.hashicorp.com/nomad/install",
-            Kind::K3s => "https://get.k3s.io",
-            Kind::Kubelet => {
+            EngineKind::Crio => "https://github.com/cri-o/packaging",
+            EngineKind::Podman => "https://podman.io/docs/installation",
+            EngineKind::Nomad => "https://developer.hashicorp.com/nomad/install",
+            EngineKind::K3s => "https://get.k3s.io",
+            EngineKind::Kubelet => {
                 "https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/install-kubeadm/"
             }
         }
@@ -76,49 +76,51 @@ impl Kind {
 
     pub fn services(self) -> &'static [&'static str] {
         match self {
-            Kind::Podman => &[],
-            Kind::K3s => &["k3s", "k3s-agent"],
-            Kind::Docker => &["docker"],
-            Kind::Containerd => &["containerd"],
-            Kind::Crio => &["crio"],
-            Kind::Nomad => &["nomad"],
-            Kind::Kubelet => &["kubelet"],
+            EngineKind::Podman => &[],
+            EngineKind::K3s => &["k3s", "k3s-agent"],
+            EngineKind::Docker => &["docker"],
+            EngineKind::Containerd => &["containerd"],
+            EngineKind::Crio => &["crio"],
+            EngineKind::Nomad => &["nomad"],
+            EngineKind::Kubelet => &["kubelet"],
         }
     }
 
     pub fn process_names(self) -> &'static [&'static str] {
         match self {
-            Kind::Docker => &["dockerd"],
-            Kind::K3s => &["k3s-server", "k3s-agent"],
+            EngineKind::Docker => &["dockerd"],
+            EngineKind::K3s => &["k3s-server", "k3s-agent"],
             _ => self.services(),
         }
     }
 
-    pub fn least(self) -> Option<(Version, &'static str)> {
+    pub fn oldest_supported(self) -> Option<(EngineVersion, &'static str)> {
         match self {
-            Kind::Docker => Some((Version(25, 0, 0), "CDI")),
-            Kind::Containerd => Some((Version(1, 7, 0), "CDI")),
-            Kind::Crio => Some((Version(1, 24, 0), "CDI")),
-            Kind::Podman => Some((Version(4, 1, 0), "CDI")),
-            Kind::K3s | Kind::Kubelet => Some((Version(1, 28, 0), "CDI in device plugins")),
-            Kind::Nomad => None,
+            EngineKind::Docker => Some((EngineVersion(25, 0, 0), "CDI")),
+            EngineKind::Containerd => Some((EngineVersion(1, 7, 0), "CDI")),
+            EngineKind::Crio => Some((EngineVersion(1, 24, 0), "CDI")),
+            EngineKind::Podman => Some((EngineVersion(4, 1, 0), "CDI")),
+            EngineKind::K3s | EngineKind::Kubelet => {
+                Some((EngineVersion(1, 28, 0), "CDI in device plugins"))
+            }
+            EngineKind::Nomad => None,
         }
     }
 
-    pub fn too_old(self, version: Version) -> Option<String> {
-        let (least, what) = self.least().filter(|(least, _)| version < *least)?;
-        Some(format!("{version} is too old: {what} needs {least}"))
+    pub fn too_old_reason(self, version: EngineVersion) -> Option<String> {
+        let (oldest, what) = self.oldest_supported().filter(|(oldest, _)| version < *oldest)?;
+        Some(format!("{version} is too old: {what} needs {oldest}"))
     }
 
     /// The newest CDI that a version reads; none if it reads none.
-    pub fn newest_cdi(self, version: Version) -> Option<Cdi> {
-        let readers: Readers = match self {
-            Kind::Docker => version::DOCKER,
-            Kind::Containerd => version::CONTAINERD,
-            Kind::Crio => version::CRIO,
-            Kind::Podman => version::PODMAN,
+    pub fn newest_cdi(self, version: EngineVersion) -> Option<CdiVersion> {
+        let readers: CdiReaders = match self {
+            EngineKind::Docker => version::DOCKER,
+            EngineKind::Containerd => version::CONTAINERD,
+            EngineKind::Crio => version::CRIO,
+            EngineKind::Podman => version::PODMAN,
             // They have another engine read.
-            Kind::Nomad | Kind::K3s | Kind::Kubelet => &[],
+            EngineKind::Nomad | EngineKind::K3s | EngineKind::Kubelet => &[],
         };
         let mut known = readers.iter().rev().filter(|(from, _)| *from <= version);
         known.next().map(|(_, cdi)| *cdi)
@@ -126,13 +128,13 @@ impl Kind {
 
     pub fn validate(self) -> &'static str {
         match self {
-            Kind::Docker => "dockerd --validate",
-            Kind::Containerd => "containerd config dump",
-            Kind::Crio => "crio config",
-            Kind::Podman => "podman info",
-            Kind::Nomad => "nomad config validate /etc/nomad.d",
-            Kind::K3s => "journalctl -u k3s -u k3s-agent",
-            Kind::Kubelet => "journalctl -u kubelet",
+            EngineKind::Docker => "dockerd --validate",
+            EngineKind::Containerd => "containerd config dump",
+            EngineKind::Crio => "crio config",
+            EngineKind::Podman => "podman info",
+            EngineKind::Nomad => "nomad config validate /etc/nomad.d",
+            EngineKind::K3s => "journalctl -u k3s -u k3s-agent",
+            EngineKind::Kubelet => "journalctl -u kubelet",
         }
     }
 }

@@ -1,28 +1,28 @@
 //! The files of container engines: what stands in them, and how they are edited. [`reader`] says what those of a host
-//! say, [`setup`] makes of the old text of a file the new one and back, [`holders`] knows the containers that have recorded our runtime, and [`policy`] edits our own
+//! say, [`setup`] makes of the old text of a file the new one and back, [`runtime_containers`] knows the containers that have recorded our runtime, and [`allow`] edits our own
 //! `config.toml`. Nothing here writes a file.
 
+pub mod allow;
 mod containerd;
 mod containerd_drop_in;
 mod crio;
 mod default_runtime;
 mod docker;
 pub mod engine;
-pub mod file;
+pub mod files;
 mod hcl;
-pub mod holders;
 pub mod installed;
 mod json;
 pub mod kind;
 mod nomad;
 mod nri;
-pub mod ours;
-mod place;
+pub mod our_runtime;
 mod podman;
-pub mod policy;
 pub mod reader;
+pub mod runtime_containers;
 pub mod settings;
 pub mod setup;
 pub mod template;
 mod toml;
+mod variant;
 pub mod version;

@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::file::{Beside, Other, Wanted};
-use crate::hcl::{block, list_holds, tokens};
-use crate::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
+use crate::files::{NewText, RelatedFile, RelatedFiles};
+use crate::hcl::{find_block, list_holds, tokenize};
+use crate::our_runtime::{CHANGED, RUNTIME_NAME, WRITTEN};
 
 pub(crate) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
@@ -27,47 +27,47 @@ plugin \"docker\" {
 }
 ";
 
-pub(crate) fn beside(file: &Path) -> Vec<Beside> {
+pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     ["*.hcl", "*.json"]
-        .map(|pattern| Beside::Directories(vec![directory.to_owned()], pattern.to_owned()))
+        .map(|pattern| RelatedFiles::Directories(vec![directory.to_owned()], pattern.to_owned()))
         .into()
 }
 
-pub(crate) fn wanted(
+pub(crate) fn configure(
     old: Option<&str>,
-    others: &[Other],
+    other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<Wanted> {
+) -> anyhow::Result<NewText> {
     if set_default {
         bail!(
             "--set-default: Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config"
         );
     }
-    for other in others {
-        match allows(&other.path, &other.text).with_context(|| other.beside_it())? {
+    for other in other_files {
+        match allows_runtime(&other.path, &other.text).with_context(|| other.describe())? {
             None => {}
             // The operator allows it already; a file of ours would replace theirs.
-            Some(true) => return Ok(Wanted::default()),
+            Some(true) => return Ok(NewText::default()),
             Some(false) => {
                 let advice = format!("add \"{RUNTIME_NAME}\" to {ALLOWED} there");
-                return Err(other.decides(&advice));
+                return Err(other.conflict_error(&advice));
             }
         }
     }
     let text = match old {
-        Some(old) if is_ours(old) => old,
+        Some(old) if has_our_runtime(old) => old,
         Some(old) if old.contains(WRITTEN) => bail!(CHANGED),
         Some(_) => bail!(
             "onload-ctk did not write it, and Nomad reads the config of a plugin from one file only; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
         ),
         None => TEXT,
     };
-    Ok(Wanted { text: Some(text.to_owned()), warnings: Vec::new() })
+    Ok(NewText { text: Some(text.to_owned()), warnings: Vec::new() })
 }
 
 /// Whether docker's plugin may use our runtime; none where the file does not configure that plugin.
-pub(crate) fn allows(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
+pub(crate) fn allows_runtime(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
     if file.extension().is_some_and(|end| end == "json") {
         return allows_json(text);
     }
@@ -75,48 +75,48 @@ pub(crate) fn allows(file: &Path, text: &str) -> Result<Option<bool>, serde_json
 }
 
 fn allows_hcl(text: &str) -> Option<bool> {
-    let tokens = tokens(text);
-    let inside = block(&tokens, "plugin", PLUGIN)?;
+    let tokens = tokenize(text);
+    let inside = find_block(&tokens, "plugin", PLUGIN)?;
     Some(list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
 /// `"plugin": {"docker": {"config": …}}`, each object also as a list of objects.
 fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
     let value: Value = serde_json::from_str(text)?;
-    let inside = members(vec![&value], "plugin");
-    let docker = members(inside, PLUGIN);
+    let inside = find_members(vec![&value], "plugin");
+    let docker = find_members(inside, PLUGIN);
     if docker.is_empty() {
         return Ok(None);
     }
-    let lists = members(members(docker, "config"), ALLOWED);
+    let lists = find_members(find_members(docker, "config"), ALLOWED);
     let allowed = lists.iter().any(|name| name.as_str() == Some(RUNTIME_NAME));
     Ok(Some(allowed))
 }
 
-fn members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
-    let found = values.into_iter().filter_map(|value| value.get(key));
-    let flat = found.flat_map(|value| match value {
+fn find_members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
+    let members = values.into_iter().filter_map(|value| value.get(key));
+    let flat = members.flat_map(|value| match value {
         Value::Array(values) => values.iter().collect(),
         value => vec![value],
     });
     flat.collect()
 }
 
-pub(crate) fn is_ours(text: &str) -> bool {
+pub(crate) fn has_our_runtime(text: &str) -> bool {
     allows_hcl(text) == Some(true)
 }
 
-pub(crate) fn is_theirs(text: &str) -> bool {
-    is_ours(text) && !text.contains(WRITTEN)
+pub(crate) fn is_from_others(text: &str) -> bool {
+    has_our_runtime(text) && !text.contains(WRITTEN)
 }
 
-pub(crate) fn without_ours(now: &str) -> anyhow::Result<Option<String>> {
-    if is_theirs(now) {
+pub(crate) fn unconfigure(now: &str) -> anyhow::Result<Option<String>> {
+    if is_from_others(now) {
         return Ok(Some(now.to_owned()));
     }
     if !now.contains(TEXT) {
         bail!(CHANGED);
     }
-    let left = now.replacen(TEXT, "", 1);
-    Ok((!left.trim().is_empty()).then_some(left))
+    let remaining = now.replacen(TEXT, "", 1);
+    Ok((!remaining.trim().is_empty()).then_some(remaining))
 }

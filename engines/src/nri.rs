@@ -6,11 +6,11 @@
 use anyhow::bail;
 use toml_edit::{Decor, DocumentMut, Item, Value};
 
-use crate::file::Other;
-use crate::ours::WRITTEN;
-use crate::toml::{get, parse, parse_other, prune, remove, render, section, texts};
+use crate::files::RelatedFile;
+use crate::our_runtime::WRITTEN;
+use crate::toml::{get, get_or_create_section, parse, parse_other, prune, remove, render, strings};
 
-pub(crate) type Switch = (&'static [&'static str], bool);
+pub(crate) type NriSwitch = (&'static [&'static str], bool);
 
 /// containerd's plugin, in every format of its file.
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
@@ -23,35 +23,35 @@ pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 const MARK: &str = " # onload-ctk";
 const WAS_OFF: &str = ": it was off";
 
-pub(crate) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
-pub(crate) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
-pub(crate) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
+pub(crate) const OF_CONTAINERD: &[NriSwitch] = &[(&DISABLE, false)];
+pub(crate) const OF_NEWEST_CONTAINERD: &[NriSwitch] = &[(&DISABLE, false), (&VALIDATE, true)];
+pub(crate) const OF_CRIO: &[NriSwitch] = &[(&ENABLE, true)];
 
 /// A text with NRI on, and with the validator on where a file names it, as what `containerd config default` printed does. What
 /// another file has on already is not repeated. Where the file has no backup, what is set in it is marked.
-pub(crate) fn turned_on(
+pub(crate) fn enable(
     text: &str,
-    others: &[Other],
-    switches: &[Switch],
+    other_files: &[RelatedFile],
+    switches: &[NriSwitch],
     has_backup: bool,
 ) -> anyhow::Result<String> {
     let mut document = parse(text)?;
-    let others = others.iter().map(parse_other);
-    let others = others.collect::<Result<Vec<_>, _>>()?;
-    if [&document].into_iter().chain(&others).any(is_disabled) {
+    let other_documents = other_files.iter().map(parse_other);
+    let other_documents = other_documents.collect::<Result<Vec<_>, _>>()?;
+    if [&document].into_iter().chain(&other_documents).any(is_disabled) {
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");
     }
     let [plugins, id, validator, _] = VALIDATE;
     let has = |file: &DocumentMut| get(file, &[plugins, id, validator]).is_some();
-    let has_validator = has(&document) || others.iter().any(has);
-    let validate: Option<Switch> = has_validator.then_some((&VALIDATE, true));
+    let has_validator = has(&document) || other_documents.iter().any(has);
+    let validate: Option<NriSwitch> = has_validator.then_some((&VALIDATE, true));
     for (path, on) in switches.iter().chain(&validate) {
-        if said(&document, &others, path) == Some(*on) {
+        if find_switch(&document, &other_documents, path) == Some(*on) {
             continue;
         }
         if let Some((key, above)) = path.split_last() {
-            let table = section(&mut document, above)?;
+            let table = get_or_create_section(&mut document, above)?;
             let old = table.get(key).and_then(Item::as_value);
             let mut value = Value::from(*on);
             if !has_backup && !text.contains(WRITTEN) {
@@ -68,16 +68,20 @@ pub(crate) fn turned_on(
 
 /// Whether containerd's file leaves the plugin out.
 pub(crate) fn is_disabled(document: &DocumentMut) -> bool {
-    texts(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
+    strings(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
 }
 
-fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option<bool> {
-    let mut all = [document].into_iter().chain(others.iter().rev());
+fn find_switch(
+    document: &DocumentMut,
+    other_documents: &[DocumentMut],
+    path: &[&str],
+) -> Option<bool> {
+    let mut all = [document].into_iter().chain(other_documents.iter().rev());
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
 /// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
-pub(crate) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
+pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
     for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
         let value = get(document, path).and_then(Item::as_value);
         let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {
@@ -90,9 +94,9 @@ pub(crate) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow:
         };
         match marked {
             Some((comment, WAS_OFF)) => {
-                let mut was = Value::from(!on);
-                *was.decor_mut() = Decor::new(" ", comment);
-                section(document, above)?.insert(key, Item::Value(was));
+                let mut original = Value::from(!on);
+                *original.decor_mut() = Decor::new(" ", comment);
+                get_or_create_section(document, above)?.insert(key, Item::Value(original));
             }
             None if !is_ours_alone => {}
             _ => {

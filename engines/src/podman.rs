@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
 use crate::default_runtime;
-use crate::file::{Beside, Keep, Other, Wanted};
-use crate::ours::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken};
-use crate::settings::Settings;
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
+use crate::settings::EngineSettings;
 use crate::toml::{
-    add_text, array, get, parse, parse_other, prune, read, remove, render, section, shown, texts,
+    add_text, format_item, get, get_or_create_array, get_or_create_section, parse, parse_other,
+    prune, read, remove, render, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
@@ -40,36 +41,40 @@ const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
 pub(crate) const DEFAULT: &str = "runtime";
 const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
 
-pub(crate) fn hear(settings: &mut Settings, file: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn read_settings(
+    settings: &mut EngineSettings,
+    file: &Path,
+    text: &str,
+) -> Result<(), String> {
     let document = read(text)?;
-    settings.hear_section(&document, &["engine"], file);
+    settings.read_section(&document, &["engine"], file);
     Ok(())
 }
 
-pub(crate) fn is_default(text: &str) -> anyhow::Result<bool> {
-    Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
+pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+    Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
 }
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).
-pub(crate) fn beside(file: &Path) -> Vec<Beside> {
-    let mut beside = vec![
-        Beside::File("/usr/share/containers/containers.conf".into()),
-        Beside::File("/etc/containers/containers.conf".into()),
+pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
+    let mut related = vec![
+        RelatedFiles::File("/usr/share/containers/containers.conf".into()),
+        RelatedFiles::File("/etc/containers/containers.conf".into()),
     ];
     let all = DROP_INS.map(PathBuf::from).to_vec();
-    beside.push(Beside::Directories(all, PATTERN.to_owned()));
+    related.push(RelatedFiles::Directories(all, PATTERN.to_owned()));
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);
-        beside.push(Beside::File(above.join("containers.conf")));
-        let own = Beside::Directories(vec![directory.to_owned()], PATTERN.to_owned());
-        beside.push(own);
+        related.push(RelatedFiles::File(above.join("containers.conf")));
+        let own = RelatedFiles::Directories(vec![directory.to_owned()], PATTERN.to_owned());
+        related.push(own);
     }
-    beside
+    related
 }
 
 /// podman 6 reads the drop-ins of all directories in the order of their names.
-fn is_read_after(other: &Other, file: &Path) -> bool {
+fn is_read_after(other: &RelatedFile, file: &Path) -> bool {
     let is_drop_in = |path: &Path| {
         let mut all = DROP_INS.iter().map(Path::new);
         path.parent().is_some_and(|parent| all.any(|directory| directory == parent))
@@ -79,7 +84,7 @@ fn is_read_after(other: &Other, file: &Path) -> bool {
 }
 
 #[derive(Debug)]
-struct Said {
+struct MergedSettings {
     /// The hook directories of the files that are read before ours.
     hooks: Vec<String>,
     warnings: Vec<String>,
@@ -87,39 +92,40 @@ struct Said {
 }
 
 /// A file's list of hooks replaces those of earlier files, or is added to them.
-fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
-    let mut said = Said {
+fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<MergedSettings> {
+    let mut settings = MergedSettings {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
         warnings: Vec::new(),
         other_default: None,
     };
-    for other in others {
+    for other in other_files {
         let document = parse_other(other)?;
         if let Some(runtime) = get(&document, &RUNTIME)
             && !is_our_runtime(runtime)
         {
-            return Err(other.registers_ours());
+            return Err(other.registered_error());
         }
-        let later = default_runtime::later(other, &document, &DEFAULT_NAME);
-        said.other_default = later.filter(|_| is_read_after(other, file)).or(said.other_default);
+        let later = default_runtime::later_file_warning(other, &document, &DEFAULT_NAME);
+        settings.other_default =
+            later.filter(|_| is_read_after(other, file)).or(settings.other_default);
         let Some(hooks) = get(&document, &HOOKS) else {
             continue;
         };
         let replaces = !appends(hooks);
         if !is_read_after(other, file) {
             if replaces {
-                said.hooks.clear();
+                settings.hooks.clear();
             }
-            said.hooks.extend(texts(Some(hooks)).map(str::to_owned));
-        } else if replaces && !texts(Some(hooks)).any(|dir| dir == HOOKS_DIR) {
-            said.warnings.push(format!(
+            settings.hooks.extend(strings(Some(hooks)).map(str::to_owned));
+        } else if replaces && !strings(Some(hooks)).any(|dir| dir == HOOKS_DIR) {
+            settings.warnings.push(format!(
                 "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
                 other.path.display(),
                 file.display()
             ));
         }
     }
-    Ok(said)
+    Ok(settings)
 }
 
 /// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
@@ -129,89 +135,93 @@ fn appends(hooks: &Item) -> bool {
     marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
 }
 
-pub(crate) fn wanted(
+pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[Other],
+    other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<Wanted> {
-    let mut said = said(file, others)?;
+) -> anyhow::Result<NewText> {
+    let mut settings = merge_settings(file, other_files)?;
     let old = old.unwrap_or(HEADER);
     let mut document = parse(old)?;
-    if let Some(found) = get(&document, &RUNTIME)
-        && !is_our_runtime(found)
+    if let Some(existing) = get(&document, &RUNTIME)
+        && !is_our_runtime(existing)
     {
-        return Err(taken(shown(found)));
+        return Err(taken_error(format_item(existing)));
     }
     let has_list = get(&document, &HOOKS).is_some();
-    let engine = section(&mut document, &["engine"])?;
+    let engine = get_or_create_section(&mut document, &["engine"])?;
     engine.set_implicit(false);
-    let hooks = array(engine, HOOKS[1])?;
+    let hooks = get_or_create_array(engine, HOOKS[1])?;
     if !has_list {
-        *hooks = said.hooks.iter().collect::<Array>();
+        *hooks = settings.hooks.iter().collect::<Array>();
     }
     add_text(hooks, HOOKS_DIR);
     if set_default {
         default_runtime::set(&mut document, &DEFAULT_NAME)?;
-        said.warnings.extend(said.other_default);
+        settings.warnings.extend(settings.other_default);
     }
     if get(&document, &RUNTIME).is_none() {
-        let runtimes = section(&mut document, &RUNTIMES)?;
+        let runtimes = get_or_create_section(&mut document, &RUNTIMES)?;
         runtimes.set_implicit(false);
         let path: Array = [RUNTIME_PATH].into_iter().collect();
         runtimes.insert(RUNTIME_NAME, toml_edit::value(path));
     }
-    Ok(Wanted { text: Some(render(&document, old)), warnings: said.warnings })
+    Ok(NewText { text: Some(render(&document, old)), warnings: settings.warnings })
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
-    texts(Some(runtime)).any(|path| path == RUNTIME_PATH)
+    strings(Some(runtime)).any(|path| path == RUNTIME_PATH)
 }
 
-pub(crate) fn registers(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn registers_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_settings(text: &str) -> anyhow::Result<bool> {
     let document = parse(text)?;
-    let hooks = texts(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
+    let hooks = strings(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
     Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(crate) fn without_ours(
+pub(crate) fn unconfigure(
     file: &Path,
     now: &str,
-    others: &[Other],
-    keep: Keep,
+    other_files: &[RelatedFile],
+    keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    if keep == Keep::Nothing && get(&document, &RUNTIME).is_some_and(is_our_runtime) {
+    if keep == KeptPart::Nothing && get(&document, &RUNTIME).is_some_and(is_our_runtime) {
         remove(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    default_runtime::forget(&mut document, &DEFAULT_NAME);
-    remove_hooks(file, &mut document, others)?;
+    default_runtime::remove_default(&mut document, &DEFAULT_NAME);
+    remove_hooks(file, &mut document, other_files)?;
     prune(&mut document, &["engine"], None);
     if document.is_empty() && now.contains(HEADER) {
         return Ok(None);
     }
     let text = render(&document, now);
     Ok(Some(match keep {
-        Keep::Runtime => text,
-        Keep::Nothing => text.replacen(HEADER, "", 1),
+        KeptPart::Runtime => text,
+        KeptPart::Nothing => text.replacen(HEADER, "", 1),
     }))
 }
 
 /// A list that says no more than the files before ours goes altogether.
-fn remove_hooks(file: &Path, document: &mut DocumentMut, others: &[Other]) -> anyhow::Result<()> {
+fn remove_hooks(
+    file: &Path,
+    document: &mut DocumentMut,
+    other_files: &[RelatedFile],
+) -> anyhow::Result<()> {
     if get(document, &HOOKS).is_none() {
         return Ok(());
     }
-    let engine = section(document, &["engine"])?;
-    let hooks = array(engine, HOOKS[1])?;
+    let engine = get_or_create_section(document, &["engine"])?;
+    let hooks = get_or_create_array(engine, HOOKS[1])?;
     hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
-    let left = hooks.iter().filter_map(Value::as_str);
-    if left.eq(said(file, others)?.hooks.iter().map(String::as_str)) {
+    let remaining = hooks.iter().filter_map(Value::as_str);
+    if remaining.eq(merge_settings(file, other_files)?.hooks.iter().map(String::as_str)) {
         remove(document, &HOOKS);
     }
     Ok(())

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use onload_host::host::{EntryKind, Host, HostError};
 
-use crate::file::Beside;
-use crate::kind::Kind;
-use crate::settings::Settings;
+use crate::files::RelatedFiles;
+use crate::kind::EngineKind;
+use crate::settings::EngineSettings;
 use crate::{containerd, crio, docker, nomad, podman};
 
 /// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
@@ -15,16 +15,19 @@ pub const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotUnderstood {
+pub struct SettingsError {
     pub file: PathBuf,
-    pub why: String,
+    pub reason: String,
 }
 
 /// The outer error: a file cannot be read; the inner one: a file is not understood.
-pub fn read(host: &Host, kind: Kind) -> Result<Result<Settings, NotUnderstood>, HostError> {
-    let mut settings = Settings::default();
+pub fn read(
+    host: &Host,
+    kind: EngineKind,
+) -> Result<Result<EngineSettings, SettingsError>, HostError> {
+    let mut settings = EngineSettings::default();
     let mut queue = VecDeque::new();
-    for files in files_of(kind) {
+    for files in config_files(kind) {
         queue.extend(files.paths(host)?);
     }
     while let Some(file) = queue.pop_front() {
@@ -34,9 +37,9 @@ pub fn read(host: &Host, kind: Kind) -> Result<Result<Settings, NotUnderstood>, 
         let Some(text) = host.text(&file)? else {
             continue;
         };
-        let imports = match hear(&mut settings, kind, &file, &text) {
+        let imports = match read_settings(&mut settings, kind, &file, &text) {
             Ok(imports) => imports,
-            Err(why) => return Ok(Err(NotUnderstood { file, why })),
+            Err(reason) => return Ok(Err(SettingsError { file, reason })),
         };
         // The imports of an imported file are not followed: one may import itself.
         if settings.files.is_empty() {
@@ -49,33 +52,35 @@ pub fn read(host: &Host, kind: Kind) -> Result<Result<Settings, NotUnderstood>, 
     Ok(Ok(settings))
 }
 
-fn files_of(kind: Kind) -> Vec<Beside> {
+fn config_files(kind: EngineKind) -> Vec<RelatedFiles> {
     match kind {
-        Kind::Docker => vec![Beside::File(docker::FILE.into())],
-        Kind::Containerd => vec![Beside::File(containerd::FILE.into())],
-        Kind::K3s => vec![Beside::File(K3S.into())],
-        Kind::Kubelet => vec![Beside::File(KUBELET.into())],
-        Kind::Nomad => nomad::beside(Path::new(nomad::FILE)),
-        Kind::Crio => crio::beside(Path::new(crio::FILE)),
-        Kind::Podman => podman::beside(Path::new(podman::FILE)),
+        EngineKind::Docker => vec![RelatedFiles::File(docker::FILE.into())],
+        EngineKind::Containerd => vec![RelatedFiles::File(containerd::FILE.into())],
+        EngineKind::K3s => vec![RelatedFiles::File(K3S.into())],
+        EngineKind::Kubelet => vec![RelatedFiles::File(KUBELET.into())],
+        EngineKind::Nomad => nomad::related_files(Path::new(nomad::FILE)),
+        EngineKind::Crio => crio::related_files(Path::new(crio::FILE)),
+        EngineKind::Podman => podman::related_files(Path::new(podman::FILE)),
     }
 }
 
 /// Gives the files that it imports, and the reason where it is not understood.
-fn hear(
-    settings: &mut Settings,
-    kind: Kind,
+fn read_settings(
+    settings: &mut EngineSettings,
+    kind: EngineKind,
     file: &Path,
     text: &str,
-) -> Result<Vec<Beside>, String> {
+) -> Result<Vec<RelatedFiles>, String> {
     match kind {
-        Kind::Docker => docker::hear(settings, file, text)?,
-        Kind::Containerd | Kind::K3s => return containerd::hear(settings, file, text),
-        Kind::Crio => crio::hear(settings, file, text)?,
-        Kind::Podman => podman::hear(settings, file, text)?,
-        Kind::Kubelet => settings.cdi = kubelet_cdi(text),
-        Kind::Nomad => {
-            let allows = nomad::allows(file, text).map_err(|error| error.to_string())?;
+        EngineKind::Docker => docker::read_settings(settings, file, text)?,
+        EngineKind::Containerd | EngineKind::K3s => {
+            return containerd::read_settings(settings, file, text);
+        }
+        EngineKind::Crio => crio::read_settings(settings, file, text)?,
+        EngineKind::Podman => podman::read_settings(settings, file, text)?,
+        EngineKind::Kubelet => settings.cdi = is_kubelet_cdi_enabled(text),
+        EngineKind::Nomad => {
+            let allows = nomad::allows_runtime(file, text).map_err(|error| error.to_string())?;
             settings.has_runtime |= allows == Some(true);
         }
     }
@@ -84,7 +89,7 @@ fn hear(
 
 /// The feature gate by which kubelet hands CDI names on (`KubeletConfiguration`, `featureGates`). It is
 /// a line of its own in every file that kubeadm or a person writes.
-fn kubelet_cdi(text: &str) -> Option<bool> {
+fn is_kubelet_cdi_enabled(text: &str) -> Option<bool> {
     let mut values = text.lines().filter_map(|line| {
         let value = line.trim().strip_prefix("DevicePluginCDIDevices:")?;
         value.trim().trim_matches(['"', '\'']).parse::<bool>().ok()
@@ -96,22 +101,22 @@ fn kubelet_cdi(text: &str) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::engine::Engine;
-    use crate::file::{Action, Files};
-    use crate::ours::HOOKS_DIR;
-    use crate::setup::Setup;
+    use crate::files::{EngineFileAction, EngineFiles};
+    use crate::our_runtime::HOOKS_DIR;
+    use crate::setup::EngineSetup;
 
-    fn heard(kind: Kind, file: &str, text: &str) -> Result<Settings, String> {
-        let mut settings = Settings::default();
-        hear(&mut settings, kind, Path::new(file), text)?;
+    fn heard(kind: EngineKind, file: &str, text: &str) -> Result<EngineSettings, String> {
+        let mut settings = EngineSettings::default();
+        read_settings(&mut settings, kind, Path::new(file), text)?;
         Ok(settings)
     }
 
     #[test]
     fn what_configure_writes_is_read() {
         for engine in Engine::ALL {
-            let setup = Setup::usual(engine);
-            let decision = setup.configure(&Files::default()).unwrap();
-            let Action::Write(text) = decision.file else {
+            let setup = EngineSetup::for_engine(engine);
+            let decision = setup.configure(&EngineFiles::default()).unwrap();
+            let EngineFileAction::Write(text) = decision.file else {
                 panic!("{engine:?}: {:?}", decision.file);
             };
             let file = engine.file().to_str().unwrap();
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_runtime_is_allowed_in_the_plugin_of_docker_alone() {
-        let hcl = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.hcl", text).unwrap();
+        let hcl = |text: &str| heard(EngineKind::Nomad, "/etc/nomad.d/a.hcl", text).unwrap();
         let list = "config { allow_runtimes = [\"runc\", \"onload\"] }";
         assert!(hcl(&format!("plugin \"docker\" {{ {list} }}")).has_runtime);
         for text in [
@@ -136,7 +141,7 @@ mod tests {
         ] {
             assert!(!hcl(&text).has_runtime, "{text}");
         }
-        let json = |text: &str| heard(Kind::Nomad, "/etc/nomad.d/a.json", text);
+        let json = |text: &str| heard(EngineKind::Nomad, "/etc/nomad.d/a.json", text);
         let text = r#"{"plugin": {"docker": {"config": {"allow_runtimes": ["onload"]}}}}"#;
         assert!(json(text).unwrap().has_runtime);
         assert!(!json("{}").unwrap().has_runtime);
@@ -145,12 +150,14 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_json_or_toml_is_not_understood() {
-        for kind in [Kind::Docker, Kind::Containerd, Kind::Crio, Kind::Podman] {
+        for kind in
+            [EngineKind::Docker, EngineKind::Containerd, EngineKind::Crio, EngineKind::Podman]
+        {
             assert!(heard(kind, "/etc/file", "[[").is_err(), "{kind:?}");
             assert_eq!(heard(kind, "/etc/file", "").unwrap().cdi, None, "{kind:?}");
         }
         let twice = "[engine]\nruntime = \"a\"\nruntime = \"b\"\n";
-        let why = heard(Kind::Podman, "/etc/file", twice).unwrap_err();
+        let why = heard(EngineKind::Podman, "/etc/file", twice).unwrap_err();
         assert_eq!(why, "duplicate key");
     }
 }

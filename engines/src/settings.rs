@@ -5,30 +5,30 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::Table;
 
-use crate::ours::RUNTIME_NAME;
-use crate::toml::{get, list, texts};
+use crate::our_runtime::RUNTIME_NAME;
+use crate::toml::{get, list, strings};
 
 /// The format of containerd's file since containerd 2.
 pub const CONTAINERD_2: i64 = 3;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct EngineSettings {
     pub files: Vec<PathBuf>,
     /// None where no file says so.
     pub cdi: Option<bool>,
-    pub spec_dirs: Option<SpecDirs>,
+    pub spec_dirs: Option<EngineSpecDirs>,
     pub has_runtime: bool,
     pub hook_dirs: Vec<String>,
     /// The format of containerd's file; none for others, and where there is no file.
     pub format: Option<i64>,
     pub is_off: bool,
     pub nri: Option<bool>,
-    pub runtimes: Vec<Runtimes>,
+    pub runtimes: Vec<RuntimeNames>,
     pub is_default: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtimes {
+pub struct RuntimeNames {
     pub file: PathBuf,
     /// The plugin as it is called there.
     pub plugin: &'static str,
@@ -38,7 +38,7 @@ pub struct Runtimes {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecDirs {
+pub struct EngineSpecDirs {
     pub dirs: Vec<String>,
     /// The file that says so, which is the one to change.
     pub file: PathBuf,
@@ -52,7 +52,7 @@ pub const K3S_TEMPLATES: [&str; 2] = [
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
 ];
 
-impl Settings {
+impl EngineSettings {
     pub fn k3s_template(&self) -> &'static str {
         let [of_containerd_2, of_containerd_1] = K3S_TEMPLATES;
         match self.format {
@@ -61,22 +61,22 @@ impl Settings {
         }
     }
 
-    pub(crate) fn hear_dirs(
+    pub(crate) fn set_spec_dirs(
         &mut self,
         dirs: Option<Vec<String>>,
         file: &Path,
         section: Option<String>,
     ) {
-        let said = dirs.map(|dirs| SpecDirs { dirs, file: file.to_owned(), section });
-        self.spec_dirs = said.or(self.spec_dirs.take());
+        let spec_dirs = dirs.map(|dirs| EngineSpecDirs { dirs, file: file.to_owned(), section });
+        self.spec_dirs = spec_dirs.or(self.spec_dirs.take());
     }
 
     /// What CRI-O and podman call by the same names.
-    pub(crate) fn hear_section(&mut self, document: &Table, section: &[&str], file: &Path) {
-        let at = |key: &[&str]| get(document, &[section, key].concat());
+    pub(crate) fn read_section(&mut self, document: &Table, section: &[&str], file: &Path) {
+        let item_at = |key: &[&str]| get(document, &[section, key].concat());
         let name = format!("[{}]", section.join("."));
-        self.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(name));
-        self.hook_dirs.extend(texts(at(&["hooks_dir"])).map(str::to_owned));
-        self.has_runtime |= at(&["runtimes", RUNTIME_NAME]).is_some();
+        self.set_spec_dirs(list(item_at(&["cdi_spec_dirs"])), file, Some(name));
+        self.hook_dirs.extend(strings(item_at(&["hooks_dir"])).map(str::to_owned));
+        self.has_runtime |= item_at(&["runtimes", RUNTIME_NAME]).is_some();
     }
 }

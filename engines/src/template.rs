@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
-use crate::file::{Before, Wanted};
-use crate::ours::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken};
+use crate::files::{NewText, OriginalText};
+use crate::our_runtime::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 
 const BASE: &str = "{{ template \"base\" . }}\n";
 const BEGIN: &str = "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n";
@@ -23,14 +23,14 @@ pub(crate) fn is_template(file: &Path) -> bool {
 
 /// The name of containerd's plugin: k3s takes `config-v3.toml.tmpl` for format 3, else
 /// `config.toml.tmpl` for format 2.
-pub fn plugin(file: &Path) -> &'static str {
+pub fn plugin_name(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
     if name == "config-v3.toml.tmpl" { CRI_3 } else { CRI_2 }
 }
 
 /// The cgroup driver is the one of k3s for its own runtimes.
-fn block(file: &Path) -> String {
-    let runtime = format!("plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}", plugin(file));
+fn runtime_block(file: &Path) -> String {
+    let runtime = format!("plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}", plugin_name(file));
     format!(
         r#"{BEGIN}[{runtime}]
   runtime_type = "{RUNTIME_TYPE}"
@@ -44,7 +44,11 @@ fn block(file: &Path) -> String {
     )
 }
 
-pub(crate) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyhow::Result<Wanted> {
+pub(crate) fn configure(
+    file: &Path,
+    old: Option<&str>,
+    set_default: bool,
+) -> anyhow::Result<NewText> {
     if set_default {
         bail!(
             "--set-default: a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2"
@@ -52,14 +56,17 @@ pub(crate) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyho
     }
     let old = old.unwrap_or(BASE);
     let (above, ours, below) = split(old)?;
-    if let Some(found) = [above, below].into_iter().find_map(foreign) {
-        return Err(taken(found));
+    if let Some(foreign) = [above, below].into_iter().find_map(find_foreign) {
+        return Err(taken_error(foreign));
     }
     if ours.is_some() {
-        return Ok(Wanted { text: Some(old.to_owned()), warnings: Vec::new() });
+        return Ok(NewText { text: Some(old.to_owned()), warnings: Vec::new() });
     }
     let line_end = if old.ends_with('\n') { "" } else { "\n" };
-    Ok(Wanted { text: Some(format!("{old}{line_end}\n{}", block(file))), warnings: Vec::new() })
+    Ok(NewText {
+        text: Some(format!("{old}{line_end}\n{}", runtime_block(file))),
+        warnings: Vec::new(),
+    })
 }
 
 /// What stands above our block, the block, and what stands below it; all above where there is none.
@@ -71,7 +78,7 @@ fn split(text: &str) -> anyhow::Result<(&str, Option<&str>, &str)> {
     Ok((above, Some(ours), below))
 }
 
-fn foreign(text: &str) -> Option<&str> {
+fn find_foreign(text: &str) -> Option<&str> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| {
         let plain = line.replace(['"', '\'', ' '], "");
@@ -81,11 +88,11 @@ fn foreign(text: &str) -> Option<&str> {
     })
 }
 
-pub(crate) fn is_ours(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(split(text)?.1.is_some())
 }
 
-pub(crate) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, original: OriginalText<'_>) -> anyhow::Result<Option<String>> {
     let (above, ours, below) = split(now)?;
     if ours.is_none() {
         return Ok(Some(now.to_owned()));
@@ -93,7 +100,7 @@ pub(crate) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<
     // The empty line above the block came with it.
     let above =
         above.strip_suffix("\n\n").map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
-    let left = format!("{above}{below}");
-    let is_made_by_us = left == BASE && was.text().is_none();
-    Ok((!is_made_by_us).then_some(left))
+    let remaining = format!("{above}{below}");
+    let is_made_by_us = remaining == BASE && original.text().is_none();
+    Ok((!is_made_by_us).then_some(remaining))
 }

@@ -3,8 +3,8 @@
 use anyhow::{Context, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use crate::file::Other;
-use crate::ours::wrong_form;
+use crate::files::RelatedFile;
+use crate::our_runtime::wrong_form_error;
 
 /// A document that is only read. The error has no lines of the file; people have those.
 pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
@@ -27,12 +27,12 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     Ok(document)
 }
 
-pub(crate) fn parse_other(other: &Other) -> anyhow::Result<DocumentMut> {
-    parse(&other.text).with_context(|| other.beside_it())
+pub(crate) fn parse_other(other: &RelatedFile) -> anyhow::Result<DocumentMut> {
+    parse(&other.text).with_context(|| other.describe())
 }
 
 /// A value as a line about it shows it.
-pub(crate) fn shown(item: &Item) -> String {
+pub(crate) fn format_item(item: &Item) -> String {
     item.to_string().trim().to_owned()
 }
 
@@ -48,8 +48,8 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
     else {
         return text;
     };
-    let at = end_of_old(old_body, body);
-    let (above, below) = body.split_at_checked(at).unwrap_or((body, ""));
+    let index = end_of_old(old_body, body);
+    let (above, below) = body.split_at_checked(index).unwrap_or((body, ""));
     let line_end =
         if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') { "" } else { "\n" };
     format!("{above}{trailing}{line_end}{below}")
@@ -57,8 +57,8 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
 
 fn end_of_old(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
-    let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
-    let lines = kept.map(|op| op.new_range().end).next_back().unwrap_or(0);
+    let unchanged = diff.ops().iter().filter(|op| !op.old_range().is_empty());
+    let lines = unchanged.map(|op| op.new_range().end).next_back().unwrap_or(0);
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
 }
 
 /// Created if necessary; an error where an inline table, a value or an array is there.
-pub(crate) fn section<'a>(
+pub(crate) fn get_or_create_section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
 ) -> anyhow::Result<&'a mut Table> {
@@ -81,7 +81,7 @@ pub(crate) fn section<'a>(
         });
         table = item.as_table_mut().ok_or_else(|| {
             let key = path.get(..=depth).unwrap_or_default().join(".");
-            wrong_form(&key, "a section")
+            wrong_form_error(&key, "a section")
         })?;
     }
     Ok(table)
@@ -106,14 +106,14 @@ pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
 /// the next section or at the end.
 pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     let section = get(document, path).and_then(Item::as_table);
-    let place = section.and_then(Table::position);
+    let position = section.and_then(Table::position);
     let above = section.and_then(|section| section.decor().prefix()?.as_str());
     let comments = above.unwrap_or_default().trim_end().to_owned();
     remove(document, path);
-    let Some(place) = place.filter(|_| comments.contains('#')) else {
+    let Some(position) = position.filter(|_| comments.contains('#')) else {
         return;
     };
-    match following(document, place).and_then(|next| table_at(document, next)) {
+    match next_position(document, position).and_then(|next| table_at(document, next)) {
         Some(next) => {
             let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
             let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
@@ -127,23 +127,23 @@ pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     }
 }
 
-fn following(table: &Table, place: isize) -> Option<isize> {
+fn next_position(table: &Table, position: isize) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
-    let places = below.flat_map(|table| {
-        let own = table.position().filter(|own| *own > place);
-        own.into_iter().chain(following(table, place))
+    let positions = below.flat_map(|table| {
+        let own = table.position().filter(|own| *own > position);
+        own.into_iter().chain(next_position(table, position))
     });
-    places.min()
+    positions.min()
 }
 
-fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
+fn table_at(table: &mut Table, position: isize) -> Option<&mut Table> {
     let below = table.iter_mut().filter_map(|(_, item)| item.as_table_mut());
     for table in below {
-        if table.position() == Some(place) {
+        if table.position() == Some(position) {
             return Some(table);
         }
-        if following(table, place - 1) == Some(place) {
-            return table_at(table, place);
+        if next_position(table, position - 1) == Some(position) {
+            return table_at(table, position);
         }
     }
     None
@@ -152,18 +152,19 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
 /// Removes the sections on a path that are empty now and were not there before.
 pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
-        let place = path.get(..length).unwrap_or_default();
-        let empty =
-            get(document, place).and_then(Item::as_table_like).is_some_and(TableLike::is_empty);
-        let was_there = before.is_some_and(|before| get(before, place).is_some());
+        let parent_path = path.get(..length).unwrap_or_default();
+        let empty = get(document, parent_path)
+            .and_then(Item::as_table_like)
+            .is_some_and(TableLike::is_empty);
+        let was_there = before.is_some_and(|before| get(before, parent_path).is_some());
         if !empty || was_there {
             return;
         }
-        remove_section(document, place);
+        remove_section(document, parent_path);
     }
 }
 
-pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
+pub(crate) fn strings(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
 }
@@ -171,7 +172,7 @@ pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
 /// The texts of an array; none where there is no array.
 pub(crate) fn list(item: Option<&Item>) -> Option<Vec<String>> {
     item?.as_array()?;
-    Some(texts(item).map(str::to_owned).collect())
+    Some(strings(item).map(str::to_owned).collect())
 }
 
 pub(crate) fn add_text(array: &mut Array, text: &str) {
@@ -181,7 +182,10 @@ pub(crate) fn add_text(array: &mut Array, text: &str) {
 }
 
 /// Created if necessary.
-pub(crate) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
+pub(crate) fn get_or_create_array<'a>(
+    table: &'a mut Table,
+    key: &str,
+) -> anyhow::Result<&'a mut Array> {
     let item = table.entry(key).or_insert_with(|| toml_edit::value(Array::new()));
-    item.as_array_mut().ok_or_else(|| wrong_form(key, "an array"))
+    item.as_array_mut().ok_or_else(|| wrong_form_error(key, "an array"))
 }

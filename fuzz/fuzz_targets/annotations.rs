@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::request::{MAX_NAMES, Request};
-use onload_hooks::config::scan::{self, Places};
+use onload_hooks::config::scan::{self, ScanScope};
 
 fuzz_target!(|text: &str| {
     let annotations: BTreeMap<String, String> = text
@@ -20,14 +20,17 @@ fuzz_target!(|text: &str| {
     match Request::parse(&annotations) {
         Ok(None) => {}
         Ok(Some(mut request)) => {
-            assert!(scan::may_ask(&json, Places::Annotations), "what asks is seen in the bytes");
+            assert!(
+                scan::may_contain_request(&json, ScanScope::Annotations),
+                "what asks is seen in the bytes"
+            );
             let wanted = request.devices.values().flat_map(|asked| &asked.value);
             let counts = wanted.clone().map(|wanted| wanted.count.unwrap_or(1));
             assert!(counts.sum::<u32>() <= MAX_NAMES);
             for name in wanted.map(|wanted| &wanted.name) {
                 assert!(!name.is_empty() && !name.contains(['/', '\0', '\n', '=', ',']));
             }
-            if request.open_bundles(&bundles()).is_err() {
+            if request.expand_bundles(&bundles()).is_err() {
                 return;
             }
             assert!(!request.devices.contains_key(&Class::Bundle));

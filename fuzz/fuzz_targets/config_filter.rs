@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use onload_hooks::config::filter::apply;
-use onload_hooks::decide::subject::Container;
-use onload_sys::text::one_line;
+use onload_hooks::decide::subject::ContainerRef;
+use onload_sys::text::to_one_line;
 
 use fake_host::FakeHost;
 
@@ -32,7 +32,7 @@ fn bundle() -> &'static Path {
 
 fuzz_target!(|bytes: &[u8]| {
     let host = FakeHost(bundle().to_owned());
-    let container = Container { bundle: bundle(), id: None, sees_exec: true };
+    let container = ContainerRef { bundle: bundle(), id: None, sees_exec: true };
     match apply(bytes, container, &host, &host) {
         Ok(outcome) => {
             if let Some(config) = outcome.config {
@@ -41,6 +41,6 @@ fuzz_target!(|bytes: &[u8]| {
                 assert_eq!(again.config, None, "{}", String::from_utf8_lossy(&config));
             }
         }
-        Err(error) => assert!(one_line(&error.to_string()).lines().count() == 1),
+        Err(error) => assert!(to_one_line(&error.to_string()).lines().count() == 1),
     }
 });

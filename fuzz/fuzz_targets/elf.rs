@@ -6,7 +6,7 @@ use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
 use onload_sys::elf::{
-    each_symbol, in_blocks, numbers_after_name, strings_with, summarize, summarize_file,
+    block_reader, each_symbol, find_numbers_after_name, find_strings, summarize, summarize_file,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -31,9 +31,9 @@ fuzz_target!(|bytes: &[u8]| {
     let length = bytes.len() as u64;
     let (mut in_memory, mut in_file) = (0, 0);
     let whole = each_symbol(bytes, &mut |_| in_memory += 1);
-    if each_symbol(&in_blocks(&file, length), &mut |_| in_file += 1).is_ok() {
+    if each_symbol(&block_reader(&file, length), &mut |_| in_file += 1).is_ok() {
         assert_eq!((Ok(()), in_memory), (whole, in_file));
     }
-    let _ = numbers_after_name(&file, length, "mlx5");
-    let _ = strings_with(&in_blocks(&file, length), &["/lib%s-rdmav"]);
+    let _ = find_numbers_after_name(&file, length, "mlx5");
+    let _ = find_strings(&block_reader(&file, length), &["/lib%s-rdmav"]);
 });

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use onload_cdi::SpecSource;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::decide::host::{HostView, Privilege, Settings};
-use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
-use onload_hooks::decide::specs::Specs;
-use onload_hooks::decide::subject::Container;
+use onload_hooks::decide::host_view::{HookSettings, HostView, Privilege};
+use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
+use onload_hooks::decide::specs::OnloadSpecs;
+use onload_hooks::decide::subject::ContainerRef;
 use onload_hooks::decide::sysfs::Sysfs;
-use onload_sys::elf::Summary;
+use onload_sys::elf::ElfSummary;
 use onload_sys::error::Result;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::netlink::link::Link;
 
 /// The member of its pool is no device, so that nothing is ever given of it.
@@ -35,38 +35,42 @@ const NIC: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/nic","containerEdi
 #[derive(Debug)]
 pub struct FakeHost(pub PathBuf);
 
-impl NodeInfo for FakeHost {
-    fn node(&self, _: &str) -> io::Result<Node> {
-        Ok(Node { kind: NodeKind::Char, major: 243, minor: 0, mode: 0o666 })
+impl NodeLookup for FakeHost {
+    fn node(&self, _: &str) -> io::Result<HostNode> {
+        Ok(HostNode { kind: NodeKind::Char, major: 243, minor: 0, mode: 0o666 })
     }
 }
 
 impl Pools for FakeHost {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
-        Ok(Reserved { token: [7; 16].into(), devices: devices? })
+        Ok(Reservation { token: [7; 16].into(), devices: devices? })
     }
 
-    fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
-        Err(ticket::unknown(id))
+    fn ticket(&self, id: &Token, _: ContainerRef<'_>, _: Option<&Path>) -> Result<Ticket> {
+        Err(ticket::unknown_error(id))
     }
 }
 
 impl HostView for FakeHost {
-    fn settings(&self) -> Result<Settings> {
+    fn settings(&self) -> Result<HookSettings> {
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         config.environment.allow = Class::ALL.to_vec();
-        Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
+        Ok(HookSettings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
     }
 
-    fn specs(&self, _: &[Class]) -> Result<Specs> {
+    fn specs(&self, _: &[Class]) -> Result<OnloadSpecs> {
         let content = onload_cdi::from_json(NIC.as_bytes()).map_err(Into::into);
-        Ok(Specs::from_sources(vec![SpecSource { path: "/nic.json".into(), priority: 0, content }]))
+        Ok(OnloadSpecs::from_sources(vec![SpecSource {
+            path: "/nic.json".into(),
+            priority: 0,
+            content,
+        }]))
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.0.join("sys"))
+        Sysfs::at_root(self.0.join("sys"))
     }
 
     fn privilege(&self) -> Privilege {
@@ -79,25 +83,25 @@ impl HostView for FakeHost {
         }
     }
 
-    fn preload_file(&self) -> Result<()> {
+    fn check_preload_file(&self) -> Result<()> {
         Ok(())
     }
 
-    fn drain(&self) -> Result<Drain> {
-        Ok(Drain::default())
+    fn drain(&self) -> Result<DrainList> {
+        Ok(DrainList::default())
     }
 
-    fn files(&self) -> &Trusted {
-        static FILES: OnceLock<Trusted> = OnceLock::new();
-        FILES.get_or_init(|| Trusted::host(Owners::root()).unwrap())
+    fn files(&self) -> &TrustedTree {
+        static FILES: OnceLock<TrustedTree> = OnceLock::new();
+        FILES.get_or_init(|| TrustedTree::for_host(TrustedOwners::root()).unwrap())
     }
 
     fn interfaces(&self) -> Result<Vec<Link>> {
         Ok(Vec::new())
     }
 
-    fn library(&self, _: &str) -> Option<Summary> {
-        Some(Summary::default())
+    fn library_summary(&self, _: &str) -> Option<ElfSummary> {
+        Some(ElfSummary::default())
     }
 
     fn user_map(&self, _: u32) -> Option<String> {

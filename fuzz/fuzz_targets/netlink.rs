@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::hook_arguments::{Given, MovedInterface, MovedRdma};
+use onload_core::hook_arguments::{InterfaceValue, NetdevArgument, RdmaArgument};
 use onload_core::netdev::address::{InterfaceAddress, Network};
-use onload_core::netdev::settings::Route;
-use onload_core::netdev::usage::{Beside, Namespace};
-use onload_core::vf::GivenVf;
+use onload_core::netdev::settings::InterfaceRoute;
+use onload_core::netdev::usage::{ExtraUses, NetworkState};
+use onload_core::vf_config::VfArgument;
 
 fuzz_target!(|bytes: &[u8]| {
     onload_sys::netlink::fuzz(bytes);
@@ -16,13 +16,13 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    if let Ok(namespace) = Namespace::parse(text) {
-        let again = Namespace::parse(&namespace.to_text());
+    if let Ok(namespace) = NetworkState::parse(text) {
+        let again = NetworkState::parse(&namespace.to_text());
         assert_eq!(again.as_ref(), Ok(&namespace));
-        let masked = namespace.masked();
+        let masked = namespace.mask_addresses();
         for (link, same) in namespace.links.iter().zip(&masked.links) {
-            let uses = namespace.uses(link, Beside::default()).len();
-            assert_eq!(uses, masked.uses(same, Beside::default()).len());
+            let uses = namespace.describe_uses(link, ExtraUses::default()).len();
+            assert_eq!(uses, masked.describe_uses(same, ExtraUses::default()).len());
         }
     }
     if let Ok(address) = text.parse::<InterfaceAddress>() {
@@ -32,19 +32,19 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(network) = text.parse::<Network>() {
         assert_eq!(network.to_string().parse(), Ok(network));
     }
-    if let Ok(moved) = text.parse::<MovedInterface>() {
+    if let Ok(moved) = text.parse::<NetdevArgument>() {
         assert_eq!(moved.to_string().parse(), Ok(moved));
     }
-    if let Ok(moved) = text.parse::<MovedRdma>() {
+    if let Ok(moved) = text.parse::<RdmaArgument>() {
         assert_eq!(moved.to_string().parse(), Ok(moved));
     }
-    if let Ok(given) = text.parse::<Given<InterfaceAddress>>() {
+    if let Ok(given) = text.parse::<InterfaceValue<InterfaceAddress>>() {
         assert_eq!(given.to_string().parse(), Ok(given));
     }
-    if let Ok(given) = text.parse::<Given<Route>>() {
+    if let Ok(given) = text.parse::<InterfaceValue<InterfaceRoute>>() {
         assert_eq!(given.to_string().parse(), Ok(given));
     }
-    if let Ok(given) = text.parse::<GivenVf>() {
+    if let Ok(given) = text.parse::<VfArgument>() {
         assert_eq!(given.to_string().parse(), Ok(given));
     }
 });

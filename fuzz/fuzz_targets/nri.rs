@@ -9,8 +9,8 @@ use std::io::{self, Cursor, Read, Write};
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use onload_nri::create::{create, line};
-use onload_nri::runtime::Runtime;
+use onload_nri::create::{create, format_error_line};
+use onload_nri::runtime::NriRuntime;
 use onload_nri::wire::messages::{ConfigureRequest, CreateContainerResponse};
 use onload_nri::wire::mux::Mux;
 use prost::Message;
@@ -42,7 +42,7 @@ fuzz_target!(|bytes: &[u8]| {
     let host = FakeHost(PathBuf::from("/nonexistent"));
     for (name, version) in [("containerd", "2.1.9"), ("containerd", "1.7.6"), ("docker", "29.0.0")]
     {
-        let runtime = Runtime::new(&ConfigureRequest {
+        let runtime = NriRuntime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             runtime_version: version.to_owned(),
             ..ConfigureRequest::default()
@@ -52,7 +52,7 @@ fuzz_target!(|bytes: &[u8]| {
                 CreateContainerResponse::decode(&*created.payload).expect("what we wrote is read");
             }
             Err(failure) => {
-                let line = line(&failure.error);
+                let line = format_error_line(&failure.error);
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
         }

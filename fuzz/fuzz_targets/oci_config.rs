@@ -8,13 +8,13 @@ use std::io;
 use libfuzzer_sys::fuzz_target;
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawObject;
-use onload_cdi::oci::{CapabilitySet, Node, NodeInfo, NodeKind, OciConfig, Rlimit, apply};
+use onload_cdi::oci::{CapabilitySet, HostNode, NodeKind, NodeLookup, OciConfig, Rlimit, apply};
 
 struct OneNode;
 
-impl NodeInfo for OneNode {
-    fn node(&self, _: &str) -> io::Result<Node> {
-        Ok(Node { kind: NodeKind::Char, major: 1, minor: 3, mode: 0o666 })
+impl NodeLookup for OneNode {
+    fn node(&self, _: &str) -> io::Result<HostNode> {
+        Ok(HostNode { kind: NodeKind::Char, major: 1, minor: 3, mode: 0o666 })
     }
 }
 
@@ -36,12 +36,12 @@ fuzz_target!(|bytes: &[u8]| {
         let again = OciConfig::parse(&written).expect("what we wrote is read");
         assert_eq!(again.to_bytes(), written);
         untouched(bytes, &written);
-        let value = again.env_get("LD_PRELOAD").expect("an environment");
+        let value = again.env_value("LD_PRELOAD").expect("an environment");
         assert_eq!(value.as_deref(), Some("libonload.so"));
     }
     let limit = Rlimit { type_: "RLIMIT_MEMLOCK".to_owned(), hard: u64::MAX, soft: u64::MAX };
-    if config.rlimit_set(&limit).is_ok()
-        && config.capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK").is_ok()
+    if config.set_rlimit(&limit).is_ok()
+        && config.add_capability(&CapabilitySet::ALL, "CAP_IPC_LOCK").is_ok()
     {
         let again = OciConfig::parse(&config.to_bytes()).expect("what we wrote is read");
         assert!(again.capabilities(CapabilitySet::Bounding).is_ok());
@@ -52,8 +52,8 @@ fuzz_target!(|bytes: &[u8]| {
 fn untouched(before: &[u8], after: &[u8]) {
     let [before, after] = [before, after].map(|text| RawObject::parse(text).expect("an object"));
     let is_other = |key: &str| !["process", "mounts", "linux", "hooks"].contains(&key);
-    for (key, value) in before.texts(is_other) {
-        let held = after.texts(|other| other == key).next();
+    for (key, value) in before.matching_members(is_other) {
+        let held = after.matching_members(|other| other == key).next();
         assert_eq!(held.map(|(_, held)| held), Some(value));
     }
 }
@@ -68,7 +68,7 @@ fn look(config: &OciConfig) {
     );
     let _ = (config.each_device(drop), config.device_rules(), config.hugepage_limits());
     let _ = config.has_namespace("user");
-    for (key, _) in config.annotations_of("") {
+    for (key, _) in config.annotations_with_prefix("") {
         let _ = config.annotation(&key);
     }
     for mount in config.mounts() {

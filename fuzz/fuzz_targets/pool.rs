@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::hook_arguments::Take;
-use onload_core::near::{NEAR, NICS, Nearness};
+use onload_core::hook_arguments::TakeArgument;
+use onload_core::nearness::{NEAR, NICS, Nearness};
 use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
 use onload_core::request::MAX_NAMES;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 fuzz_target!(|text: &str| {
     let (first, members) = text.split_once('\n').unwrap_or((text, text));
     let entries = [(SHARE, first), (MEMBERS, members)];
     let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let annotations = BTreeMap::from(entries);
-    match Pool::of_annotations(&annotations) {
+    match Pool::from_annotations(&annotations) {
         Ok(pool) => {
             let pool = pool.expect("both annotations are there");
             let names: BTreeSet<&str> = pool.members.iter().map(|m| m.name.as_str()).collect();
@@ -31,10 +31,10 @@ fuzz_target!(|text: &str| {
         Err(error) => one_line(&error),
     }
     near(first, members);
-    match first.parse::<Take>() {
+    match first.parse::<TakeArgument>() {
         Ok(take) => {
             assert!((1..=MAX_NAMES).contains(&take.count));
-            assert_eq!(take.to_string().parse::<Take>(), Ok(take));
+            assert_eq!(take.to_string().parse::<TakeArgument>(), Ok(take));
         }
         Err(error) => one_line(&error),
     }
@@ -43,21 +43,21 @@ fuzz_target!(|text: &str| {
 fn near(nics: &str, near: &str) {
     let entries = [(NICS, nics), (NEAR, near)];
     let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let nearness = match Nearness::of_annotations(&BTreeMap::from(entries), 100) {
+    let nearness = match Nearness::from_annotations(&BTreeMap::from(entries), 100) {
         Ok(nearness) => nearness,
         Err(error) => return one_line(&error),
     };
     let gpus: Vec<_> = nearness.gpus.keys().copied().collect();
     for count in [1, 2] {
-        let order = nearness.order(&gpus, count);
+        let order = nearness.rank_members(&gpus, count);
         let members: BTreeSet<&usize> = order.iter().collect();
         assert!(members.len() == order.len() && order.iter().all(|member| *member < 100));
     }
     if !gpus.is_empty() {
-        assert_eq!(Nearness::of_annotations(&nearness.to_annotations(), 100), Ok(nearness));
+        assert_eq!(Nearness::from_annotations(&nearness.to_annotations(), 100), Ok(nearness));
     }
 }
 
 fn one_line(error: &dyn Error) {
-    assert!(!Chain(error).to_string().contains('\n'), "{error}");
+    assert!(!ErrorChain(error).to_string().contains('\n'), "{error}");
 }

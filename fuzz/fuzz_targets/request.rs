@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_core::lease::Token;
 use onload_core::request::{MAX_NAMES, Origin, Request, VARIABLE};
 use onload_core::ticket::WORD;
-use onload_hooks::config::scan::{self, Places};
+use onload_hooks::config::scan::{self, ScanScope};
 
 fuzz_target!(|bytes: &[u8]| {
     onload_core::ticket::fuzz(bytes);
@@ -16,14 +16,17 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let env = vec![format!("{VARIABLE}={text}")];
     let json = serde_json::to_vec(&env).expect("a list of strings");
-    assert!(scan::may_ask(&json, Places::VariableToo), "what asks is seen in the bytes");
+    assert!(
+        scan::may_contain_request(&json, ScanScope::VariableToo),
+        "what asks is seen in the bytes"
+    );
     if let Some(hex) = text.strip_prefix(WORD)
         && let Ok(token) = hex.parse::<Token>()
     {
         assert_eq!(token.as_str(), hex);
         assert!(hex.len() == 32 && !hex.contains(['/', '.']));
     }
-    match Request::of_text(text, Origin::Variable) {
+    match Request::parse_text(text, Origin::Variable) {
         Ok(request) => {
             assert!(request.ipc_lock.is_none() && request.hugepages_limit.is_none());
             let wanted = request.devices.values().flat_map(|asked| &asked.value);

@@ -10,5 +10,5 @@ fuzz_target!(|text: &str| {
     onload_host::watch::fuzz(text.as_bytes());
     // Vital product data is no text.
     let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
-    let _ = onload_host::discover::data_direct::uuid(&bytes);
+    let _ = onload_host::discover::data_direct::find_uuid(&bytes);
 });

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::lease::{
-    Device, Holder, LeaseError, LeaseRequest, Leases, MemberRequest, Numa, Token,
+    DeviceId, Holder, LeaseError, LeaseRequest, Leases, MemberRequest, Numa, Token,
 };
-use onload_core::pool::{Member, Pool};
+use onload_core::pool::{Pool, PoolMember};
 use onload_core::run_dir::{LEASES, RunDir};
 use onload_sys::processes::Processes;
 
@@ -58,7 +58,7 @@ impl Bench {
         &self,
         holder: Holder,
         device_request: &MemberRequest,
-    ) -> Result<Vec<Device>, LeaseError> {
+    ) -> Result<Vec<DeviceId>, LeaseError> {
         let request = LeaseRequest {
             devices: std::slice::from_ref(device_request),
             numa: Numa::Any,
@@ -95,11 +95,11 @@ fn device_request(count: u32, members: u32) -> MemberRequest {
         let name = format!("0000:{bus:02x}:{device:02x}.{function}");
         let name = name.as_str().try_into().unwrap();
         let numa_node = Some(number % 2);
-        Member { name, numa_node }
+        PoolMember { name, numa_node }
     };
     let members = (0..members).map(member).collect();
     let name = "any".try_into().unwrap();
-    MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share: 1 })
+    MemberRequest::for_pool(Class::Vfio, name, count, Pool { members, share: 1 })
 }
 
 /// Choosing and claiming one, and the listing.
@@ -109,10 +109,10 @@ fn one_is_free(leases: u32) -> (Duration, Duration) {
     let one = device_request(1, MEMBERS);
     rounds(&bench, || {
         let token = Token::new().unwrap();
-        let holder = Holder::reserved_by(token.clone(), None);
+        let holder = Holder::new_reservation(token.clone(), None);
         let (took, taken) = time(|| bench.take(holder, &one));
         let taken = taken.unwrap();
-        bench.leases.give_back(&taken, &token).unwrap();
+        bench.leases.cancel_reservation(&taken, &token).unwrap();
         took
     })
 }
@@ -123,7 +123,7 @@ fn none_is_free(members: u32) -> (Duration, Duration) {
     bench.hold(members, members);
     let one = device_request(1, members);
     rounds(&bench, || {
-        let holder = Holder::reserved_by(Token::new().unwrap(), None);
+        let holder = Holder::new_reservation(Token::new().unwrap(), None);
         let (took, taken) = time(|| bench.take(holder, &one));
         assert!(matches!(taken, Err(LeaseError::NoneFree(_))));
         took

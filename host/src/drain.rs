@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::drain::{DRAIN_PATH, Drain, MAX_BYTES};
+use onload_core::drain::{DRAIN_PATH, DrainList, MAX_BYTES};
 use onload_sys::error::Context;
 use onload_sys::fs::atomic;
 use onload_sys::processes::Processes;
@@ -13,35 +13,35 @@ use crate::host::Host;
 const MODE: u32 = 0o644;
 
 /// What is drained now.
-pub fn read(host: &Host) -> anyhow::Result<Drain> {
+pub fn read(host: &Host) -> anyhow::Result<DrainList> {
     let path = Path::new(DRAIN_PATH);
     let Some(bytes) = host.bytes(path, MAX_BYTES)? else {
-        return Ok(Drain::default());
+        return Ok(DrainList::default());
     };
-    let reading = || format!("reading {}", host.outside_path(path).display());
-    let drain = Drain::parse(&bytes).with_context(reading)?;
-    Ok(drain.now(|| boot(host).ok()))
+    let read_context = || format!("reading {}", host.outside_path(path).display());
+    let drain = DrainList::parse(&bytes).with_context(read_context)?;
+    Ok(drain.without_expired(|| boot_id(host).ok()))
 }
 
-pub fn boot(host: &Host) -> onload_sys::error::Result<String> {
+pub fn boot_id(host: &Host) -> onload_sys::error::Result<String> {
     let root = host.outside_path(Path::new("/"));
-    let boot = Processes::at(&root).boot_id();
+    let boot = Processes::at_root(&root).boot_id();
     boot.context("telling this boot from the next")
 }
 
 /// Replaces the file, or removes it where nothing is drained.
-pub fn write(host: &Host, drain: &Drain) -> anyhow::Result<()> {
+pub fn write(host: &Host, drain: &DrainList) -> anyhow::Result<()> {
     let path = Path::new(DRAIN_PATH);
-    let failed = || format!("writing {}", host.outside_path(path).display());
+    let write_context = || format!("writing {}", host.outside_path(path).display());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
     let directory = host.create_directory(parent)?;
-    let done = if drain.is_empty() {
+    let result = if drain.is_empty() {
         atomic::remove(&directory, name).map(drop)
     } else {
-        let bytes = drain.to_bytes().with_context(failed)?;
+        let bytes = drain.to_bytes().with_context(write_context)?;
         atomic::write_atomic(&directory, name, &bytes, MODE)
     };
-    Ok(done.map_err(|error| error.source).with_context(failed)?)
+    Ok(result.map_err(|error| error.source).with_context(write_context)?)
 }

@@ -7,64 +7,66 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 
 use crate::devices::inventory::Inventory;
-use crate::generate::{Surroundings, generate};
-use crate::pools::Pools;
-use crate::specdir::{Format, Manifest, Plan, Wanted, plan};
+use crate::generate::{InstalledFiles, generate};
+use crate::pools::PoolSet;
+use crate::specdir::{DesiredSpecs, Manifest, SpecFormat, SpecPlan, plan};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Compared<'c> {
+pub struct DriftInput<'c> {
     /// The files of our names, by name; none for one that is no regular file.
     pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
     /// What was asked for when they were written; none where nothing was.
     pub manifest: Option<&'c Manifest>,
     pub inventory: &'c Inventory,
-    pub pools: &'c Pools,
+    pub pools: &'c PoolSet,
     pub config: &'c Config,
-    pub surroundings: Surroundings,
+    pub installed: InstalledFiles,
 }
 
 #[derive(Debug)]
 pub struct Drift {
-    pub plan: Plan,
+    pub plan: SpecPlan,
     /// The configuration's, where there is no manifest.
-    pub asked: Manifest,
+    pub manifest: Manifest,
     pub warnings: Vec<String>,
 }
 
-pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
-    let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
-        kinds: compared.config.cdi.kinds.clone(),
+pub fn find_drift(input: DriftInput<'_>) -> anyhow::Result<Drift> {
+    let manifest = input.manifest.cloned().unwrap_or_else(|| Manifest {
+        kinds: input.config.cdi.kinds.clone(),
         ..Manifest::default()
     });
-    let newest = asked.max_cdi_version.as_deref();
-    let mut pools = compared.pools.clone();
-    pools
-        .offered
-        .retain(|pool| asked.kinds.contains(&pool.class) || asked.kinds.contains(&Class::Bundle));
+    let newest = manifest.max_cdi_version.as_deref();
+    let mut pools = input.pools.clone();
+    pools.offered.retain(|pool| {
+        manifest.kinds.contains(&pool.class) || manifest.kinds.contains(&Class::Bundle)
+    });
     if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
-        pools.keep_to(newest);
+        pools.drop_unsupported(newest);
     }
-    let (inventory, config) = (compared.inventory, compared.config);
-    let specs = generate(inventory, &pools.offered, config, compared.surroundings)?;
-    let specs = specs.iter().filter(|(name, _)| asked.kinds.contains(&name.class));
-    let wanted = Wanted {
+    let (inventory, config) = (input.inventory, input.config);
+    let specs = generate(inventory, &pools.offered, config, input.installed)?;
+    let specs = specs.iter().filter(|(name, _)| manifest.kinds.contains(&name.class));
+    let desired = DesiredSpecs {
         scope: Class::ALL.to_vec(),
-        files: specs.map(|(name, spec)| (*name, render(spec, asked.format).into_bytes())).collect(),
-        format: asked.format,
-        undecided: inventory.undecided(),
-        asked: asked.clone(),
+        files: specs
+            .map(|(name, spec)| (*name, render(spec, manifest.format).into_bytes()))
+            .collect(),
+        format: manifest.format,
+        undecided: inventory.undecided_classes(),
+        manifest: manifest.clone(),
         force: false,
     };
     Ok(Drift {
-        plan: plan(&wanted, compared.existing, compared.manifest),
-        asked,
+        plan: plan(&desired, input.existing, input.manifest),
+        manifest,
         warnings: pools.warnings,
     })
 }
 
-pub fn render(spec: &Spec, format: Format) -> String {
+pub fn render(spec: &Spec, format: SpecFormat) -> String {
     match format {
-        Format::Json => to_json(spec),
-        Format::Yaml => to_yaml(spec),
+        SpecFormat::Json => to_json(spec),
+        SpecFormat::Yaml => to_yaml(spec),
     }
 }

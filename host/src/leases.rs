@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use onload_core::lease::{Device, LeaseError, Leases, Listed};
+use onload_core::lease::{DeviceId, LeaseEntry, LeaseError, Leases};
 use onload_core::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_sys::processes::Processes;
 
@@ -11,33 +11,33 @@ use crate::host::Host;
 /// Opens the leases of a host, as only root may; none where it has had no container of ours since its boot.
 pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let processes = Processes::at(&host.outside_path(Path::new("/")));
+    let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     let run = RunDir::find(&path).with_context(|| format!("reading leases in {path:?}"))?;
     match run {
         Some(run) => match Leases::find(&run, processes) {
-            Err(LeaseError::Denied(_)) => Err(for_root(&path.join(LEASES))),
-            found => found.context("reading leases"),
+            Err(LeaseError::Denied(_)) => Err(not_permitted_error(&path.join(LEASES))),
+            result => result.context("reading leases"),
         },
-        None if path.exists() => Err(for_root(&path)),
+        None if path.exists() => Err(not_permitted_error(&path)),
         None => Ok(None),
     }
 }
 
 /// As [`open`], where there have been none too.
-pub fn make(host: &Host) -> anyhow::Result<Leases> {
+pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let opening = || format!("opening {}", path.display());
+    let open_context = || format!("opening {}", path.display());
     let directory = host.create_directory(Path::new(RUN_DIR))?;
-    set_mode(&directory, RUN_DIR_MODE).with_context(opening)?;
-    let processes = Processes::at(&host.outside_path(Path::new("/")));
+    set_mode(&directory, RUN_DIR_MODE).with_context(open_context)?;
+    let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }
 
-fn for_root(path: &Path) -> anyhow::Error {
+fn not_permitted_error(path: &Path) -> anyhow::Error {
     anyhow!("reading leases: {path:?} is for root alone{}", as_root())
 }
 
-pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
+pub fn list(host: &Host) -> anyhow::Result<Vec<LeaseEntry>> {
     match open(host)? {
         Some(leases) => leases.list().context("reading leases"),
         None => Ok(Vec::new()),
@@ -47,23 +47,23 @@ pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
 /// Leases from before and after a look at the host. What came back meanwhile is in the first list alone, and what went
 /// meanwhile in the second.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Around {
-    pub(crate) now: Vec<Listed>,
-    pub(crate) ended: Vec<Listed>,
+pub(crate) struct LeaseComparison {
+    pub(crate) now: Vec<LeaseEntry>,
+    pub(crate) ended: Vec<LeaseEntry>,
 }
 
-impl Around {
-    pub(crate) fn of(before: Vec<Listed>, now: Vec<Listed>) -> Self {
-        let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
+impl LeaseComparison {
+    pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
+        let is_current = |device: &DeviceId| now.iter().any(|entry| entry.device == *device);
         let ended = before.into_iter();
-        let ended = ended.filter(|listed| !stands(&listed.device));
-        Around { ended: ended.collect(), now }
+        let ended = ended.filter(|entry| !is_current(&entry.device));
+        LeaseComparison { ended: ended.collect(), now }
     }
 
     /// Each lease that is not over, with whether it stands.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&Listed, bool)> {
-        let now = self.now.iter().map(|listed| (listed, true));
-        let ended = self.ended.iter().map(|listed| (listed, false));
-        now.chain(ended).filter(|(listed, _)| !listed.is_over)
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
+        let now = self.now.iter().map(|entry| (entry, true));
+        let ended = self.ended.iter().map(|entry| (entry, false));
+        now.chain(ended).filter(|(entry, _)| !entry.has_ended)
     }
 }

@@ -5,7 +5,6 @@
 //! and [`watch`] when it may have changed.
 
 pub mod boot;
-pub mod bundles;
 pub mod devices;
 pub mod discover;
 pub mod drain;
@@ -14,6 +13,7 @@ pub mod generate;
 pub mod host;
 pub mod leases;
 pub mod netlink;
+pub mod oci_bundles;
 pub mod offers;
 pub mod pools;
 pub mod settings;

@@ -6,45 +6,45 @@ use anyhow::Context;
 use onload_core::config::{CONFIG_PATH, Config};
 use onload_sys::fs::regular;
 
-use crate::host::{Host, TEXT_LIMIT, not_text};
+use crate::host::{Host, TEXT_LIMIT, not_text_error};
 
 /// Reads the named file, which must exist, or else the host's own, which need not.
-pub fn load(host: &Host, named: Option<&Path>) -> anyhow::Result<Config> {
-    let text = read(host, named)?.unwrap_or_default();
-    Config::parse(&text).with_context(|| reading(&path(host, named)))
+pub fn load(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Config> {
+    let text = read(host, config_file)?.unwrap_or_default();
+    Config::parse(&text).with_context(|| read_context(&config_path(host, config_file)))
 }
 
 /// As [`load`], for tools that only show something: what is wrong with the host's own file is left out, and said.
 pub fn load_leniently(
     host: &Host,
-    named: Option<&Path>,
+    config_file: Option<&Path>,
 ) -> anyhow::Result<(Config, Vec<anyhow::Error>)> {
-    let text = match read(host, named) {
+    let text = match read(host, config_file) {
         Ok(text) => text.unwrap_or_default(),
-        Err(error) if named.is_none() => return Ok((Config::default(), vec![error])),
+        Err(error) if config_file.is_none() => return Ok((Config::default(), vec![error])),
         Err(error) => return Err(error),
     };
     let (config, problems) = Config::parse_leniently(&text);
-    let reading = reading(&path(host, named));
+    let context = read_context(&config_path(host, config_file));
     let problems = problems.into_iter();
-    let problems = problems.map(|problem| anyhow::Error::new(problem).context(reading.clone()));
+    let problems = problems.map(|problem| anyhow::Error::new(problem).context(context.clone()));
     Ok((config, problems.collect()))
 }
 
-fn path(host: &Host, named: Option<&Path>) -> PathBuf {
-    named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
+fn config_path(host: &Host, config_file: Option<&Path>) -> PathBuf {
+    config_file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
 }
 
 /// The text of the named file, which must exist, or else of the host's own; `None` if the host has none.
-pub fn read(host: &Host, named: Option<&Path>) -> anyhow::Result<Option<String>> {
-    let Some(path) = named else {
+pub fn read(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = config_file else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);
     };
-    let bytes = regular::read(path, TEXT_LIMIT).with_context(|| reading(path))?;
-    let text = String::from_utf8(bytes).map_err(|_| not_text(path))?;
+    let bytes = regular::read(path, TEXT_LIMIT).with_context(|| read_context(path))?;
+    let text = String::from_utf8(bytes).map_err(|_| not_text_error(path))?;
     Ok(Some(text))
 }
 
-fn reading(path: &Path) -> String {
+fn read_context(path: &Path) -> String {
     format!("reading configuration {}", path.display())
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use onload_core::class::Class;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum SpecPart {
     Devices,
     Pools,
 }
@@ -14,21 +14,21 @@ pub enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpecName {
     pub class: Class,
-    pub part: Part,
+    pub part: SpecPart,
 }
 
 impl SpecName {
     pub const fn devices(class: Class) -> SpecName {
-        let part = Part::Devices;
+        let part = SpecPart::Devices;
         SpecName { class, part }
     }
 
     pub const fn pools(class: Class) -> SpecName {
-        let part = Part::Pools;
+        let part = SpecPart::Pools;
         SpecName { class, part }
     }
 
-    pub const fn of_class(class: Class) -> [SpecName; 2] {
+    pub const fn for_class(class: Class) -> [SpecName; 2] {
         [SpecName::devices(class), SpecName::pools(class)]
     }
 }
@@ -36,8 +36,8 @@ impl SpecName {
 impl fmt::Display for SpecName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.part {
-            Part::Devices => write!(f, "{}", self.class),
-            Part::Pools => write!(f, "{}-pools", self.class),
+            SpecPart::Devices => write!(f, "{}", self.class),
+            SpecPart::Pools => write!(f, "{}-pools", self.class),
         }
     }
 }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn no_two_specifications_have_one_name() {
-        let names = Class::ALL.into_iter().flat_map(SpecName::of_class);
+        let names = Class::ALL.into_iter().flat_map(SpecName::for_class);
         let names: BTreeSet<String> = names.map(|name| name.to_string()).collect();
         assert_eq!(names.len(), 2 * Class::ALL.len());
         assert!(names.contains("vfio") && names.contains("vfio-pools"));

@@ -6,7 +6,7 @@ use onload_host::host::{DEVICE_TABLE, DeviceKind};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tar::{Builder, EntryType, Header};
 
-use super::tree::{CapturedTree, Entry};
+use super::tree::{CapturedEntry, CapturedTree};
 
 /// The same bytes for the same tree. It can be unpacked without privileges: device nodes are lines of `dev.table`,
 /// owners and times are 0.
@@ -17,15 +17,15 @@ pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     for (path, entry) in &tree.entries {
         let name = path.strip_prefix("/").unwrap_or(path);
         match entry {
-            Entry::Directory => {
+            CapturedEntry::Directory => {
                 let mut header = header(EntryType::Directory, 0o755, 0);
                 builder.append_data(&mut header, name, io::empty())?;
             }
-            Entry::Link(target) => {
+            CapturedEntry::Link(target) => {
                 let mut header = header(EntryType::Symlink, 0o777, 0);
                 builder.append_link(&mut header, name, target)?;
             }
-            Entry::File { content, executable } => {
+            CapturedEntry::File { content, executable } => {
                 let mode = if *executable { 0o755 } else { 0o644 };
                 append_file(&mut builder, name, content, mode)?;
             }

@@ -4,39 +4,39 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_core::netdev::usage::Namespace;
+use onload_core::netdev::usage::NetworkState;
 use onload_host::host::NETWORK_TABLE;
 use onload_sys::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
 use super::vpd;
 
-pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
+pub(crate) fn filter_content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
         return hugetlbfs_mounts(content);
     }
     if vpd::is_vpd(path) {
-        return vpd::kept(content);
+        return vpd::strip_vpd(content);
     }
     let Ok(text) = std::str::from_utf8(content) else {
         // All that discovery can say about it is that it is not text.
         return vec![0xff];
     };
     if path == Path::new("/").join(NETWORK_TABLE) {
-        return network(text, masked).into_bytes();
+        return filter_network(text, masked).into_bytes();
     }
     let extension = path.extension().and_then(|extension| extension.to_str());
     let text = match (path.to_str(), extension) {
         (Some("/proc/meminfo"), _) => lines_with(text, "Hugepagesize:"),
-        (_, Some("opf" | "opf-fragment")) => profile(text, masked),
+        (_, Some("opf" | "opf-fragment")) => filter_profile(text, masked),
         _ => text.to_owned(),
     };
     text.into_bytes()
 }
 
-fn network(text: &str, masked: bool) -> String {
-    match Namespace::parse(text) {
-        Ok(namespace) if masked => namespace.masked().to_text(),
+fn filter_network(text: &str, masked: bool) -> String {
+    match NetworkState::parse(text) {
+        Ok(namespace) if masked => namespace.mask_addresses().to_text(),
         // A captured host's own table may be one that nobody understands.
         _ => text.to_owned(),
     }
@@ -60,17 +60,17 @@ fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
 }
 
 /// A profile with its line numbers preserved, since refusals mention them.
-fn profile(text: &str, masked: bool) -> String {
+fn filter_profile(text: &str, masked: bool) -> String {
     let lines = text.lines().map(|line| match line.trim_start() {
         remark if remark.starts_with('#') => "#\n".to_owned(),
-        _ if masked => format!("{}\n", without_addresses(line)),
+        _ if masked => format!("{}\n", mask_addresses(line)),
         _ => format!("{line}\n"),
     });
     lines.collect()
 }
 
 /// The line with its addresses replaced by those reserved for documentation (RFC 5737, RFC 3849).
-fn without_addresses(line: &str) -> String {
+fn mask_addresses(line: &str) -> String {
     let in_address = |c: char| c.is_ascii_hexdigit() || c == '.' || c == ':';
     let mut result = String::new();
     let mut rest = line;
@@ -79,13 +79,13 @@ fn without_addresses(line: &str) -> String {
         let end = after.find(|c| !in_address(c)).unwrap_or(after.len());
         let (word, tail) = after.split_at(end);
         result.push_str(before);
-        result.push_str(documented(word));
+        result.push_str(documentation_address(word));
         rest = tail;
     }
     result + rest
 }
 
-fn documented(word: &str) -> &str {
+fn documentation_address(word: &str) -> &str {
     // A port may follow.
     let (host, port) = match word.rsplit_once(':') {
         Some((host, port)) if host.parse::<Ipv4Addr>().is_ok() => (host, port),
@@ -101,18 +101,18 @@ fn documented(word: &str) -> &str {
     }
 }
 
-pub(crate) fn config(text: &str) -> Option<String> {
+pub(crate) fn filter_config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;
     let mut result = String::new();
     for name in ["discover", "cdi", "leases", "pools"] {
         if let Some(table) = document.get(name).and_then(Item::as_table_like) {
-            section(name, table, &mut result);
+            write_section(name, table, &mut result);
         }
     }
     (!result.is_empty()).then_some(result)
 }
 
-fn section(name: &str, table: &dyn TableLike, result: &mut String) {
+fn write_section(name: &str, table: &dyn TableLike, result: &mut String) {
     let mut values = String::new();
     for (key, item) in table.iter() {
         if let Some(value) = item.as_value() {
@@ -122,13 +122,13 @@ fn section(name: &str, table: &dyn TableLike, result: &mut String) {
             values.push_str(&format!("{} = {value}\n", Key::new(key)));
         }
     }
-    let below = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
-    let below: Vec<(&str, &Table)> = below.collect();
-    if below.is_empty() || !values.is_empty() {
+    let subtables = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
+    let subtables: Vec<(&str, &Table)> = subtables.collect();
+    if subtables.is_empty() || !values.is_empty() {
         result.push_str(&format!("[{name}]\n{values}"));
     }
-    for (key, table) in below {
-        section(&format!("{name}.{}", Key::new(key)), table, result);
+    for (key, table) in subtables {
+        write_section(&format!("{name}.{}", Key::new(key)), table, result);
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     fn filtered(path: &str, text: &str) -> String {
-        String::from_utf8(content(Path::new(path), text.as_bytes(), true)).unwrap()
+        String::from_utf8(filter_content(Path::new(path), text.as_bytes(), true)).unwrap()
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let kept = "link 2 ens1 - - - -\naddress 2 192.0.2.1/24\naddress 2 fe80::1/64\n\
                     route 2 0.0.0.0/0 4\nroute 2 192.0.2.1/16 3\n";
         assert_eq!(filtered("/network.table", table), kept);
-        let open = content(Path::new("/network.table"), table.as_bytes(), false);
+        let open = filter_content(Path::new("/network.table"), table.as_bytes(), false);
         assert_eq!(open, table.as_bytes());
     }
 
@@ -190,13 +190,13 @@ mod tests {
                     onload_set EF_C 2001:db8::1\nonload_set EF_D 192.0.2.1:0\n\
                     onload_set EF_E 0.0.0.0\n";
         assert_eq!(filtered("/p/a.opf", profile), kept);
-        let open = content(Path::new("/p/a.opf"), b"# x\nonload_set EF_A 10.1.2.3\n", false);
+        let open = filter_content(Path::new("/p/a.opf"), b"# x\nonload_set EF_A 10.1.2.3\n", false);
         assert_eq!(open, b"#\nonload_set EF_A 10.1.2.3\n");
     }
 
     #[test]
     fn what_is_not_text_is_kept_as_something_else_that_is_not() {
-        assert_eq!(content(Path::new("/sys/x"), b"secret\xff", true), [0xff]);
+        assert_eq!(filter_content(Path::new("/sys/x"), b"secret\xff", true), [0xff]);
     }
 
     #[test]
@@ -205,14 +205,14 @@ mod tests {
                     offer-umad = true # y\n[annotations]\nallow = [\"nic\"]\n[cdi]\nmemlock = 4096\n";
         let kept = "[discover]\nignored-interfaces = [\"eth0\"]\noffer-umad = true\n[cdi]\n\
                     memlock = 4096\n";
-        assert_eq!(config(text).as_deref(), Some(kept));
-        assert_eq!(config("[annotations]\nallow = []\n"), None);
+        assert_eq!(filter_config(text).as_deref(), Some(kept));
+        assert_eq!(filter_config("[annotations]\nallow = []\n"), None);
         let text = "# ours\n[leases]\nshare = { rdma = 500, vfio = 2 } # why\n[pools.a]\nclass = \"vfio\" # x\n\
                     [pools.a.select]\npf = [ # Ann's\n \"ens1\" ]\n# ours\n[pools.\"b c\"]\nclass = \"rdma\"\n\
                     select = { interfaces = [ # Ann's\n\"ib*\" ], numa = 0 }\n";
         let kept = "[leases]\nshare = { rdma = 500, vfio = 2 }\n[pools.a]\nclass = \"vfio\"\n[pools.a.select]\n\
                     pf = [\"ens1\"]\n[pools.\"b c\"]\nclass = \"rdma\"\nselect = { interfaces = [\"ib*\"], numa = 0 }\n";
-        assert_eq!(config(text).as_deref(), Some(kept));
-        assert_eq!(config(""), None);
+        assert_eq!(filter_config(text).as_deref(), Some(kept));
+        assert_eq!(filter_config(""), None);
     }
 }

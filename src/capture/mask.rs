@@ -25,7 +25,7 @@ const MIDDLES: [[u8; 2]; 3] = [[0xff, 0xfe], [0x03, 0x00], [0x00, 0x00]];
 const NAMED: [&str; 9] = ["en", "wl", "ww", "sl", "ib", "roce", "iw", "opa", "usnic"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Identity {
+enum AddressIdentity {
     /// The vendor without the local bit, the middle of a GUID if it belongs to the number, and the
     /// number.
     Hardware(Oui, [u8; 2], [u8; 3]),
@@ -37,7 +37,7 @@ enum Identity {
 
 /// What the bytes of an address are, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum AddressPart {
     Mac,
     Guid,
     /// The upper half of a GID; the lower one is a GUID.
@@ -47,31 +47,31 @@ enum Part {
     Plain,
 }
 
-impl Part {
+impl AddressPart {
     fn length(self) -> usize {
         match self {
-            Part::Mac => 6,
-            Part::Guid | Part::Subnet => 8,
-            Part::Uuid => 16,
-            Part::Plain => 4,
+            AddressPart::Mac => 6,
+            AddressPart::Guid | AddressPart::Subnet => 8,
+            AddressPart::Uuid => 16,
+            AddressPart::Plain => 4,
         }
     }
 
     /// None for what is nobody's.
-    fn identity(self, bytes: &[u8]) -> Option<Identity> {
+    fn identity(self, bytes: &[u8]) -> Option<AddressIdentity> {
         match (self, bytes) {
-            (Part::Uuid, _) => Some(Identity::Uuid(bytes.try_into().ok()?)),
+            (AddressPart::Uuid, _) => Some(AddressIdentity::Uuid(bytes.try_into().ok()?)),
             _ if is_blank(bytes) => None,
-            (Part::Mac, &[a, b, c, d, e, f]) => {
-                Some(Identity::Hardware(vendor_of([a, b, c]), [0, 0], [d, e, f]))
+            (AddressPart::Mac, &[a, b, c, d, e, f]) => {
+                Some(AddressIdentity::Hardware(vendor_of([a, b, c]), [0, 0], [d, e, f]))
             }
-            (Part::Guid, &[a, b, c, m, n, d, e, f]) => {
+            (AddressPart::Guid, &[a, b, c, m, n, d, e, f]) => {
                 let is_known = MIDDLES.contains(&[m, n]);
                 let middle = if is_known { [0, 0] } else { [m, n] };
-                Some(Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
+                Some(AddressIdentity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
             }
-            (Part::Subnet, _) if bytes != LINK_LOCAL => {
-                Some(Identity::Subnet(bytes.try_into().ok()?))
+            (AddressPart::Subnet, _) if bytes != LINK_LOCAL => {
+                Some(AddressIdentity::Subnet(bytes.try_into().ok()?))
             }
             _ => None,
         }
@@ -79,52 +79,56 @@ impl Part {
 }
 
 /// How an address is written: the digits of each group, and what stands between them.
-struct Shape {
+struct AddressShape {
     groups: &'static [usize],
-    between: Option<u8>,
-    parts: &'static [Part],
+    separator: Option<u8>,
+    parts: &'static [AddressPart],
 }
 
-impl Shape {
-    fn parts<'b>(&self, mut bytes: &'b [u8]) -> impl Iterator<Item = (Part, &'b [u8])> {
+impl AddressShape {
+    fn parts<'b>(&self, mut bytes: &'b [u8]) -> impl Iterator<Item = (AddressPart, &'b [u8])> {
         self.parts.iter().filter_map(move |part| {
-            let (own, rest) = bytes.split_at_checked(part.length())?;
+            let (part_bytes, rest) = bytes.split_at_checked(part.length())?;
             bytes = rest;
-            Some((*part, own))
+            Some((*part, part_bytes))
         })
     }
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [AddressShape; 6] = [
     // Of IP over InfiniBand: flags and queue pair, then the GID of the port (RFC 4391 section 9.1.1).
-    Shape {
+    AddressShape {
         groups: &[2; 20],
-        between: Some(b':'),
-        parts: &[Part::Plain, Part::Subnet, Part::Guid],
+        separator: Some(b':'),
+        parts: &[AddressPart::Plain, AddressPart::Subnet, AddressPart::Guid],
     },
-    Shape { groups: &[4; 8], between: Some(b':'), parts: &[Part::Subnet, Part::Guid] },
-    Shape { groups: &[2; 6], between: Some(b':'), parts: &[Part::Mac] },
-    Shape { groups: &[2; 6], between: Some(b'-'), parts: &[Part::Mac] },
-    Shape { groups: &[4; 4], between: Some(b':'), parts: &[Part::Guid] },
-    Shape { groups: &[8, 4, 4, 4, 12], between: Some(b'-'), parts: &[Part::Uuid] },
+    AddressShape {
+        groups: &[4; 8],
+        separator: Some(b':'),
+        parts: &[AddressPart::Subnet, AddressPart::Guid],
+    },
+    AddressShape { groups: &[2; 6], separator: Some(b':'), parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[2; 6], separator: Some(b'-'), parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[4; 4], separator: Some(b':'), parts: &[AddressPart::Guid] },
+    AddressShape { groups: &[8, 4, 4, 4, 12], separator: Some(b'-'), parts: &[AddressPart::Uuid] },
 ];
 /// In names.
-const DIGITS: [Shape; 2] = [
-    Shape { groups: &[12], between: None, parts: &[Part::Mac] },
-    Shape { groups: &[16], between: None, parts: &[Part::Guid] },
+const DIGITS: [AddressShape; 2] = [
+    AddressShape { groups: &[12], separator: None, parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[16], separator: None, parts: &[AddressPart::Guid] },
 ];
 
 /// Masks texts in two passes: the first sees all of them, the second rewrites each.
 #[derive(Debug, Default)]
 pub(crate) struct Masker {
     random: BTreeSet<Oui>,
-    numbers: BTreeMap<Identity, u32>,
+    numbers: BTreeMap<AddressIdentity, u32>,
 }
 
 impl Masker {
-    pub(crate) fn notice(&mut self, text: &str) {
+    pub(crate) fn collect(&mut self, text: &str) {
         rewrite(text, |part, bytes| {
-            if let (Part::Mac, &[first, b, c, ..]) = (part, bytes) {
+            if let (AddressPart::Mac, &[first, b, c, ..]) = (part, bytes) {
                 let vendor = vendor_of([first, b, c]);
                 if first & LOCAL != 0 && vendor != QEMU {
                     self.random.insert(vendor);
@@ -139,11 +143,13 @@ impl Masker {
 
     /// Assigns masks to everything collected. Values that are already masked keep their order, so
     /// the capture of a captured host is the same.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn assign_masks(&mut self) {
         let noticed = std::mem::take(&mut self.numbers).into_keys();
-        let mut ordered: Vec<(Option<Oui>, Identity)> = noticed
+        let mut ordered: Vec<(Option<Oui>, AddressIdentity)> = noticed
             .map(|identity| match identity {
-                Identity::Hardware(vendor, ..) => (Some(vendor_of(self.vendor(vendor))), identity),
+                AddressIdentity::Hardware(vendor, ..) => {
+                    (Some(vendor_of(self.mask_vendor(vendor))), identity)
+                }
                 other => (None, other),
             })
             .collect();
@@ -153,7 +159,7 @@ impl Masker {
     }
 
     pub(crate) fn mask(&self, text: &str) -> String {
-        rewrite(text, |part, bytes| self.masked(part, bytes))
+        rewrite(text, |part, bytes| self.mask_part(part, bytes))
     }
 
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
@@ -163,26 +169,28 @@ impl Masker {
         path.iter().map(name).collect()
     }
 
-    fn masked(&self, part: Part, bytes: &[u8]) -> Vec<u8> {
+    fn mask_part(&self, part: AddressPart, bytes: &[u8]) -> Vec<u8> {
         let Some(identity) = part.identity(bytes) else {
             return bytes.to_vec();
         };
         let number = self.numbers.get(&identity).copied().unwrap_or_default();
         let [high, d, e, f] = number.to_be_bytes();
         match (part, bytes) {
-            (Part::Mac, &[a, b, c, ..]) => [&self.vendor([a, b, c])[..], &[d, e, f]].concat(),
-            (Part::Guid, &[a, b, c, m, n, ..]) => {
+            (AddressPart::Mac, &[a, b, c, ..]) => {
+                [&self.mask_vendor([a, b, c])[..], &[d, e, f]].concat()
+            }
+            (AddressPart::Guid, &[a, b, c, m, n, ..]) => {
                 let is_known = MIDDLES.contains(&[m, n]);
                 let middle = if is_known { [m, n] } else { [0, 0] };
-                [&self.vendor([a, b, c])[..], &middle, &[d, e, f]].concat()
+                [&self.mask_vendor([a, b, c])[..], &middle, &[d, e, f]].concat()
             }
-            (Part::Subnet, _) => vec![0xfe, 0xc0, 0, 0, high, d, e, f],
-            (Part::Uuid, _) => vec![0, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, high, d, e, f],
+            (AddressPart::Subnet, _) => vec![0xfe, 0xc0, 0, 0, high, d, e, f],
+            (AddressPart::Uuid, _) => vec![0, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, high, d, e, f],
             _ => bytes.to_vec(),
         }
     }
 
-    fn vendor(&self, bytes: Oui) -> Oui {
+    fn mask_vendor(&self, bytes: Oui) -> Oui {
         if self.random.contains(&vendor_of(bytes)) { [bytes[0] & LOCAL, 0, 0] } else { bytes }
     }
 }
@@ -197,22 +205,23 @@ fn is_blank(bytes: &[u8]) -> bool {
 }
 
 /// The text with every part of an address replaced by the result of `replace`.
-fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> String {
+fn rewrite(text: &str, mut replace: impl FnMut(AddressPart, &[u8]) -> Vec<u8>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
     let mut before: Option<char> = None;
     while let Some(next) = rest.chars().next() {
         let begins = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != ':');
-        let found = begins
-            .then(|| first_of(&SHAPES, rest, 0).or_else(|| named(rest)))
+        let address = begins
+            .then(|| find_first(&SHAPES, rest, 0).or_else(|| find_in_name(rest)))
             .flatten()
-            .or_else(|| before.is_none().then(|| alone(rest)).flatten());
-        if let Some(Found { shape, bytes, start, length }) = found {
+            .or_else(|| before.is_none().then(|| find_bare(rest)).flatten());
+        if let Some(FoundAddress { shape, bytes, start, length }) = address {
             let (whole, tail) = rest.split_at(start + length);
             let parts = shape.parts(&bytes);
-            let new: Vec<Vec<u8>> = parts.map(|(part, own)| replace(part, own)).collect();
+            let new: Vec<Vec<u8>> =
+                parts.map(|(part, part_bytes)| replace(part, part_bytes)).collect();
             result.push_str(&whole[..start]);
-            result.push_str(&written(&new.concat(), &whole[start..]));
+            result.push_str(&format_like(&new.concat(), &whole[start..]));
             rest = tail;
             before = whole.chars().next_back();
         } else {
@@ -225,62 +234,62 @@ fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> Strin
 }
 
 /// An address at the beginning of a text, or `start` bytes after it.
-struct Found {
-    shape: &'static Shape,
+struct FoundAddress {
+    shape: &'static AddressShape,
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-fn first_of(shapes: &'static [Shape], text: &str, start: usize) -> Option<Found> {
+fn find_first(shapes: &'static [AddressShape], text: &str, start: usize) -> Option<FoundAddress> {
     shapes.iter().find_map(|shape| {
-        let (bytes, length) = take(&text.as_bytes()[start..], shape)?;
-        Some(Found { shape, bytes, start, length })
+        let (bytes, length) = parse_groups(&text.as_bytes()[start..], shape)?;
+        Some(FoundAddress { shape, bytes, start, length })
     })
 }
 
 /// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.
-fn named(text: &str) -> Option<Found> {
+fn find_in_name(text: &str) -> Option<FoundAddress> {
     let start = NAMED.iter().find_map(|prefix| {
         let rest = text.strip_prefix(prefix)?;
         rest.starts_with('x').then_some(prefix.len() + 1)
     })?;
-    first_of(&DIGITS, text, start)
+    find_first(&DIGITS, text, start)
 }
 
 /// An address that is the whole text, without colons, as drivers use it to name their clocks
 /// (`%pm`).
-fn alone(text: &str) -> Option<Found> {
-    let found = first_of(&DIGITS[..1], text, 0)?;
-    text[found.length..].trim_ascii().is_empty().then_some(found)
+fn find_bare(text: &str) -> Option<FoundAddress> {
+    let address = find_first(&DIGITS[..1], text, 0)?;
+    text[address.length..].trim_ascii().is_empty().then_some(address)
 }
 
 /// The bytes of groups of hexadecimal digits, and the length of the groups; `None` if something
 /// else is there, or if more of the same follows.
-fn take(text: &[u8], shape: &Shape) -> Option<(Vec<u8>, usize)> {
+fn parse_groups(text: &[u8], shape: &AddressShape) -> Option<(Vec<u8>, usize)> {
     let mut bytes = Vec::new();
-    let mut at = 0;
+    let mut offset = 0;
     for (index, digits) in shape.groups.iter().enumerate() {
         if index > 0 {
-            (text.get(at).copied() == shape.between).then_some(())?;
-            at += 1;
+            (text.get(offset).copied() == shape.separator).then_some(())?;
+            offset += 1;
         }
-        for pair in text.get(at..at + digits)?.chunks(2) {
+        for pair in text.get(offset..offset + digits)?.chunks(2) {
             pair.iter().all(u8::is_ascii_hexdigit).then_some(())?;
             let pair = std::str::from_utf8(pair).ok()?;
             bytes.push(u8::from_str_radix(pair, 16).ok()?);
         }
-        at += digits;
+        offset += digits;
     }
-    let ends = match text.get(at) {
+    let ends = match text.get(offset) {
         None => true,
-        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != shape.between,
+        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != shape.separator,
     };
-    ends.then_some((bytes, at))
+    ends.then_some((bytes, offset))
 }
 
 /// Other bytes in the shape of an address.
-fn written(bytes: &[u8], address: &str) -> String {
+fn format_like(bytes: &[u8], address: &str) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut digits = digits.chars();
     let letters = address.chars();
@@ -298,9 +307,9 @@ mod tests {
     fn masked(texts: &[&str]) -> Vec<String> {
         let mut masker = Masker::default();
         for text in texts {
-            masker.notice(text);
+            masker.collect(text);
         }
-        masker.settle();
+        masker.assign_masks();
         texts.iter().map(|text| masker.mask(text)).collect()
     }
 
@@ -422,8 +431,8 @@ mod tests {
     #[test]
     fn a_path_is_masked_name_by_name() {
         let mut masker = Masker::default();
-        masker.notice("enx525400123456.7");
-        masker.settle();
+        masker.collect("enx525400123456.7");
+        masker.assign_masks();
         let path = Path::new("/sys/class/net/enx525400123456.7/speed");
         assert_eq!(masker.mask_path(path), Path::new("/sys/class/net/enx525400000001.7/speed"));
     }

@@ -4,7 +4,7 @@
 pub(crate) mod archive;
 pub(crate) mod filter;
 pub(crate) mod mask;
-pub(crate) mod standin;
+pub(crate) mod stub;
 pub(crate) mod tree;
 mod vpd;
 

@@ -7,23 +7,23 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::onload::telling_strings;
+use onload_host::discover::installation::LIBRARY_LIMIT;
+use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
-use onload_host::discover::program::LIBRARY_LIMIT;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
-use onload_host::host::recording::Seen;
-use onload_host::host::{DeviceNode, EntryKind, Host};
+use onload_host::host::recording::RecordedPath;
+use onload_host::host::{EntryKind, Host, NodeEntry};
 use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
 use super::mask::Masker;
-use super::standin::stand_in;
+use super::stub::build_stub;
 use super::vpd::{Uuids, is_vpd};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
-    pub entries: BTreeMap<PathBuf, Entry>,
-    pub nodes: BTreeMap<PathBuf, DeviceNode>,
+    pub entries: BTreeMap<PathBuf, CapturedEntry>,
+    pub nodes: BTreeMap<PathBuf, NodeEntry>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }
@@ -31,12 +31,12 @@ pub(crate) struct CapturedTree {
 impl CapturedTree {
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
-        files.filter(|entry| matches!(entry, Entry::File { .. })).count()
+        files.filter(|entry| matches!(entry, CapturedEntry::File { .. })).count()
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum CapturedEntry {
     Directory,
     Link(PathBuf),
     File { content: Vec<u8>, executable: bool },
@@ -44,7 +44,7 @@ pub(crate) enum Entry {
 
 pub(crate) fn collect(
     host: &Host,
-    seen: &BTreeMap<PathBuf, Seen>,
+    recording: &BTreeMap<PathBuf, RecordedPath>,
     inventory: &Inventory,
     config: Option<&str>,
     is_masked: bool,
@@ -56,13 +56,13 @@ pub(crate) fn collect(
         links: BTreeMap::new(),
         tree: CapturedTree::default(),
     };
-    for (path, seen) in seen {
-        collector.add(path, seen);
+    for (path, recorded) in recording {
+        collector.add(path, recorded);
     }
-    if let Some(config) = config.and_then(filter::config) {
-        collector.put_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
+    if let Some(config) = config.and_then(filter::filter_config) {
+        collector.insert_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
     }
-    if is_masked { masked(&collector.tree) } else { collector.tree }
+    if is_masked { mask_tree(&collector.tree) } else { collector.tree }
 }
 
 struct Collector<'s> {
@@ -75,51 +75,55 @@ struct Collector<'s> {
 }
 
 impl Collector<'_> {
-    fn add(&mut self, path: &Path, seen: &Seen) {
-        if let Some(node) = seen.node {
+    fn add(&mut self, path: &Path, recorded: &RecordedPath) {
+        if let Some(node) = recorded.node {
             self.tree.nodes.insert(path.to_owned(), node);
         }
-        let followed = seen.entry.is_some() || seen.content.is_some() || seen.opened;
-        if seen.node.is_some() && !followed {
+        let followed = recorded.entry.is_some() || recorded.content.is_some() || recorded.opened;
+        if recorded.node.is_some() && !followed {
             return;
         }
-        let Some(place) = self.walk(path, followed) else {
+        let Some(real_path) = self.walk(path, followed) else {
             return;
         };
-        match seen.entry {
-            Some(EntryKind::File { executable }) => self.put_file(&place, Vec::new(), executable),
+        match recorded.entry {
+            Some(EntryKind::File { executable }) => {
+                self.insert_file(&real_path, Vec::new(), executable)
+            }
             // What is neither a file nor a directory is represented by a directory, since that is
             // not a file either.
-            Some(EntryKind::Directory | EntryKind::Other) => self.put(&place, Entry::Directory),
+            Some(EntryKind::Directory | EntryKind::Other) => {
+                self.insert(&real_path, CapturedEntry::Directory)
+            }
             None => {}
         }
-        if let Some(content) = &seen.content {
-            let kept = filter::content(path, content, self.is_masked);
-            self.put_file(&place, kept, false);
-        } else if seen.opened {
-            self.put_stand_in(path, &place);
+        if let Some(content) = &recorded.content {
+            let filtered = filter::filter_content(path, content, self.is_masked);
+            self.insert_file(&real_path, filtered, false);
+        } else if recorded.opened {
+            self.insert_stub(path, &real_path);
         }
-        for name in &seen.names {
-            self.add_name(path, &place, name);
+        for name in &recorded.names {
+            self.add_name(path, &real_path, name);
         }
     }
 
     /// Adds an entry of a directory below which nothing was read. It matters only in sysfs, where a
     /// link or directory is a device; attributes are read, or do not matter.
-    fn add_name(&mut self, path: &Path, place: &Path, name: &str) {
+    fn add_name(&mut self, path: &Path, directory: &Path, name: &str) {
         let function = path.parent() == Some(Path::new(pci::DEVICES));
         let matters = path.starts_with("/sys")
             && !path.starts_with("/sys/devices/system")
-            && (!function || pci::is_of_interest(name));
+            && (!function || pci::is_needed_entry(name));
         if !matters {
             return;
         }
-        let child = place.join(name);
+        let child = directory.join(name);
         if self.walk(&child, false).is_none() {
             return;
         }
         if let Ok(Some(EntryKind::Directory)) = self.host.entry(&child) {
-            self.put(&child, Entry::Directory);
+            self.insert(&child, CapturedEntry::Directory);
         }
     }
 
@@ -130,21 +134,21 @@ impl Collector<'_> {
         if path.starts_with("/proc") {
             return Some(path.to_owned());
         }
-        let mut ahead: VecDeque<OsString> = parts(path).collect();
-        let mut place = PathBuf::from("/");
+        let mut pending: VecDeque<OsString> = path_names(path).collect();
+        let mut real_path = PathBuf::from("/");
         let mut followed = 0;
-        while let Some(part) = ahead.pop_front() {
+        while let Some(part) = pending.pop_front() {
             if part == ".." {
-                place.pop();
+                real_path.pop();
                 continue;
             }
-            let here = place.join(part);
-            let Some(target) = self.link(&here) else {
-                place = here;
+            let current = real_path.join(part);
+            let Some(target) = self.link(&current) else {
+                real_path = current;
                 continue;
             };
-            self.put(&here, Entry::Link(relative_to(&place, &target)));
-            if ahead.is_empty() && !follow_last {
+            self.insert(&current, CapturedEntry::Link(relative_to(&real_path, &target)));
+            if pending.is_empty() && !follow_last {
                 return None;
             }
             followed += 1;
@@ -152,41 +156,41 @@ impl Collector<'_> {
                 return None;
             }
             if target.is_absolute() {
-                place = PathBuf::from("/");
+                real_path = PathBuf::from("/");
             }
-            for part in parts(&target).rev() {
-                ahead.push_front(part);
+            for part in path_names(&target).rev() {
+                pending.push_front(part);
             }
         }
-        Some(place)
+        Some(real_path)
     }
 
-    fn link(&mut self, place: &Path) -> Option<PathBuf> {
-        if let Some(known) = self.links.get(place) {
+    fn link(&mut self, path: &Path) -> Option<PathBuf> {
+        if let Some(known) = self.links.get(path) {
             return known.clone();
         }
-        let target = self.host.link(place).ok().flatten();
-        self.links.insert(place.to_owned(), target.clone());
+        let target = self.host.link(path).ok().flatten();
+        self.links.insert(path.to_owned(), target.clone());
         target
     }
 
-    fn put(&mut self, place: &Path, entry: Entry) {
-        for above in place.ancestors().skip(1) {
-            if above.parent().is_some() {
-                let vacant = self.tree.entries.entry(above.to_owned());
-                vacant.or_insert(Entry::Directory);
+    fn insert(&mut self, path: &Path, entry: CapturedEntry) {
+        for ancestor in path.ancestors().skip(1) {
+            if ancestor.parent().is_some() {
+                let vacant = self.tree.entries.entry(ancestor.to_owned());
+                vacant.or_insert(CapturedEntry::Directory);
             }
         }
-        if place.parent().is_some() {
-            self.tree.entries.entry(place.to_owned()).or_insert(entry);
+        if path.parent().is_some() {
+            self.tree.entries.entry(path.to_owned()).or_insert(entry);
         }
     }
 
-    fn put_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
-        let empty = Entry::File { content: Vec::new(), executable: false };
-        self.put(place, empty);
-        let entry = self.tree.entries.get_mut(place);
-        if let Some(Entry::File { content, executable }) = entry {
+    fn insert_file(&mut self, path: &Path, new: Vec<u8>, is_executable: bool) {
+        let empty = CapturedEntry::File { content: Vec::new(), executable: false };
+        self.insert(path, empty);
+        let entry = self.tree.entries.get_mut(path);
+        if let Some(CapturedEntry::File { content, executable }) = entry {
             *executable |= is_executable;
             if content.is_empty() {
                 *content = new;
@@ -194,10 +198,9 @@ impl Collector<'_> {
         }
     }
 
-    fn put_stand_in(&mut self, path: &Path, place: &Path) {
-        let filled =
-            |entry: &Entry| matches!(entry, Entry::File { content, .. } if !content.is_empty());
-        if self.tree.entries.get(place).is_some_and(filled) {
+    fn insert_stub(&mut self, path: &Path, real_path: &Path) {
+        let filled = |entry: &CapturedEntry| matches!(entry, CapturedEntry::File { content, .. } if !content.is_empty());
+        if self.tree.entries.get(real_path).is_some_and(filled) {
             return;
         }
         let original = self.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
@@ -206,16 +209,16 @@ impl Collector<'_> {
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
         let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();
-        let made = stand_in(&original, &telling_strings(&original, driver, &marks));
-        if made.is_none() {
-            self.tree.left_out.insert(place.to_owned());
+        let stub = build_stub(&original, &release_strings(&original, driver, &marks));
+        if stub.is_none() {
+            self.tree.left_out.insert(real_path.to_owned());
         }
-        self.put_file(place, made.unwrap_or_default(), false);
+        self.insert_file(real_path, stub.unwrap_or_default(), false);
     }
 }
 
 /// The names of a path, without those that mean nothing.
-fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+fn path_names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
@@ -227,33 +230,33 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 /// becomes relative, and none goes above the root.
 fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     let depth = directory.components().count().saturating_sub(1);
-    let ups = parts(target).take_while(|part| part == "..").count();
+    let ups = path_names(target).take_while(|part| part == "..").count();
     let relative: PathBuf = if target.is_absolute() {
         let up = std::iter::repeat_n(OsString::from(".."), depth);
-        up.chain(parts(target).skip(ups)).collect()
+        up.chain(path_names(target).skip(ups)).collect()
     } else {
-        parts(target).skip(ups.saturating_sub(depth)).collect()
+        path_names(target).skip(ups.saturating_sub(depth)).collect()
     };
     if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
 }
 
 /// The tree with its addresses masked. The content of programs and libraries does not identify the
 /// machine.
-fn masked(tree: &CapturedTree) -> CapturedTree {
+fn mask_tree(tree: &CapturedTree) -> CapturedTree {
     let mut masker = Masker::default();
     let mut uuids = Uuids::default();
     for (path, entry) in &tree.entries {
-        masker.notice(&path.to_string_lossy());
+        masker.collect(&path.to_string_lossy());
         match entry {
-            Entry::Link(target) => masker.notice(&target.to_string_lossy()),
-            Entry::File { content, .. } if is_vpd(path) => uuids.notice(content),
-            Entry::File { content, .. } => {
-                masker.notice(std::str::from_utf8(content).unwrap_or_default());
+            CapturedEntry::Link(target) => masker.collect(&target.to_string_lossy()),
+            CapturedEntry::File { content, .. } if is_vpd(path) => uuids.collect(content),
+            CapturedEntry::File { content, .. } => {
+                masker.collect(std::str::from_utf8(content).unwrap_or_default());
             }
-            Entry::Directory => {}
+            CapturedEntry::Directory => {}
         }
     }
-    masker.settle();
+    masker.assign_masks();
     let entries = tree.entries.iter();
     let nodes = tree.nodes.iter();
     let left_out = tree.left_out.iter();
@@ -261,7 +264,7 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
         entries: entries
             .map(|(path, entry)| {
                 let vpd = is_vpd(path).then_some(&uuids);
-                (masker.mask_path(path), masked_entry(&masker, vpd, entry))
+                (masker.mask_path(path), mask_entry(&masker, vpd, entry))
             })
             .collect(),
         nodes: nodes.map(|(path, node)| (masker.mask_path(path), *node)).collect(),
@@ -269,11 +272,11 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
     }
 }
 
-fn masked_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &Entry) -> Entry {
+fn mask_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &CapturedEntry) -> CapturedEntry {
     match entry {
-        Entry::Directory => Entry::Directory,
-        Entry::Link(target) => Entry::Link(masker.mask_path(target)),
-        Entry::File { content, executable } => Entry::File {
+        CapturedEntry::Directory => CapturedEntry::Directory,
+        CapturedEntry::Link(target) => CapturedEntry::Link(masker.mask_path(target)),
+        CapturedEntry::File { content, executable } => CapturedEntry::File {
             content: match (vpd, std::str::from_utf8(content)) {
                 (Some(uuids), _) => uuids.mask(content),
                 (None, Ok(text)) => masker.mask(text).into_bytes(),

@@ -9,39 +9,39 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use onload_hooks::entry::wrapper::configured_runtime;
-use onload_hooks::record::made_by::{self, Record};
+use onload_hooks::record::runtime_record::{self, RuntimeRecord};
 use onload_host::host::Host;
 use onload_sys::fs::regular;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
-use crate::cli::Global;
-use crate::exit::Answer;
+use crate::cli::GlobalArgs;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const LIMIT: u64 = 1024 * 1024;
 
-type Counts = BTreeMap<PathBuf, usize>;
+type RuntimeCounts = BTreeMap<PathBuf, usize>;
 
-pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let host = Host::open(&global.host_root)?;
-    let made = made(&host)?;
-    let (there, gone) = sort(&host, made)?;
-    for (runtime, count) in gone {
+    let counts = count_by_runtime(&host)?;
+    let (present, missing) = sort(&host, counts)?;
+    for (runtime, count) in missing {
         printer.warning(format_args!(
             "{} made by {}, which is not there: install it again to end {}",
-            containers(count),
+            format_container_count(count),
             runtime.display(),
             them(count)
         ));
     }
-    let most = there.iter().max_by_key(|(_, count)| **count);
-    let runtime = match most {
-        Some((runtime, most)) => {
-            for (other, count) in there.iter().filter(|(other, _)| *other != runtime) {
+    let max = present.iter().max_by_key(|(_, count)| **count);
+    let runtime = match max {
+        Some((runtime, max_count)) => {
+            for (other, count) in present.iter().filter(|(other, _)| *other != runtime) {
                 printer.warning(format_args!(
-                    "{} made by {}, and {most} by {}, which does not find {them}: end {them} first",
-                    containers(*count),
+                    "{} made by {}, and {max_count} by {}, which does not find {them}: end {them} first",
+                    format_container_count(*count),
                     other.display(),
                     runtime.display(),
                     them = them(*count)
@@ -49,27 +49,28 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
             }
             runtime.clone()
         }
-        None => configured(&host, global.config.as_deref())?,
+        None => read_configured_runtime(&host, global.config.as_deref())?,
     };
     printer.print(format_args!("{}\n", runtime.display()))?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
-fn containers(count: usize) -> String {
-    counted(count, "container was", "containers were")
+fn format_container_count(count: usize) -> String {
+    format_count(count, "container was", "containers were")
 }
 
 fn them(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-fn made(host: &Host) -> anyhow::Result<Counts> {
-    let dir = Path::new(RUN_DIR).join(made_by::NAME);
-    let mut counts = Counts::new();
+fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
+    let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
+    let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
         // One that goes meanwhile is of a container that ended.
         let target = host.link(&dir.join(name))?;
-        let record = target.and_then(|target| Record::parse(target.as_os_str().as_encoded_bytes()));
+        let record =
+            target.and_then(|target| RuntimeRecord::parse(target.as_os_str().as_encoded_bytes()));
         if let Some(record) = record {
             *counts.entry(record.runtime).or_default() += 1;
         }
@@ -77,21 +78,22 @@ fn made(host: &Host) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-fn sort(host: &Host, made: Counts) -> anyhow::Result<(Counts, Counts)> {
-    let (mut there, mut gone) = (Counts::new(), Counts::new());
-    for (runtime, count) in made {
+fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, RuntimeCounts)> {
+    let (mut present, mut missing) = (RuntimeCounts::new(), RuntimeCounts::new());
+    for (runtime, count) in counts {
         let side = match host.entry(&runtime)? {
-            Some(_) => &mut there,
-            None => &mut gone,
+            Some(_) => &mut present,
+            None => &mut missing,
         };
         side.insert(runtime, count);
     }
-    Ok((there, gone))
+    Ok((present, missing))
 }
 
 /// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so.
-fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let shown = file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
+fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let config_path =
+        file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {
         None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,
         Some(path) => Some(
@@ -99,15 +101,15 @@ fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
                 .with_context(|| format!("reading configuration {}", path.display()))?,
         ),
     };
-    let named = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
-    let named = named.with_context(|| {
-        let shown = shown.display();
-        format!("reading configuration {shown}: [runtime] does not say clearly which runtime it is")
+    let runtime = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
+    let runtime = runtime.with_context(|| {
+        let config_path = config_path.display();
+        format!("reading configuration {config_path}: [runtime] does not say clearly which runtime it is")
     })?;
-    let candidates = if named.as_os_str().is_empty() {
+    let candidates = if runtime.as_os_str().is_empty() {
         RUNTIMES.map(Path::new).to_vec()
     } else {
-        vec![named.as_path()]
+        vec![runtime.as_path()]
     };
     for path in candidates {
         if host.entry(path)?.is_some() {

@@ -5,56 +5,60 @@ use std::path::Path;
 use anyhow::bail;
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
-use onload_host::drift::{Compared, Drift, drift};
-use onload_host::generate::Surroundings;
-use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
-use onload_sys::numbers::Numbers;
+use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
+use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
+use onload_sys::device_number::DeviceNumber;
 
-use super::generate::{directory_path, existing, find_directory};
-use super::{look, open_host, unread_reasons};
-use crate::cli::{Check, Global};
-use crate::exit::Answer;
-use crate::layout::paragraph;
+use super::generate::{directory_path, find_directory, read_existing};
+use super::{discover_host, open_host, unread_reasons};
+use crate::cli::{CheckArgs, GlobalArgs};
+use crate::exit::ExitAnswer;
+use crate::layout::format_paragraph;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &CheckArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
-    let shown = directory_path(&host, args.output_dir.as_deref());
-    let (existing, manifest) = existing(directory.as_ref(), &shown, printer)?;
+    let path = directory_path(&host, args.output_dir.as_deref());
+    let (existing, manifest) = read_existing(directory.as_ref(), &path, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
-    let (inventory, pools) = look(&host, &config, printer);
-    let Drift { plan, asked, warnings } = drift(Compared {
+    let (inventory, pools) = discover_host(&host, &config, printer);
+    let Drift { plan, manifest: asked, warnings } = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
         inventory: &inventory,
         pools: &pools,
         config: &config,
-        surroundings: Surroundings::of(&host, &config)?,
+        installed: InstalledFiles::read(&host, &config)?,
     })?;
     for warning in &warnings {
         printer.warning(warning);
     }
-    let mut answer = Answer::Yes;
+    let mut answer = ExitAnswer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
-            (Action::Keep | Action::Undecided, _) => continue,
-            (Action::Write(_), None) => "missing".to_owned(),
-            (Action::Write(new), Some(old)) => difference(asked.format, old, new),
-            (Action::Remove, _) => "to be removed".to_owned(),
-            (Action::Leave, _) => "changed by somebody else".to_owned(),
+            (FileAction::Keep | FileAction::Undecided, _) => continue,
+            (FileAction::Write(_), None) => "missing".to_owned(),
+            (FileAction::Write(new), Some(old)) => describe_difference(asked.format, old, new),
+            (FileAction::Remove, _) => "to be removed".to_owned(),
+            (FileAction::Leave, _) => "changed by somebody else".to_owned(),
         };
-        answer = Answer::No;
-        let line = format!("{}: {word}", shown.join(&step.name).display());
-        printer.print(paragraph("", "    ", &line, printer.columns()))?;
+        answer = ExitAnswer::No;
+        let line = format!("{}: {word}", path.join(&step.name).display());
+        printer.print(format_paragraph("", "    ", &line, printer.columns()))?;
     }
-    if answer == Answer::Yes {
-        refuse_undecided(&inventory, &plan, &asked.kinds, &shown)?;
-        let shown = shown.display();
+    if answer == ExitAnswer::Yes {
+        refuse_undecided(&inventory, &plan, &asked.kinds, &path)?;
+        let path = path.display();
         match directory {
-            Some(_) => printer.note(format_args!("{shown} describes this host")),
+            Some(_) => printer.note(format_args!("{path} describes this host")),
             None => printer.note(format_args!(
-                "nothing is offered, and there are no files: {shown} does not exist"
+                "nothing is offered, and there are no files: {path} does not exist"
             )),
         }
     }
@@ -64,7 +68,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
 /// Where nothing speaks against the files, what could not be read might.
 fn refuse_undecided(
     inventory: &Inventory,
-    plan: &Plan,
+    plan: &SpecPlan,
     kinds: &[Class],
     directory: &Path,
 ) -> anyhow::Result<()> {
@@ -72,7 +76,7 @@ fn refuse_undecided(
     if reasons.is_empty() {
         return Ok(());
     }
-    let files: Vec<&str> = plan.undecided().collect();
+    let files: Vec<&str> = plan.undecided_files().collect();
     let doubtful = if files.is_empty() {
         String::new()
     } else {
@@ -81,20 +85,20 @@ fn refuse_undecided(
     bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
 }
 
-fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
-    let nodes = renumbered(format, old, new).unwrap_or_default();
+fn describe_difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
+    let nodes = find_renumbered(format, old, new).unwrap_or_default();
     if nodes.is_empty() {
         return "different".to_owned();
     }
-    let changes: Vec<String> = nodes.iter().map(change).collect();
+    let changes: Vec<String> = nodes.iter().map(describe_change).collect();
     format!(
         "renumbered: {}; engines keep the old numbers until you run `systemctl start onload-cdi.service`",
         changes.join(", ")
     )
 }
 
-fn change(node: &Renumbered) -> String {
-    let number = |numbers: Option<Numbers>| match numbers {
+fn describe_change(node: &RenumberedNode) -> String {
+    let number = |numbers: Option<DeviceNumber>| match numbers {
         Some(numbers) => numbers.to_string(),
         None => "without a number".to_owned(),
     };

@@ -7,42 +7,47 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
+use onload_engines::allow;
 use onload_engines::engine::Engine;
-use onload_engines::installed::installed;
-use onload_engines::ours::RUNTIME_PATH;
-use onload_engines::policy;
-use onload_engines::setup::Setup;
-use onload_engines::version::{DOCKER_CDI, Version};
+use onload_engines::installed::find_installed;
+use onload_engines::our_runtime::RUNTIME_PATH;
+use onload_engines::setup::EngineSetup;
+use onload_engines::version::{DOCKER_CDI, EngineVersion};
 use onload_host::host::Host;
-use onload_report::doctor::Verdict;
+use onload_report::doctor::CheckVerdict;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
-use super::doctor::{advised, examined, of};
-use super::engine_file::{Decided, EngineFile};
-use super::restart::{Reread, Service};
-use super::{nothing_to_change, print_diff, process, watched_host};
-use crate::cli::{Configure, Global};
+use super::doctor::{check_host, checks_named, format_finding};
+use super::engine_file::{DecidedFile, EngineFile};
+use super::restart::{EngineService, ReloadMethod};
+use super::{open_traced_host, print_diff, process, unchanged_message};
+use crate::cli::{ConfigureArgs, GlobalArgs};
 use crate::config_file::{self, ConfigDir, ConfigFile};
-use crate::exit::Answer;
-use crate::printer::{Printer, harmless};
+use crate::exit::ExitAnswer;
+use crate::printer::{Printer, escape_controls};
 
 /// Where [`CONFIG_PATH`] is.
 const CONFIG_DIR: &str = "/etc/onload-ctk";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
-pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let host = watched_host(global)?;
+pub fn run(
+    global: &GlobalArgs,
+    args: &ConfigureArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let host = open_traced_host(global)?;
     refuse(&host, global, args)?;
-    let service = if args.restart && !args.dry_run { Service::open(args.runtime)? } else { None };
-    let files = setups(&host, args)?.into_iter();
+    let service =
+        if args.restart && !args.dry_run { EngineService::open(args.runtime)? } else { None };
+    let files = find_setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
-        file.look_for_engine(&host, args.dry_run, printer)?;
+        file.check_engine(&host, args.dry_run, printer)?;
     }
     // Where there is neither a file nor one to be made, nothing is locked.
-    let is_nowhere = files.iter().all(EngineFile::is_nowhere);
+    let is_nowhere = files.iter().all(EngineFile::has_no_directory);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
     let files = files.into_iter();
@@ -52,14 +57,14 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     for warning in files.iter().flat_map(|file| &file.decision.warnings) {
         printer.warning(warning);
     }
-    let version = version(&host, args);
-    let too_old = version.and_then(|version| args.runtime.kind().too_old(version));
+    let version = engine_version(&host, args);
+    let too_old = version.and_then(|version| args.runtime.kind().too_old_reason(version));
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
-        if let Some(why) = &too_old {
+        if let Some(reason) = &too_old {
             let name = args.runtime.name();
             printer.warning(format!(
-                "{name} {why}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
+                "{name} {reason}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
             ));
         }
     }
@@ -79,16 +84,20 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
         let is_on = args.runtime == Engine::Docker && has_cdi;
         let is_settled = is_on || too_old.is_some();
-        let changed = carry_out(&host, &mut files, is_settled, service.as_ref(), printer)?;
+        let changed = apply_files(&host, &mut files, is_settled, service.as_ref(), printer)?;
         if !changed && !args.remove && args.file.is_none() {
-            let_it_read(global, args.runtime, service.as_ref(), printer)?;
+            reload_unread(global, args.runtime, service.as_ref(), printer)?;
         }
     }
-    Ok(if files.iter().any(Decided::is_held) { Answer::No } else { Answer::Yes })
+    Ok(if files.iter().any(DecidedFile::is_runtime_in_use) {
+        ExitAnswer::No
+    } else {
+        ExitAnswer::Yes
+    })
 }
 
 fn show(
-    files: &[Decided],
+    files: &[DecidedFile],
     policy: Option<&PolicyFile>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -98,70 +107,74 @@ fn show(
     if let Some(policy) = policy {
         policy.show(printer)?;
     }
-    for file in files.iter().filter(|file| file.is_held()) {
-        printer.warning(file.what_stays());
+    for file in files.iter().filter(|file| file.is_runtime_in_use()) {
+        printer.warning(file.kept_message());
     }
     Ok(())
 }
 
-fn carry_out(
+fn apply_files(
     host: &Host,
-    files: &mut [Decided],
+    files: &mut [DecidedFile],
     has_cdi: bool,
-    service: Option<&Service>,
+    service: Option<&EngineService>,
     printer: &mut Printer,
 ) -> anyhow::Result<bool> {
-    let how = if files.iter().any(|file| file.needs_restart(has_cdi)) {
-        Reread::Restart
+    let method = if files.iter().any(|file| file.needs_restart(has_cdi)) {
+        ReloadMethod::Restart
     } else {
-        Reread::Reload
+        ReloadMethod::Reload
     };
     let mut changed = None;
     for decided in files.iter_mut() {
-        if decided.carry_out(host, printer)? {
+        if decided.apply(host, printer)? {
             changed = Some(decided.file.setup.clone());
         }
     }
     if let Some(setup) = &changed {
         match service {
-            Some(service) => reread(service, how, files, printer)?,
-            None => say_how(host, setup, how, printer)?,
+            Some(service) => reload_engine(service, method, files, printer)?,
+            None => print_reload_command(host, setup, method, printer)?,
         }
     }
-    for file in files.iter().filter(|file| file.is_held()) {
+    for file in files.iter().filter(|file| file.is_runtime_in_use()) {
         // A name may be any user's, of a container of their own podman.
-        printer.print(format_args!("{}\n", harmless(file.what_stays())))?;
+        printer.print(format_args!("{}\n", escape_controls(file.kept_message())))?;
     }
     Ok(changed.is_some())
 }
 
 /// An earlier run, or somebody's editor, may have changed what the engine has not read since.
-fn let_it_read(
-    global: &Global,
+fn reload_unread(
+    global: &GlobalArgs,
     engine: Engine,
-    service: Option<&Service>,
+    service: Option<&EngineService>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let (_, checks) = examined(global, printer)?;
-    let mut unread = of(&checks, "engine-restarted").filter(|check| {
+    let (_, checks) = check_host(global, printer)?;
+    let mut unread = checks_named(&checks, "engine-restarted").filter(|check| {
         let finding = &check.finding;
-        finding.subject.as_deref() == Some(engine.name()) && finding.verdict != Verdict::Pass
+        finding.subject.as_deref() == Some(engine.name()) && finding.verdict != CheckVerdict::Pass
     });
     let Some(check) = unread.next() else {
         return Ok(());
     };
-    let advice = advised(check);
+    let advice = format_finding(check);
     // A restart does not make known what is not.
-    let service = service.filter(|_| check.finding.verdict != Verdict::Unknown);
+    let service = service.filter(|_| check.finding.verdict != CheckVerdict::Unknown);
     let Some(service) = service else {
         printer.note(format_args!("{}: {advice}", engine.name()));
         return Ok(());
     };
-    let how = if advice.contains("systemctl reload ") { Reread::Reload } else { Reread::Restart };
-    reread(service, how, &[], printer)
+    let method = if advice.contains("systemctl reload ") {
+        ReloadMethod::Reload
+    } else {
+        ReloadMethod::Restart
+    };
+    reload_engine(service, method, &[], printer)
 }
 
-fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> {
+fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Result<()> {
     let engine = args.runtime.name();
     if args.restart && !host.is_running() {
         bail!(
@@ -174,10 +187,10 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
             bail!("--file {}: name the file by its whole path", file.display());
         }
         if args.restart {
-            let how = Setup::named(args.runtime, file.clone()).restart();
-            let how = how.unwrap_or_else(|| "nothing has to be restarted".to_owned());
+            let command = EngineSetup::for_file(args.runtime, file.clone()).restart_command();
+            let command = command.unwrap_or_else(|| "nothing has to be restarted".to_owned());
             bail!(
-                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {how}",
+                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
                 file.display()
             );
         }
@@ -200,13 +213,13 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
 
 /// The files that are to be edited: the one that was named; else a drop-in where the main file has it
 /// read, or the main file. A removal looks at both.
-fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
-    let setup = |setup: Setup| setup.with_default(args.set_default).with_nri(args.nri);
+fn find_setups(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Vec<EngineSetup>> {
+    let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
     if let Some(file) = &args.file {
-        return Ok(vec![setup(Setup::named(args.runtime, file.clone()))]);
+        return Ok(vec![setup(EngineSetup::for_file(args.runtime, file.clone()))]);
     }
-    let main = Setup::usual(args.runtime);
-    let Some(drop_in) = Setup::usual_drop_in(args.runtime) else {
+    let main = EngineSetup::for_engine(args.runtime);
+    let Some(drop_in) = EngineSetup::drop_in_for(args.runtime) else {
         return Ok(vec![setup(main)]);
     };
     let has_drop_in = host.entry(&drop_in.file)?.is_some();
@@ -221,17 +234,17 @@ fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
 
 /// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known,
 /// and a removal turns nothing on.
-fn version(host: &Host, args: &Configure) -> Option<Version> {
+fn engine_version(host: &Host, args: &ConfigureArgs) -> Option<EngineVersion> {
     if args.remove || args.file.is_some() {
         return None;
     }
-    let version_of = |program: &Path| process::version_of(host, program);
+    let version_of = |program: &Path| process::read_version(host, program);
     // It decides what is advised, and no file.
-    installed(host, args.runtime.kind(), &version_of).ok()??.1
+    find_installed(host, args.runtime.kind(), &version_of).ok()??.1
 }
 
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.
-fn lock(host: &Host, args: &Configure) -> anyhow::Result<Option<Lock>> {
+fn lock(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Option<Lock>> {
     let is_user = host.is_running() && !geteuid().is_root();
     Ok(if args.file.is_some() && is_user {
         config_file::lock_as_user(host)?
@@ -241,7 +254,7 @@ fn lock(host: &Host, args: &Configure) -> anyhow::Result<Option<Lock>> {
 }
 
 struct PolicyFile {
-    shown: PathBuf,
+    path: PathBuf,
     /// None where the host has none yet; the one of a file that was named has to be there.
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
@@ -252,30 +265,30 @@ struct PolicyFile {
 impl PolicyFile {
     fn open(
         host: &Host,
-        global: &Global,
-        args: &Configure,
+        global: &GlobalArgs,
+        args: &ConfigureArgs,
         printer: &mut Printer,
     ) -> anyhow::Result<Option<Self>> {
         if args.allow.is_empty() {
             return Ok(None);
         }
-        let (shown, directory) = match &global.config {
+        let (path, directory) = match &global.config {
             Some(path) => (path.clone(), Some(open_given(path)?)),
             None => {
                 let open = host.directory(Path::new(CONFIG_DIR))?;
                 (host.outside_path(Path::new(CONFIG_PATH)), open.map(|open| on_host(host, open)))
             }
         };
-        let mut policy = PolicyFile { shown, directory, file: None, edited: None };
+        let mut policy = PolicyFile { path, directory, file: None, edited: None };
         if let Some(directory) = &policy.directory {
             policy.file = directory.read(policy.name())?;
         }
         if policy.file.is_some() {
-            printer.has_read(&policy.shown);
+            printer.log_read(&policy.path);
         }
         let old = policy.text().unwrap_or_default();
-        let new = policy::allow(old, &args.allow).with_context(|| {
-            let path = policy.shown.display();
+        let new = allow::allow_classes(old, &args.allow).with_context(|| {
+            let path = policy.path.display();
             format!("allowing classes in {path}, which is left as it is")
         })?;
         policy.edited = (new != old).then_some(new);
@@ -283,7 +296,7 @@ impl PolicyFile {
     }
 
     fn name(&self) -> &OsStr {
-        self.shown.file_name().unwrap_or_default()
+        self.path.file_name().unwrap_or_default()
     }
 
     fn text(&self) -> Option<&str> {
@@ -292,8 +305,8 @@ impl PolicyFile {
 
     fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
         match self.edited.as_deref() {
-            Some(new) => print_diff(&self.shown, self.text(), Some(new), printer)?,
-            None => printer.note(nothing_to_change(&self.shown)),
+            Some(new) => print_diff(&self.path, self.text(), Some(new), printer)?,
+            None => printer.note(unchanged_message(&self.path)),
         }
         Ok(())
     }
@@ -307,7 +320,7 @@ impl PolicyFile {
             None => on_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
         };
         directory.write(self.name(), text, self.file.as_ref())?;
-        printer.note(format_args!("wrote {}", self.shown.display()));
+        printer.note(format_args!("wrote {}", self.path.display()));
         Ok(())
     }
 }
@@ -347,16 +360,21 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-fn say_how(host: &Host, setup: &Setup, how: Reread, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_reload_command(
+    host: &Host,
+    setup: &EngineSetup,
+    method: ReloadMethod,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let name = setup.engine.name();
-    let by_init = |command: &str| by_init(host, command);
-    let reload = setup.reload().map(by_init).transpose()?;
-    let restart = setup.restart().as_deref().map(by_init).transpose()?;
-    match (how, reload, restart) {
+    let by_init = |command: &str| init_command(host, command);
+    let reload = setup.reload_command().map(by_init).transpose()?;
+    let restart = setup.restart_command().as_deref().map(by_init).transpose()?;
+    match (method, reload, restart) {
         (_, _, None) => {
             printer.note("nothing to restart: podman reads it whenever it starts a container");
         }
-        (Reread::Reload, Some(reload), _) => {
+        (ReloadMethod::Reload, Some(reload), _) => {
             printer.note(format_args!("{name} reads it when it is told to: {reload}"));
         }
         (_, Some(_), Some(restart)) => printer.note(format_args!(
@@ -370,9 +388,9 @@ fn say_how(host: &Host, setup: &Setup, how: Reread, printer: &mut Printer) -> an
 }
 
 /// A command to systemd as the host's own init system takes it: OpenRC's, where there is no systemctl.
-fn by_init(host: &Host, command: &str) -> anyhow::Result<String> {
-    let is_there = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
-    let is_openrc = is_there("/sbin/rc-service")? && !is_there("/usr/bin/systemctl")?;
+fn init_command(host: &Host, command: &str) -> anyhow::Result<String> {
+    let exists = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
+    let is_openrc = exists("/sbin/rc-service")? && !exists("/usr/bin/systemctl")?;
     Ok(match command.split(' ').collect::<Vec<_>>()[..] {
         ["systemctl", verb, service, ref more @ ..] if is_openrc && verb != "--user" => {
             [&["rc-service", service, verb], more].concat().join(" ")
@@ -382,30 +400,30 @@ fn by_init(host: &Host, command: &str) -> anyhow::Result<String> {
 }
 
 /// Where the engine does worse than before, it gets back what it had.
-fn reread(
-    service: &Service,
-    how: Reread,
-    files: &[Decided],
+fn reload_engine(
+    service: &EngineService,
+    method: ReloadMethod,
+    files: &[DecidedFile],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let name = service.name;
-    if how == Reread::Reload && !service.before.is_active {
+    if method == ReloadMethod::Reload && !service.before.is_active {
         printer.note(format_args!("{name} does not run: it reads the file when it starts"));
         return Ok(());
     }
-    let Some(worse) = service.reread(how)? else {
-        printer.note(format_args!("{}ed {name}", how.word()));
+    let Some(worse) = service.reload(method)? else {
+        printer.note(format_args!("{}ed {name}", method.verb()));
         return Ok(());
     };
     for file in files.iter().rev() {
-        file.put_back()?;
+        file.restore()?;
     }
-    let again = match service.reread_again(how)? {
-        None => format!("it was {}ed with them", how.word()),
+    let result = match service.retry_reload(method)? {
+        None => format!("it was {}ed with them", method.verb()),
         Some(still) => format!("that did not help: {still}"),
     };
     bail!(
-        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {again}",
-        how.word()
+        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {result}",
+        method.verb()
     )
 }

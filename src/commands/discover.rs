@@ -7,81 +7,88 @@ use anyhow::Context;
 use onload_core::config::Config;
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::{NearGpu, leave_without_hook};
+use onload_host::devices::{GpuAlias, exclude_without_hook};
 use onload_host::discover::clock::Clock;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::discover::gdrcopy::Gdrcopy;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
-use onload_host::discover::movable::Netdev;
+use onload_host::discover::movable_interface::Netdev;
 use onload_host::discover::nic::Nic;
-use onload_host::discover::not_offered::NotOffered;
 use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
-use onload_host::generate::{Surroundings, bundles_not_offered, generate};
+use onload_host::generate::{InstalledFiles, bundle_exclusions, generate};
 use onload_host::host::Host;
-use onload_host::pools::{Pools, survey};
+use onload_host::pools::{PoolSet, discover_with_pools};
 use onload_host::settings;
-use onload_report::topology::{self, Seen};
+use onload_report::topology::{self, TopologyInput};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Chain, counted};
+use onload_sys::text::{ErrorChain, format_count};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::generate::{find_directory, write_file};
-use super::pools::{Holders, Shown, print_pools};
-use super::reasons::groups;
-use super::{advise, open_host, require_nic};
+use super::pools::{PoolHolders, PoolView, print_pools};
+use super::reasons::group_reasons;
+use super::{open_host, require_nic, warn_of_unread};
 use crate::capture::tree::collect;
 use crate::capture::{CapturedTree, pack};
-use crate::cli::{Discover, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::{entry, labelled, paragraph, part, table};
-use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
+use crate::cli::{DiscoverArgs, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_entry, format_labelled, format_paragraph, format_part, format_table};
+use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, escape_controls};
 
-pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &DiscoverArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (mut host, config) = open_host(global)?;
     if args.capture.is_some() {
         host.start_recording();
     }
     printer.progress("looking at this host");
-    let (mut inventory, pools) = survey(&host, &config);
-    let surroundings = Surroundings::of(&host, &config)?;
-    let left_out = why_left_out(&host, &config, surroundings);
+    let (mut inventory, pools) = discover_with_pools(&host, &config);
+    let installed = InstalledFiles::read(&host, &config)?;
+    let left_out = pools_left_out_reason(&host, &config, installed);
     if let Some(reason) = &left_out {
         let rows = pools.offered.iter();
-        let rows = rows.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason));
+        let rows = rows.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
     }
-    if !surroundings.hook {
-        let warnings = leave_without_hook(&mut inventory, &config.cdi.hook_path);
+    if !installed.hook {
+        let warnings = exclude_without_hook(&mut inventory, &config.cdi.hook_path);
         inventory.warnings.extend(warnings);
     }
     if !config.bundles.is_empty() {
         // What stands in the way of all specifications is told by who writes them.
-        let specs = generate(&inventory, &pools.offered, &config, surroundings);
-        let bundles = bundles_not_offered(&specs.unwrap_or_default(), &config, &inventory.drain);
+        let specs = generate(&inventory, &pools.offered, &config, installed);
+        let bundles = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
         inventory.not_offered.extend(bundles);
     }
     printer.end_progress();
-    let holders = Holders::read(&host, &pools.offered, printer);
-    let shown = pools.offered.iter();
+    let holders = PoolHolders::read(&host, &pools.offered, printer);
+    let pool_views = pools.offered.iter();
     let is_left_out = left_out.is_some();
-    let shown = shown.map(|pool| Shown { is_left_out, ..Shown::new(pool, &holders) });
-    let shown: Vec<Shown<'_>> = shown.collect();
+    let pool_views =
+        pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) });
+    let pool_views: Vec<PoolView<'_>> = pool_views.collect();
     match args.format {
-        Listing::Json => print_json(&inventory.offered(), &shown, printer)?,
-        Listing::Table => print_tables(&inventory.offered(), &shown, args.explain, printer)?,
+        ListFormat::Json => print_json(&inventory.without_withheld(), &pool_views, printer)?,
+        ListFormat::Table => {
+            print_tables(&inventory.without_withheld(), &pool_views, args.explain, printer)?
+        }
     }
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
-    advise(&inventory, printer);
+    warn_of_unread(&inventory, printer);
     if let Some(path) = &args.capture {
         // What "host plan" asks, so that it can be tried elsewhere.
-        let _ = boot::plan(&host, &boot::Absent, &config);
+        let _ = boot::plan(&host, &boot::OfflineKernel, &config);
         // And what "topology" asks.
-        topology::read(Seen {
+        topology::read(TopologyInput {
             host: &host,
             inventory: &inventory,
             pools: &pools,
@@ -90,43 +97,47 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         })?;
         // Who uses the interfaces, also where none of them may move.
         if let Err(error) = host.network() {
-            printer.warning(Chain(&error));
+            printer.warning(ErrorChain(&error));
         }
-        let seen = host.stop_recording();
+        let recording = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
-        let tree = collect(&host, &seen, &inventory, config.as_deref(), !args.no_mask);
+        let tree = collect(&host, &recording, &inventory, config.as_deref(), !args.no_mask);
         write_capture(path, &tree, args.no_mask, printer)?;
     }
     require_nic(&inventory, &config)?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
-fn why_left_out(host: &Host, config: &Config, surroundings: Surroundings) -> Option<String> {
-    if !surroundings.hook {
+fn pools_left_out_reason(
+    host: &Host,
+    config: &Config,
+    installed: InstalledFiles,
+) -> Option<String> {
+    if !installed.hook {
         let hook = config.cdi.hook_path.display();
         return Some(format!(
             "pools are left out: the hook {hook}, which takes a member for a container, is not there; install it, or set hook-path in [cdi]"
         ));
     }
     let directory = find_directory(host, None).ok().flatten();
-    let manifest = directory.and_then(|directory| directory.manifest().ok()?.ok()?);
+    let manifest = directory.and_then(|directory| directory.read_manifest().ok()?.ok()?);
     let newest = manifest.and_then(|manifest| manifest.max_cdi_version?.parse().ok());
-    newest.and_then(Pools::why_left_out)
+    newest.and_then(PoolSet::left_out_reason)
 }
 
 fn print_json(
     inventory: &Inventory,
-    pools: &[Shown<'_>],
+    pools: &[PoolView<'_>],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     #[derive(Serialize)]
-    struct Whole<'a> {
+    struct DiscoverOutput<'a> {
         #[serde(flatten)]
         inventory: &'a Inventory,
         pools: Vec<Value>,
     }
-    let pools = pools.iter().map(Shown::object).collect();
-    printer.print_json(&Whole { inventory, pools })?;
+    let pools = pools.iter().map(PoolView::to_json).collect();
+    printer.print_json(&DiscoverOutput { inventory, pools })?;
     Ok(())
 }
 
@@ -138,10 +149,10 @@ fn write_capture(
 ) -> anyhow::Result<()> {
     let archive = pack(tree).with_context(|| format!("packing {}", path.display()))?;
     write_file(path, &archive)?;
-    for left_out in &tree.left_out {
+    for omitted in &tree.left_out {
         printer.warning(format_args!(
             "{} is an empty file in the capture: nothing else would give the same answer",
-            left_out.display()
+            omitted.display()
         ));
     }
     let masks = if open {
@@ -152,8 +163,8 @@ fn write_capture(
     printer.note(format_args!(
         "wrote {}: {}, {}, {masks}; check it before you share it",
         path.display(),
-        counted(tree.files(), "file", "files"),
-        counted(tree.nodes.len(), "device node", "device nodes")
+        format_count(tree.files(), "file", "files"),
+        format_count(tree.nodes.len(), "device node", "device nodes")
     ));
     Ok(())
 }
@@ -162,27 +173,27 @@ fn write_capture(
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
 
 /// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
-type Row = (Option<u32>, [String; 4]);
+type NumaRow = (Option<u32>, [String; 4]);
 
 /// Prints what the host has: Onload, TCPDirect and the devices of each NUMA node.
 pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let columns = printer.columns();
     print_products(inventory, printer)?;
-    for ((_, node), rows) in by_node(inventory) {
+    for ((_, node), rows) in rows_by_node(inventory) {
         let heading = match node {
             Some(node) => format!("NUMA node {node}"),
             None => "No NUMA node".to_owned(),
         };
         printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
         let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
-        printer.print(table(header, rows, columns))?;
+        printer.print(format_table(header, rows, columns))?;
     }
     Ok(())
 }
 
 fn print_tables(
     inventory: &Inventory,
-    pools: &[Shown<'_>],
+    pools: &[PoolView<'_>],
     explain: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -191,7 +202,7 @@ fn print_tables(
     print_pools("\n", pools, printer)?;
     if !inventory.nics.is_empty() {
         let text = format!("{DIM}{NETWORK}{DIM:#}");
-        printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
+        printer.print(format_args!("\n{}", format_paragraph("", "", &text, columns)))?;
     }
     print_not_offered(inventory, explain, printer)
 }
@@ -199,7 +210,7 @@ fn print_tables(
 fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     match &inventory.onload {
         Some(onload) => print_onload(onload, printer)?,
-        None => printer.print(labelled("Onload", "not installed", printer.columns()))?,
+        None => printer.print(format_labelled("Onload", "not installed", printer.columns()))?,
     }
     let tcpdirect = inventory.tcpdirect.as_ref().map(|tcpdirect| {
         let tools: Vec<&str> = tcpdirect.tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -207,17 +218,17 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
         format!("{GOOD}offered{GOOD:#}; {tools}")
     });
     let tcpdirect = tcpdirect.unwrap_or_else(|| "not offered".to_owned());
-    let line = labelled("TCPDirect", &tcpdirect, printer.columns());
+    let line = format_labelled("TCPDirect", &tcpdirect, printer.columns());
     Ok(printer.print(line)?)
 }
 
 fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
-    let offered = match &onload.obstacle {
+    let availability = match &onload.obstacle {
         None => format!("{GOOD}offered{GOOD:#}"),
-        Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", harmless(reason)),
+        Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", escape_controls(reason)),
     };
-    printer.print(labelled("Onload", &offered, printer.columns()))?;
-    let unknown = |text: &Option<String>| harmless(text.as_deref().unwrap_or("unknown"));
+    printer.print(format_labelled("Onload", &availability, printer.columns()))?;
+    let unknown = |text: &Option<String>| escape_controls(text.as_deref().unwrap_or("unknown"));
     let matches = match onload.library_matches {
         Some(true) => "built for this driver",
         Some(false) => "built for another driver",
@@ -236,27 +247,27 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         let profiles: Vec<&str> = onload.profiles.iter().map(|p| p.name.as_str()).collect();
         parts.extend([
             ("library", library),
-            ("tools", listed(&tools)),
-            ("profiles", harmless(listed(&profiles))),
+            ("tools", format_names(&tools)),
+            ("profiles", escape_controls(format_names(&profiles))),
         ]);
     }
     for (label, text) in parts {
-        printer.print(part(label, &text, printer.columns()))?;
+        printer.print(format_part(label, &text, printer.columns()))?;
     }
     Ok(())
 }
 
-fn listed(names: &[&str]) -> String {
+fn format_names(names: &[&str]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// By NUMA node; what is on none comes last.
-fn by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 4]>> {
-    let mut rows: Vec<Row> = Vec::new();
+fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 4]>> {
+    let mut rows: Vec<NumaRow> = Vec::new();
     rows.extend(inventory.nics.iter().map(nic_row));
     rows.extend(inventory.rdma.iter().map(rdma_row));
     let near_gpus = inventory.near_gpus.iter();
-    rows.extend(near_gpus.map(|near| near_gpu_row(near, inventory)));
+    rows.extend(near_gpus.map(|alias| near_gpu_row(alias, inventory)));
     rows.extend(inventory.vfio.iter().map(vfio_row));
     for size in &inventory.hugepages {
         let with_pages = size.nodes.iter().filter(|node| node.total > 0);
@@ -276,13 +287,13 @@ fn by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 
     groups
 }
 
-fn row(
+fn new_row(
     node: Option<u32>,
     class: &str,
     name: &str,
     address: Option<PciAddress>,
     details: impl IntoIterator<Item = Option<String>>,
-) -> Row {
+) -> NumaRow {
     let details = details.into_iter().flatten();
     let details: Vec<String> = details.filter(|text| !text.is_empty()).collect();
     let address = address.map_or_else(|| "-".to_owned(), |address| address.to_string());
@@ -291,54 +302,54 @@ fn row(
 }
 
 /// Offered under another name than the kernel's.
-fn alias(name: &str, device: &str) -> Option<String> {
+fn format_alias(name: &str, device: &str) -> Option<String> {
     (name != device).then(|| format!("the kernel's {name:?}"))
 }
 
-fn speed(mbps: u64) -> String {
+fn format_speed(mbps: u64) -> String {
     format!("{mbps} Mbit/s")
 }
 
-fn nic_row(nic: &Nic) -> Row {
+fn nic_row(nic: &Nic) -> NumaRow {
     let functions = nic.virtual_functions.len();
     let details = [
-        alias(&nic.name, &nic.device),
+        format_alias(&nic.name, &nic.device),
         nic.driver.clone(),
         Some(nic.datapath.as_str().to_owned()),
         nic.state.clone(),
-        nic.speed_mbps.map(speed),
-        (functions > 0).then(|| counted(functions, "VF", "VFs")),
+        nic.speed_mbps.map(format_speed),
+        (functions > 0).then(|| format_count(functions, "VF", "VFs")),
     ];
-    row(nic.numa_node, "nic", &nic.device, nic.pci_address, details)
+    new_row(nic.numa_node, "nic", &nic.device, nic.pci_address, details)
 }
 
-fn rdma_row(device: &RdmaDevice) -> Row {
-    let several = device.ports.len() > 1;
-    let ports = device.ports.iter().map(|port| port_text(port, several));
-    let nodes: Vec<&str> = device.nodes.iter().map(|of| of.node.name()).collect();
-    let mut details = vec![alias(&device.name, &device.device)];
+fn rdma_row(device: &RdmaDevice) -> NumaRow {
+    let is_multiport = device.ports.len() > 1;
+    let ports = device.ports.iter().map(|port| port_text(port, is_multiport));
+    let nodes: Vec<&str> = device.nodes.iter().map(|node| node.node.name()).collect();
+    let mut details = vec![format_alias(&device.name, &device.device)];
     details.extend(ports.map(Some));
     details.push(Some(nodes.join(" ")));
     let (node, address) = (device.numa_node, device.pci_address);
-    row(node, "rdma", &device.device, address, details)
+    new_row(node, "rdma", &device.device, address, details)
 }
 
-fn near_gpu_row(near: &NearGpu, inventory: &Inventory) -> Row {
-    let gpu = inventory.functions.get(near.gpu);
+fn near_gpu_row(alias: &GpuAlias, inventory: &Inventory) -> NumaRow {
+    let gpu = inventory.functions.get(alias.gpu);
     let node = gpu.and_then(|gpu| gpu.numa_node);
-    let details = [Some(format!("nearest to this GPU: {}", near.rdma.join(" ")))];
-    row(node, "rdma", &near.name, Some(near.gpu), details)
+    let details = [Some(format!("nearest to this GPU: {}", alias.rdma.join(" ")))];
+    new_row(node, "rdma", &alias.name, Some(alias.gpu), details)
 }
 
 /// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.
-fn port_text(port: &RdmaPort, several: bool) -> String {
-    let number = several.then(|| format!("port {}", port.port));
+fn port_text(port: &RdmaPort, is_multiport: bool) -> String {
+    let number = is_multiport.then(|| format!("port {}", port.port));
     let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));
     let words = [number, port.link_layer.clone(), port.state.clone(), port.rate.clone(), netdevs];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-fn vfio_row(device: &VfioDevice) -> Row {
+fn vfio_row(device: &VfioDevice) -> NumaRow {
     let parent = device.physical_function;
     let aliases: Vec<String> = device.aliases.iter().map(ToString::to_string).collect();
     let details = [
@@ -350,51 +361,51 @@ fn vfio_row(device: &VfioDevice) -> Row {
         (!device.viable).then(|| "not viable, not offered".to_owned()),
     ];
     let address = device.pci_address;
-    row(device.numa_node, "vfio", &address.to_string(), Some(address), details)
+    new_row(device.numa_node, "vfio", &address.to_string(), Some(address), details)
 }
 
-fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
+fn pages_row(size: &Hugepages, node: &NodePages) -> NumaRow {
     let mounts = size.mounts.join(" ");
     let details = [
-        Some(free_of(node.free, node.total)),
+        Some(format_free(node.free, node.total)),
         (!mounts.is_empty()).then(|| format!("mounted at {mounts}")),
     ];
-    row(Some(node.node), "hugepages", &size.name, None, details)
+    new_row(Some(node.node), "hugepages", &size.name, None, details)
 }
 
-fn free_of(free: u64, total: u64) -> String {
-    format!("{free} of {} free", counted(total, "page", "pages"))
+fn format_free(free: u64, total: u64) -> String {
+    format!("{free} of {} free", format_count(total, "page", "pages"))
 }
 
-fn overcommit_row(size: &Hugepages) -> Row {
+fn overcommit_row(size: &Hugepages) -> NumaRow {
     let details = [
-        Some(free_of(size.free, size.total)),
+        Some(format_free(size.free, size.total)),
         Some(format!("{} more by overcommit", size.overcommit)),
     ];
-    row(None, "hugepages", &size.name, None, details)
+    new_row(None, "hugepages", &size.name, None, details)
 }
 
-fn netdev_row(netdev: &Netdev) -> Row {
+fn netdev_row(netdev: &Netdev) -> NumaRow {
     let details = [
-        alias(&netdev.name, &netdev.device),
+        format_alias(&netdev.name, &netdev.device),
         netdev.driver.clone(),
         netdev.state.clone(),
-        netdev.speed_mbps.map(speed),
+        netdev.speed_mbps.map(format_speed),
     ];
     let (node, address) = (netdev.numa_node, Some(netdev.pci_address));
-    row(node, "netdev", &netdev.device, address, details)
+    new_row(node, "netdev", &netdev.device, address, details)
 }
 
-fn clock_row(class: &str, clock: &Clock) -> Row {
+fn clock_row(class: &str, clock: &Clock) -> NumaRow {
     let nic = clock.nic.as_ref();
     let details = [clock.clock_name.clone(), nic.map(|nic| format!("clock of {nic}"))];
-    row(clock.numa_node, class, &clock.name, clock.pci_address, details)
+    new_row(clock.numa_node, class, &clock.name, clock.pci_address, details)
 }
 
-fn gdrcopy_row(found: &Gdrcopy) -> Row {
-    let version = found.version.as_ref();
+fn gdrcopy_row(gdrcopy: &Gdrcopy) -> NumaRow {
+    let version = gdrcopy.version.as_ref();
     let details = version.map(|version| format!("driver {version}"));
-    row(None, "gdrcopy", found.name, None, [details])
+    new_row(None, "gdrcopy", gdrcopy.name, None, [details])
 }
 
 fn print_not_offered(
@@ -402,30 +413,30 @@ fn print_not_offered(
     explain: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let (seen, columns) = (&inventory.not_offered, printer.columns());
-    if seen.is_empty() {
+    let (entries, columns) = (&inventory.not_offered, printer.columns());
+    if entries.is_empty() {
         return Ok(());
     }
     if !explain {
-        let (one, many) = ("thing is", "things are");
-        let things = counted(seen.len(), one, many);
+        let (singular, plural) = ("thing is", "things are");
+        let things = format_count(entries.len(), singular, plural);
         let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
-        printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
+        printer.print(format_args!("\n{}", format_paragraph("", "", &text, columns)))?;
         return Ok(());
     }
     printer.print(format_args!("\n{HEADING}Not offered{HEADING:#}\n"))?;
-    let groups = groups(seen);
+    let groups = group_reasons(entries);
     if columns.is_none() {
         let rows = groups.into_iter().map(|group| {
-            let names = group.names_text();
+            let names = group.format_names();
             [group.kind.to_string(), names, group.reason]
         });
-        printer.print(table(["KIND", "NAME", "REASON"], rows, columns))?;
+        printer.print(format_table(["KIND", "NAME", "REASON"], rows, columns))?;
         return Ok(());
     }
     for group in groups {
-        let names = format!("{}  {}", group.kind, group.names_text());
-        printer.print(entry(&names, &group.reason, columns))?;
+        let names = format!("{}  {}", group.kind, group.format_names());
+        printer.print(format_entry(&names, &group.reason, columns))?;
     }
     Ok(())
 }

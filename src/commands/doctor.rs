@@ -5,60 +5,64 @@ use std::path::Path;
 use anstyle::Style;
 use onload_cdi::Registry;
 use onload_host::devices::inventory::Inventory;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_host::settings;
-use onload_report::doctor::{Check, Examined, Family, Verdict, examine};
+use onload_report::doctor::{Check, CheckContext, CheckFamily, CheckVerdict, run_checks};
 use serde_json::json;
 
-use super::{process, spec_dirs, watched_host};
-use crate::cli::{Doctor, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
+use super::{open_traced_host, process, resolve_spec_dirs};
+use crate::cli::{DoctorArgs, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const HANGING: &str = "           ";
 const WORD: usize = 7;
 
-pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (_, checks) = examined(global, printer)?;
+pub fn run(
+    global: &GlobalArgs,
+    args: &DoctorArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let (_, checks) = check_host(global, printer)?;
     match args.format {
-        Listing::Json => {
+        ListFormat::Json => {
             let object = json!({
                 "version": env!("CARGO_PKG_VERSION"),
-                "verdict": overall(&checks),
+                "verdict": worst_verdict(&checks),
                 "checks": checks,
             });
             printer.print_json(&object)?;
         }
-        Listing::Table => print(&checks, global.verbose, printer)?,
+        ListFormat::Table => print(&checks, global.verbose, printer)?,
     }
-    Ok(match overall(&checks) {
-        Verdict::Fail => Answer::No,
-        Verdict::Unknown => Answer::Unknown,
-        Verdict::Pass | Verdict::Warn => Answer::Yes,
+    Ok(match worst_verdict(&checks) {
+        CheckVerdict::Fail => ExitAnswer::No,
+        CheckVerdict::Unknown => ExitAnswer::Unknown,
+        CheckVerdict::Pass | CheckVerdict::Warn => ExitAnswer::Yes,
     })
 }
 
 /// What the host has, and what every check found.
-pub(super) fn examined(
-    global: &Global,
+pub(super) fn check_host(
+    global: &GlobalArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<(Inventory, Vec<Check>)> {
-    let host = watched_host(global)?;
+    let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     printer.progress("looking at this host");
-    let (inventory, pools) = survey(&host, &config);
-    let specs = Registry::scan(&spec_dirs(&host, &[])?);
-    let examined = Examined {
+    let (inventory, pools) = discover_with_pools(&host, &config);
+    let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
+    let context = CheckContext {
         host: &host,
         config: &config,
         config_problems: &problems,
         inventory: &inventory,
         pools: &pools,
         specs: &specs,
-        version_of: &|program: &Path| process::version_of(&host, program),
+        version_of: &|program: &Path| process::read_version(&host, program),
     };
-    let checks = examine(&examined, |name| {
+    let checks = run_checks(&context, |name| {
         printer.progress(format_args!("checking {name}"));
     });
     printer.end_progress();
@@ -66,20 +70,23 @@ pub(super) fn examined(
 }
 
 /// The checks of a name, such as those of the engines one by one.
-pub(super) fn of<'c>(checks: &'c [Check], name: &'static str) -> impl Iterator<Item = &'c Check> {
+pub(super) fn checks_named<'c>(
+    checks: &'c [Check],
+    name: &'static str,
+) -> impl Iterator<Item = &'c Check> {
     checks.iter().filter(move |check| check.name == name)
 }
 
 /// What keeps containers of an engine from asking for devices.
-pub(super) fn obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
+pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
     let names = ["engine-version", "engine-cdi", "engine-restarted"];
-    let all = names.into_iter().flat_map(|name| of(checks, name));
-    let mut own = all.filter(|check| check.finding.subject == engine.finding.subject);
-    own.find(|check| check.finding.verdict != Verdict::Pass)
+    let all = names.into_iter().flat_map(|name| checks_named(checks, name));
+    let mut related = all.filter(|check| check.finding.subject == engine.finding.subject);
+    related.find(|check| check.finding.verdict != CheckVerdict::Pass)
 }
 
 /// What a check found, with the first thing to do.
-pub(super) fn advised(check: &Check) -> String {
+pub(super) fn format_finding(check: &Check) -> String {
     let finding = &check.finding;
     match finding.remedy.first() {
         Some(remedy) => format!("{}; {remedy}", finding.finding),
@@ -88,34 +95,34 @@ pub(super) fn advised(check: &Check) -> String {
 }
 
 /// A failed check decides, then one whose result is unknown.
-fn overall(checks: &[Check]) -> Verdict {
-    let mut order = [Verdict::Fail, Verdict::Unknown, Verdict::Warn].into_iter();
-    let found = order.find(|verdict| of_verdict(checks, *verdict) > 0);
-    found.unwrap_or(Verdict::Pass)
+fn worst_verdict(checks: &[Check]) -> CheckVerdict {
+    let mut order = [CheckVerdict::Fail, CheckVerdict::Unknown, CheckVerdict::Warn].into_iter();
+    let worst = order.find(|verdict| count_verdict(checks, *verdict) > 0);
+    worst.unwrap_or(CheckVerdict::Pass)
 }
 
-fn of_verdict(checks: &[Check], verdict: Verdict) -> usize {
+fn count_verdict(checks: &[Check], verdict: CheckVerdict) -> usize {
     let checks = checks.iter();
     checks.filter(|check| check.finding.verdict == verdict).count()
 }
 
 fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
-    let mut family: Option<Family> = None;
+    let mut family: Option<CheckFamily> = None;
     for check in checks {
         if family.replace(check.family) != Some(check.family) {
             printer.print(format_args!("{HEADING}{}{HEADING:#}\n", check.family))?;
         }
         print_check(check, verbose, printer)?;
     }
-    let count = |verdict| of_verdict(checks, verdict);
+    let count = |verdict| count_verdict(checks, verdict);
     let summary = format!(
         "{} passed, {} warned, {} failed, {} unknown",
-        count(Verdict::Pass),
-        count(Verdict::Warn),
-        count(Verdict::Fail),
-        count(Verdict::Unknown),
+        count(CheckVerdict::Pass),
+        count(CheckVerdict::Warn),
+        count(CheckVerdict::Fail),
+        count(CheckVerdict::Unknown),
     );
-    printer.print(paragraph("\n", "", &summary, printer.columns()))?;
+    printer.print(format_paragraph("\n", "", &summary, printer.columns()))?;
     Ok(())
 }
 
@@ -125,31 +132,31 @@ fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::R
     let word = finding.verdict.as_str();
     let gap = " ".repeat(WORD.saturating_sub(word.len()));
     let subject = finding.subject.as_deref();
-    let subject = subject.map(|subject| format!(" {}", in_a_line(subject)));
+    let subject = subject.map(|subject| format!(" {}", to_one_line(subject)));
     let text =
-        format!("{}{}: {}", check.name, subject.unwrap_or_default(), in_a_line(&finding.finding));
+        format!("{}{}: {}", check.name, subject.unwrap_or_default(), to_one_line(&finding.finding));
     let first = format!("  {style}{word}{style:#}{gap}  ");
-    printer.print(paragraph(&first, HANGING, &text, columns))?;
-    if finding.verdict != Verdict::Pass || verbose {
+    printer.print(format_paragraph(&first, HANGING, &text, columns))?;
+    if finding.verdict != CheckVerdict::Pass || verbose {
         let paths = finding.looked_at.iter();
         let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
-        let text = format!("{DIM}looked at {}{DIM:#}", in_a_line(&paths.join(", ")));
+        let text = format!("{DIM}looked at {}{DIM:#}", to_one_line(&paths.join(", ")));
         if !paths.is_empty() {
-            printer.print(paragraph(HANGING, HANGING, &text, columns))?;
+            printer.print(format_paragraph(HANGING, HANGING, &text, columns))?;
         }
     }
     for remedy in &finding.remedy {
         // A command or line is copied: it stays on one line.
-        let remedy = in_a_line(&remedy.to_string());
+        let remedy = to_one_line(&remedy.to_string());
         printer.print(format_args!("{HANGING}{remedy}\n"))?;
     }
     Ok(())
 }
 
-fn style(verdict: Verdict) -> Style {
+fn style(verdict: CheckVerdict) -> Style {
     match verdict {
-        Verdict::Pass => GOOD,
-        Verdict::Warn | Verdict::Unknown => WARNING,
-        Verdict::Fail => ERROR,
+        CheckVerdict::Pass => GOOD,
+        CheckVerdict::Warn | CheckVerdict::Unknown => WARNING,
+        CheckVerdict::Fail => ERROR,
     }
 }

@@ -3,58 +3,60 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_engines::file::{Action, Beside, Decision, Files, Keep, Other};
-use onload_engines::holders::Held;
+use onload_engines::files::{
+    EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
+};
 use onload_engines::installed::PROGRAM_DIRS;
-use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::setup::Setup;
+use onload_engines::our_runtime::RUNTIME_NAME;
+use onload_engines::runtime_containers::RuntimeUse;
+use onload_engines::setup::EngineSetup;
 use onload_host::host::{EntryKind, Host};
-use onload_sys::fs::trust::{Owners, TrustError, Trusted};
+use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
-use super::{holders, nothing_to_change, print_diff};
+use super::{print_diff, runtime_containers, unchanged_message};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::printer::Printer;
 
 pub(super) struct EngineFile {
-    pub(super) setup: Setup,
-    shown: PathBuf,
+    pub(super) setup: EngineSetup,
+    path: PathBuf,
     is_named: bool,
     directory: Option<ConfigDir>,
-    found: Option<ConfigFile>,
-    files: Files,
+    config_file: Option<ConfigFile>,
+    files: EngineFiles,
 }
 
 /// A file with what is to be done with it: nothing undecided is carried out.
-pub(super) struct Decided {
+pub(super) struct DecidedFile {
     pub(super) file: EngineFile,
-    pub(super) decision: Decision,
-    held: Held,
+    pub(super) decision: FileDecision,
+    runtime_use: RuntimeUse,
 }
 
 impl EngineFile {
     /// One that was named may be anywhere, so nobody but root and the caller may be able to put another file in its
     /// place.
-    pub(super) fn open(host: &Host, setup: Setup, is_named: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
         let directory = if is_named {
-            trusted_directory(host, parent)
+            open_trusted_directory(host, parent)
                 .with_context(|| format!("--file {}", setup.file.display()))?
         } else {
             host.directory(parent)?
         };
-        let shown = host.outside_path(parent);
+        let parent_path = host.outside_path(parent);
         Ok(EngineFile {
-            shown: host.outside_path(&setup.file),
-            directory: directory.map(|open| ConfigDir::new(shown, open)),
+            path: host.outside_path(&setup.file),
+            directory: directory.map(|open| ConfigDir::new(parent_path, open)),
             setup,
             is_named,
-            found: None,
-            files: Files::default(),
+            config_file: None,
+            files: EngineFiles::default(),
         })
     }
 
-    pub(super) fn is_nowhere(&self) -> bool {
+    pub(super) fn has_no_directory(&self) -> bool {
         self.directory.is_none()
     }
 
@@ -68,30 +70,30 @@ impl EngineFile {
 
     fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
-            self.found = directory.read(self.name())?;
-            if self.found.is_some() {
-                printer.has_read(&self.shown);
+            self.config_file = directory.read(self.name())?;
+            if self.config_file.is_some() {
+                printer.log_read(&self.path);
             }
-            self.files.now = self.found.as_ref().map(|file| file.text.clone());
+            self.files.now = self.config_file.as_ref().map(|file| file.text.clone());
             if !self.setup.is_drop_in() {
                 let backup = directory.read(&self.backup_name())?;
                 if backup.is_some() {
-                    printer.has_read(&self.shown.with_file_name(self.backup_name()));
+                    printer.log_read(&self.path.with_file_name(self.backup_name()));
                 }
                 self.files.before = backup.map(|file| file.text);
             }
         }
-        if is_removed && !Setup::has_trace(&self.files) {
+        if is_removed && !EngineSetup::has_trace(&self.files) {
             return Ok(());
         }
-        let beside = self.setup.beside(self.files.now.as_deref());
-        let beside = beside.with_context(|| self.what())?;
-        self.files.others = read_beside(host, &beside, &self.setup.file)?;
+        let related = self.setup.related_files(self.files.now.as_deref());
+        let related = related.with_context(|| self.configure_context())?;
+        self.files.other_files = read_beside(host, &related, &self.setup.file)?;
         Ok(())
     }
 
     /// It is an error where there is no file of it either: one would be made that nothing reads.
-    pub(super) fn look_for_engine(
+    pub(super) fn check_engine(
         &self,
         host: &Host,
         is_dry_run: bool,
@@ -107,16 +109,16 @@ impl EngineFile {
             }
         }
         let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
-        let missing =
+        let message =
             format!("{name} is not installed: {program} not found in {}", PROGRAM_DIRS.join(", "));
         let has_file = host.entry(&self.setup.file)?.is_some() || host.entry(usual)?.is_some();
         if !has_file && !is_dry_run {
             bail!(
-                "{missing}; install it, or write its configuration in advance with --file {}",
+                "{message}; install it, or write its configuration in advance with --file {}",
                 usual.display()
             );
         }
-        printer.warning(missing);
+        printer.warning(message);
         Ok(())
     }
 
@@ -126,35 +128,39 @@ impl EngineFile {
         host: &Host,
         is_removed: bool,
         printer: &mut Printer,
-    ) -> anyhow::Result<Decided> {
+    ) -> anyhow::Result<DecidedFile> {
         self.read(host, is_removed, printer)?;
-        let (decision, held) = if is_removed {
-            let held = self.look_for_holders(host)?;
-            let keep = if held.is_held() { Keep::Runtime } else { Keep::Nothing };
-            (self.setup.remove(&self.files, keep), held)
+        let (decision, runtime_use) = if is_removed {
+            let runtime_use = self.find_runtime_use(host)?;
+            let keep = if runtime_use.is_in_use() { KeptPart::Runtime } else { KeptPart::Nothing };
+            (self.setup.remove(&self.files, keep), runtime_use)
         } else {
-            let held = Held::By(Vec::new());
-            (self.setup.configure(&self.files), held)
+            let runtime_use = RuntimeUse::By(Vec::new());
+            (self.setup.configure(&self.files), runtime_use)
         };
-        Ok(Decided { decision: decision.with_context(|| self.what())?, file: self, held })
-    }
-
-    fn look_for_holders(&self, host: &Host) -> anyhow::Result<Held> {
-        let now = self.files.now.as_deref();
-        if !self.setup.registers(now).with_context(|| self.what())? {
-            return Ok(Held::By(Vec::new()));
-        }
-        if let Some(key) = self.setup.default_setting(&self.files) {
-            return Ok(Held::Default(key));
-        }
-        Ok(match self.setup.state_dir(&self.files) {
-            Ok(state) => holders::held(host, self.setup.engine, &state),
-            Err(error) => Held::Unknown(format!("{error:#}")),
+        Ok(DecidedFile {
+            decision: decision.with_context(|| self.configure_context())?,
+            file: self,
+            runtime_use,
         })
     }
 
-    fn what(&self) -> String {
-        let (name, path) = (self.setup.engine.name(), self.shown.display());
+    fn find_runtime_use(&self, host: &Host) -> anyhow::Result<RuntimeUse> {
+        let now = self.files.now.as_deref();
+        if !self.setup.registers_runtime(now).with_context(|| self.configure_context())? {
+            return Ok(RuntimeUse::By(Vec::new()));
+        }
+        if let Some(key) = self.setup.default_setting(&self.files) {
+            return Ok(RuntimeUse::Default(key));
+        }
+        Ok(match self.setup.state_dir(&self.files) {
+            Ok(state) => runtime_containers::find_runtime_use(host, self.setup.engine, &state),
+            Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
+        })
+    }
+
+    fn configure_context(&self) -> String {
+        let (name, path) = (self.setup.engine.name(), self.path.display());
         format!("configuring {name}, whose {path} is left as it is")
     }
 
@@ -163,102 +169,104 @@ impl EngineFile {
             return Ok(());
         }
         let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
-        let made = host.create_directory(parent)?;
+        let created = host.create_directory(parent)?;
         let open = if self.is_named {
-            trusted_directory(host, parent)?.context("opening the directory")?
+            open_trusted_directory(host, parent)?.context("opening the directory")?
         } else {
-            made
+            created
         };
         self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
         Ok(())
     }
 }
 
-impl Decided {
-    pub(super) fn is_held(&self) -> bool {
-        self.held.is_held()
+impl DecidedFile {
+    pub(super) fn is_runtime_in_use(&self) -> bool {
+        self.runtime_use.is_in_use()
     }
 
-    pub(super) fn what_stays(&self) -> String {
-        let (held, setup) = (&self.held, &self.file.setup);
-        let (name, path) = (setup.engine.name(), self.file.shown.display());
+    pub(super) fn kept_message(&self) -> String {
+        let (runtime_use, setup) = (&self.runtime_use, &self.file.setup);
+        let (name, path) = (setup.engine.name(), self.file.path.display());
         let file = if self.file.is_named {
             format!(" --file {}", setup.file.display())
         } else {
             String::new()
         };
         format!(
-            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
+            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {runtime_use}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
         )
     }
 
     pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
-        if self.decision.file == Action::Keep {
-            printer.note(nothing_to_change(&self.file.shown));
+        if self.decision.file == EngineFileAction::Keep {
+            printer.note(unchanged_message(&self.file.path));
             return Ok(());
         }
-        let (now, new) = self.change();
-        Ok(print_diff(&self.file.shown, now, new, printer)?)
+        let (now, new) = self.text_change();
+        Ok(print_diff(&self.file.path, now, new, printer)?)
     }
 
     /// Its text as it is, and as it is to be.
-    fn change(&self) -> (Option<&str>, Option<&str>) {
+    fn text_change(&self) -> (Option<&str>, Option<&str>) {
         let now = self.file.files.now.as_deref();
         match &self.decision.file {
-            Action::Keep => (now, now),
-            Action::Write(text) => (now, Some(text)),
-            Action::Remove => (now, None),
+            EngineFileAction::Keep => (now, now),
+            EngineFileAction::Write(text) => (now, Some(text)),
+            EngineFileAction::Remove => (now, None),
         }
     }
 
     /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
-    pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
-        let changes = self.decision.file != Action::Keep;
-        if changes || self.decision.backup != Action::Keep {
+    pub(super) fn apply(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
+        let changes = self.decision.file != EngineFileAction::Keep;
+        if changes || self.decision.backup != EngineFileAction::Keep {
             self.file.make_directory(host)?;
         }
         let (file, decision) = (&self.file, &self.decision);
         if let Some(directory) = &file.directory {
             let backup = file.backup_name();
-            if let Action::Write(text) = &decision.backup {
-                directory.write(&backup, text, file.found.as_ref())?;
+            if let EngineFileAction::Write(text) = &decision.backup {
+                directory.write(&backup, text, file.config_file.as_ref())?;
             }
             match &decision.file {
-                Action::Write(text) => directory.write(file.name(), text, file.found.as_ref())?,
-                Action::Remove => directory.remove(file.name())?,
-                Action::Keep => {}
+                EngineFileAction::Write(text) => {
+                    directory.write(file.name(), text, file.config_file.as_ref())?
+                }
+                EngineFileAction::Remove => directory.remove(file.name())?,
+                EngineFileAction::Keep => {}
             }
-            if decision.backup == Action::Remove {
+            if decision.backup == EngineFileAction::Remove {
                 directory.remove(&backup)?;
             }
         }
-        let path = file.shown.display();
+        let path = file.path.display();
         match &decision.file {
-            Action::Write(_) => printer.note(format_args!("wrote {path}")),
-            Action::Remove => printer.note(format_args!("removed {path}")),
-            Action::Keep => printer.note(nothing_to_change(&file.shown)),
+            EngineFileAction::Write(_) => printer.note(format_args!("wrote {path}")),
+            EngineFileAction::Remove => printer.note(format_args!("removed {path}")),
+            EngineFileAction::Keep => printer.note(unchanged_message(&file.path)),
         }
         Ok(changes)
     }
 
     pub(super) fn needs_restart(&self, has_cdi: bool) -> bool {
-        let (now, new) = self.change();
+        let (now, new) = self.text_change();
         self.file.setup.needs_restart(now, new, has_cdi)
     }
 
-    pub(super) fn put_back(&self) -> anyhow::Result<()> {
+    pub(super) fn restore(&self) -> anyhow::Result<()> {
         let file = &self.file;
         let Some(directory) = &file.directory else {
             return Ok(());
         };
         let backup = file.backup_name();
-        let mut was = vec![(file.name(), &file.files.now)];
+        let mut originals = vec![(file.name(), &file.files.now)];
         if !file.setup.is_drop_in() {
-            was.push((&backup, &file.files.before));
+            originals.push((&backup, &file.files.before));
         }
-        for (name, text) in was {
+        for (name, text) in originals {
             match text {
-                Some(text) => directory.write(name, text, file.found.as_ref())?,
+                Some(text) => directory.write(name, text, file.config_file.as_ref())?,
                 None => directory.remove(name)?,
             }
         }
@@ -268,13 +276,13 @@ impl Decided {
 
 /// Opens a directory that nobody but root and the caller can change, nor one above it; none where it
 /// is not there.
-fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
+fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
-    let trusted = Trusted::below(&root, Owners::of(&[0, caller]))?;
-    for (above, directory) in path.ancestors().enumerate() {
+    let trusted = TrustedTree::for_tree(&root, TrustedOwners::from_users(&[0, caller]))?;
+    for (depth, directory) in path.ancestors().enumerate() {
         match trusted.open_dir(directory) {
-            Ok(open) => return Ok((above == 0).then(|| OwnedFd::from(open))),
+            Ok(open) => return Ok((depth == 0).then(|| OwnedFd::from(open))),
             // What is above it decides who could make it.
             Err(error) if error.is_absent() => {}
             Err(TrustError::Owner { path, owner }) => bail!(
@@ -287,23 +295,27 @@ fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>
     Ok(None)
 }
 
-fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
+fn read_beside(
+    host: &Host,
+    related: &[RelatedFiles],
+    own_path: &Path,
+) -> anyhow::Result<Vec<RelatedFile>> {
     let mut paths: Vec<PathBuf> = Vec::new();
-    for beside in beside {
-        paths.extend(beside.paths(host)?);
+    for files in related {
+        paths.extend(files.paths(host)?);
     }
-    let mut others: Vec<Other> = Vec::new();
+    let mut other_files: Vec<RelatedFile> = Vec::new();
     for path in paths {
-        let seen = path == own || others.iter().any(|other| other.path == path);
+        let is_known = path == own_path || other_files.iter().any(|other| other.path == path);
         let is_file = matches!(host.entry(&path)?, Some(EntryKind::File { .. }));
-        if seen || !is_file {
+        if is_known || !is_file {
             continue;
         }
         if let Some(text) = host.text(&path)? {
-            others.push(Other { path, text });
+            other_files.push(RelatedFile { path, text });
         }
     }
-    Ok(others)
+    Ok(other_files)
 }
 
 #[cfg(test)]
@@ -333,11 +345,11 @@ mod tests {
             }
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
-            let file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
+            let file = EngineFile::open(&host, EngineSetup::for_engine(engine), false).unwrap();
             let mut file = file.decide(&host, false, &mut printer).unwrap();
-            assert!(file.carry_out(&host, &mut printer).unwrap());
+            assert!(file.apply(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
-            file.put_back().unwrap();
+            file.restore().unwrap();
             assert_eq!(fs::read_to_string(&path).ok().as_deref(), was, "{engine:?}");
             let left = fs::read_dir(directory).unwrap().count();
             assert_eq!(left, usize::from(was.is_some()), "{engine:?}");

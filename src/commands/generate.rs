@@ -5,26 +5,30 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::{Spec, Version, minimum_version};
+use onload_cdi::{CdiVersion, Spec, minimum_version};
 use onload_core::class::Class;
 use onload_core::config;
+use onload_host::devices::exclude_without_hook;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::leave_without_hook;
-use onload_host::discover::not_offered::NotOffered;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::drift::render;
-use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, warnings};
+use onload_host::generate::{
+    GeneratedSpecs, InstalledFiles, bundle_exclusions, generate, warnings,
+};
 use onload_host::host::Host;
-use onload_host::spec_name::{Part, SpecName};
-use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
+use onload_host::spec_name::{SpecName, SpecPart};
+use onload_host::specdir::{
+    DesiredSpecs, FileAction, FileStep, Manifest, SpecDir, SpecFormat, SpecPlan, plan,
+};
 use onload_sys::fs::{atomic, regular};
-use onload_sys::text::{Listed, first_of};
+use onload_sys::text::{ShortList, join_first};
 
 use super::{
-    OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff, require_nic,
-    unread_reasons, written_pools,
+    OUTPUT_DIR, discover_host, make_directory, open_host, pools_to_write, print_diff, require_nic,
+    unchanged_message, unread_reasons,
 };
-use crate::cli::{Generate, Global};
-use crate::exit::Answer;
+use crate::cli::{GenerateArgs, GlobalArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 const WRITE: &str = "write ";
@@ -32,56 +36,60 @@ const KEEP: &str = "keep  ";
 const FIELDS: usize = 3;
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &GenerateArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let newest = args
         .max_cdi_version
         .as_deref()
-        .map(str::parse::<Version>)
+        .map(str::parse::<CdiVersion>)
         .transpose()
         .context("reading --max-cdi-version")?;
     let kinds = if args.kind.is_empty() {
         config.cdi.kinds.clone()
     } else {
-        config::kinds(&args.kind).context("reading --kind")?
+        config::parse_kinds(&args.kind).context("reading --kind")?
     };
     let kinds = kinds.as_slice();
-    let look_only = args.dry_run || args.diff;
+    let is_preview = args.dry_run || args.diff;
     let directory = match args.output {
         Some(_) => None,
         None => match find_directory(&host, args.output_dir.as_deref()) {
             // To make it says better what is in the way.
-            Err(_) if !look_only => None,
-            found => found?,
+            Err(_) if !is_preview => None,
+            result => result?,
         },
     };
     // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
-    let locked = directory.as_ref().filter(|_| !look_only);
+    let locked = directory.as_ref().filter(|_| !is_preview);
     let _lock = locked.map(SpecDir::lock).transpose()?;
-    let (mut inventory, pools) = look(&host, &config, printer);
+    let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
-    let surroundings = Surroundings::of(&host, &config)?;
-    if !surroundings.hook {
-        for warning in leave_without_hook(&mut inventory, &config.cdi.hook_path) {
+    let installed = InstalledFiles::read(&host, &config)?;
+    if !installed.hook {
+        for warning in exclude_without_hook(&mut inventory, &config.cdi.hook_path) {
             printer.warning(warning);
         }
     }
-    let pools = written_pools(pools, kinds, newest, printer);
-    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    let pools = pools_to_write(pools, kinds, newest, printer);
+    let mut specs = generate(&inventory, &pools, &config, installed)?;
     if kinds.contains(&Class::Bundle) {
-        for left_out in bundles_not_offered(&specs, &config, &inventory.drain) {
-            let NotOffered { name, reason, .. } = left_out;
+        for exclusion in bundle_exclusions(&specs, &config, &inventory.drain) {
+            let Exclusion { name, reason, .. } = exclusion;
             printer.warning(format_args!("bundle {name} is not offered: {reason}"));
         }
     }
     specs.retain(|name, _| kinds.contains(&name.class));
-    for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
+    for warning in warnings(&specs, &pools, &config.cdi, installed) {
         printer.warning(warning);
     }
     if let Some(newest) = newest {
         refuse_newer(&specs, newest)?;
     }
-    if args.format == Format::Yaml {
+    if args.format == SpecFormat::Yaml {
         printer.warning("onload-hook and onload-container-runtime read JSON only: YAML specifications work by --device, not by annotation");
     }
     let format = args.format;
@@ -92,12 +100,12 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     }
     let touched = if args.kind.is_empty() { &Class::ALL } else { kinds };
     let files = specs.iter();
-    let wanted = Wanted {
+    let desired = DesiredSpecs {
         scope: touched.to_vec(),
         files: files.map(|(name, spec)| (*name, render(spec, format).into_bytes())).collect(),
         format,
-        undecided: inventory.undecided(),
-        asked: Manifest {
+        undecided: inventory.undecided_classes(),
+        manifest: Manifest {
             format,
             max_cdi_version: newest.map(|version| version.to_string()),
             kinds: kinds.to_vec(),
@@ -105,16 +113,16 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         },
         force: args.force,
     };
-    to_directory(&host, args, directory.as_ref(), wanted, &inventory, printer)
+    to_directory(&host, args, directory.as_ref(), desired, &inventory, printer)
 }
 
-fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
+fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()> {
     for (name, spec) in specs {
         let needed = minimum_version(spec);
         if needed.version > newest {
-            let kind = name.class.kind();
+            let kind = name.class.cdi_kind();
             // A few fields say what is in the way; a host has thousands alike.
-            let fields = first_of(&needed.fields, FIELDS);
+            let fields = join_first(&needed.fields, FIELDS);
             bail!(
                 "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
                 needed.version
@@ -124,9 +132,13 @@ fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Result<Answer> {
+fn to_stdout(
+    specs: &GeneratedSpecs,
+    format: SpecFormat,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     for (index, spec) in specs.values().enumerate() {
-        if format == Format::Yaml && index > 0 {
+        if format == SpecFormat::Yaml && index > 0 {
             printer.print("---\n")?;
         }
         printer.print(render(spec, format))?;
@@ -134,28 +146,28 @@ fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Re
     if specs.is_empty() {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 fn to_file(
     path: &Path,
-    specs: &Specs,
-    args: &Generate,
+    specs: &GeneratedSpecs,
+    args: &GenerateArgs,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ExitAnswer> {
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
         bail!("writing {}: one file holds one kind; name it with --kind", path.display());
     }
-    let of_part = |part| specs.iter().find(|(name, _)| name.part == part);
-    let Some((SpecName { class, .. }, spec)) = of_part(Part::Devices) else {
+    let find_part = |part| specs.iter().find(|(name, _)| name.part == part);
+    let Some((SpecName { class, .. }, spec)) = find_part(SpecPart::Devices) else {
         bail!(
             "writing {}: this host offers no {}; \"onload-ctk discover --explain\" says why",
             path.display(),
             args.kind.concat()
         );
     };
-    if let Some((_, pools)) = of_part(Part::Pools) {
-        printer.warning(pools_left_out(path, *class, pools));
+    if let Some((_, pools)) = find_part(SpecPart::Pools) {
+        printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
     let reading = || format!("reading {}", path.display());
@@ -170,100 +182,100 @@ fn to_file(
         printer.print(format_args!("{word} {}\n", path.display()))?;
     }
     if is_same {
-        printer.note(nothing_to_change(path));
-        return Ok(Answer::Yes);
+        printer.note(unchanged_message(path));
+        return Ok(ExitAnswer::Yes);
     }
     if args.diff {
         let old = old.as_deref().map(String::from_utf8_lossy);
         print_diff(path, old.as_deref(), Some(&content), printer)?;
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     if args.dry_run {
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     write_file(path, content.as_bytes())?;
-    printer.note(format_args!("wrote {} {}", class.kind(), path.display()));
-    Ok(Answer::Yes)
+    printer.note(format_args!("wrote {} {}", class.cdi_kind(), path.display()));
+    Ok(ExitAnswer::Yes)
 }
 
 /// A file holds one specification, and old engines would refuse it whole if pools stood in it.
-fn pools_left_out(path: &Path, class: Class, pools: &Spec) -> String {
+fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
     let names = pools.devices.iter();
     let names: Vec<String> = names.map(|pool| format!("{class}={}", pool.name)).collect();
     format!(
         "pools are not in {} ({}): they have a file of their own, which --output-dir writes beside it",
         path.display(),
-        Listed(&names)
+        ShortList(&names)
     )
 }
 
 pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    let failed = || format!("writing {}", path.display());
-    regular::may_replace(path).with_context(failed)?;
+    let context = || format!("writing {}", path.display());
+    regular::check_replaceable(path).with_context(context)?;
     let Some(name) = path.file_name() else {
-        bail!("{}: this is no name of a file", failed());
+        bail!("{}: this is no name of a file", context());
     };
     let Some(directory) = SpecDir::open(parent)? else {
-        bail!("{}: there is no directory {}; make it first", failed(), parent.display());
+        bail!("{}: there is no directory {}; make it first", context(), parent.display());
     };
-    let written = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
-    written.map_err(|error| error.source).with_context(failed)
+    let result = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
+    result.map_err(|error| error.source).with_context(context)
 }
 
 fn to_directory(
     host: &Host,
-    args: &Generate,
-    found: Option<&SpecDir>,
-    wanted: Wanted,
+    args: &GenerateArgs,
+    existing: Option<&SpecDir>,
+    desired: DesiredSpecs,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
-    let is_empty = wanted.files.is_empty();
-    let look_only = args.dry_run || args.diff;
-    let made = match found {
-        None if !look_only => make_and_open(host, args.output_dir.as_deref())?,
+) -> anyhow::Result<ExitAnswer> {
+    let is_empty = desired.files.is_empty();
+    let is_preview = args.dry_run || args.diff;
+    let created = match existing {
+        None if !is_preview => make_and_open(host, args.output_dir.as_deref())?,
         _ => None,
     };
-    let _lock = made.as_ref().map(SpecDir::lock).transpose()?;
-    let directory = found.or(made.as_ref());
-    let shown = directory_path(host, args.output_dir.as_deref());
+    let _lock = created.as_ref().map(SpecDir::lock).transpose()?;
+    let directory = existing.or(created.as_ref());
+    let path = directory_path(host, args.output_dir.as_deref());
     let is_named = !args.kind.is_empty();
-    let plan = make_plan(directory, &shown, wanted, is_named, printer)?;
+    let plan = make_plan(directory, &path, desired, is_named, printer)?;
     if args.diff {
         for step in &plan.steps {
-            print_step(step, &shown, printer)?;
+            print_step(step, &path, printer)?;
         }
     } else if args.dry_run {
-        print_steps(&plan, &shown, printer)?;
+        print_steps(&plan, &path, printer)?;
     } else if let Some(directory) = directory {
-        directory.carry_out(&plan)?;
-        report(&plan, &shown, printer);
+        directory.apply(&plan)?;
+        report(&plan, &path, printer);
     }
-    note_idle(&plan, is_empty, &shown, printer);
-    if look_only {
-        return Ok(Answer::Yes);
+    print_unchanged(&plan, is_empty, &path, printer);
+    if is_preview {
+        return Ok(ExitAnswer::Yes);
     }
-    refuse_undecided(&plan, &shown, inventory)?;
-    Ok(warn_of_left(&plan, &shown, printer))
+    refuse_undecided(&plan, &path, inventory)?;
+    Ok(warn_of_left(&plan, &path, printer))
 }
 
-type Existing = BTreeMap<String, Option<Vec<u8>>>;
+type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
 
 /// The files in a directory, and the manifest beside them or why it is left alone.
-pub(super) fn existing(
+pub(super) fn read_existing(
     directory: Option<&SpecDir>,
-    shown: &Path,
+    path: &Path,
     printer: &mut Printer,
-) -> anyhow::Result<(Existing, Result<Option<Manifest>, String>)> {
+) -> anyhow::Result<(ExistingFiles, Result<Option<Manifest>, String>)> {
     let (existing, manifest) = match directory {
-        Some(directory) => (directory.existing()?, directory.manifest()?),
+        Some(directory) => (directory.read_files()?, directory.read_manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
-    printer.looked_into(shown, directory.is_some());
+    printer.log_lookup(path, directory.is_some());
     for name in existing.keys() {
-        printer.has_read(&shown.join(name));
+        printer.log_read(&path.join(name));
     }
     Ok((existing, manifest))
 }
@@ -271,53 +283,57 @@ pub(super) fn existing(
 /// The kinds that were named on the command line are asked for beside those that are written already.
 fn make_plan(
     directory: Option<&SpecDir>,
-    shown: &Path,
-    mut wanted: Wanted,
+    path: &Path,
+    mut desired: DesiredSpecs,
     is_named: bool,
     printer: &mut Printer,
-) -> anyhow::Result<Plan> {
-    let (existing, manifest) = existing(directory, shown, printer)?;
+) -> anyhow::Result<SpecPlan> {
+    let (existing, manifest) = read_existing(directory, path, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
         None
     });
     if is_named {
-        let kinds = &mut wanted.asked.kinds;
+        let kinds = &mut desired.manifest.kinds;
         kinds.extend(manifest.iter().flat_map(|manifest| &manifest.kinds));
         kinds.sort();
         kinds.dedup();
     }
-    Ok(plan(&wanted, &existing, manifest.as_ref()))
+    Ok(plan(&desired, &existing, manifest.as_ref()))
 }
 
-pub(super) fn directory_path(host: &Host, given: Option<&Path>) -> std::path::PathBuf {
-    given.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
+pub(super) fn directory_path(host: &Host, output_dir: Option<&Path>) -> std::path::PathBuf {
+    output_dir.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
 }
 
-fn make_and_open(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
-    let Some(given) = given else {
+fn make_and_open(host: &Host, output_dir: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
+    let Some(output_dir) = output_dir else {
         let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
         return Ok(Some(SpecDir::new(directory_path(host, None), directory)));
     };
-    make_directory(given).with_context(|| format!("making the directory {}", given.display()))?;
-    SpecDir::open(given)
+    make_directory(output_dir)
+        .with_context(|| format!("making the directory {}", output_dir.display()))?;
+    SpecDir::open(output_dir)
 }
 
-pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
-    let Some(given) = given else {
+pub(super) fn find_directory(
+    host: &Host,
+    output_dir: Option<&Path>,
+) -> anyhow::Result<Option<SpecDir>> {
+    let Some(output_dir) = output_dir else {
         let directory = host.directory(Path::new(OUTPUT_DIR))?;
         return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
     };
-    SpecDir::open(given)
+    SpecDir::open(output_dir)
 }
 
-fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     for step in &plan.steps {
         let word = match step.action {
-            Action::Write(_) => WRITE,
-            Action::Remove => "remove",
-            Action::Keep => KEEP,
-            Action::Leave | Action::Undecided => "leave ",
+            FileAction::Write(_) => WRITE,
+            FileAction::Remove => "remove",
+            FileAction::Keep => KEEP,
+            FileAction::Leave | FileAction::Undecided => "leave ",
         };
         printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
     }
@@ -325,18 +341,18 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
 }
 
 /// Nothing where they are alike.
-fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Result<()> {
+fn print_step(step: &FileStep, directory: &Path, printer: &mut Printer) -> io::Result<()> {
     let path = directory.join(&step.name);
     let new = match &step.action {
-        Action::Write(content) => Some(String::from_utf8_lossy(content)),
-        Action::Remove => None,
-        Action::Keep => return Ok(()),
-        Action::Leave => {
+        FileAction::Write(content) => Some(String::from_utf8_lossy(content)),
+        FileAction::Remove => None,
+        FileAction::Keep => return Ok(()),
+        FileAction::Leave => {
             let path = path.display();
             printer.warning(format_args!("{path} was not written by onload-ctk and would stay"));
             return Ok(());
         }
-        Action::Undecided => {
+        FileAction::Undecided => {
             let path = path.display();
             printer.warning(format_args!(
                 "{path} would stay: not all of what it offers could be read"
@@ -348,49 +364,55 @@ fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Resul
     print_diff(&path, old.as_deref(), new.as_deref(), printer)
 }
 
-pub(super) fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
+pub(super) fn report(plan: &SpecPlan, directory: &Path, printer: &mut Printer) {
     for step in &plan.steps {
         let path = directory.join(&step.name);
         match step.action {
-            Action::Write(_) => printer.note(format_args!("wrote {}", path.display())),
-            Action::Remove => printer.note(format_args!("removed {}", path.display())),
-            Action::Keep => printer.detail(format_args!("unchanged {}", path.display())),
-            Action::Leave | Action::Undecided => {}
+            FileAction::Write(_) => printer.note(format_args!("wrote {}", path.display())),
+            FileAction::Remove => printer.note(format_args!("removed {}", path.display())),
+            FileAction::Keep => printer.detail(format_args!("unchanged {}", path.display())),
+            FileAction::Leave | FileAction::Undecided => {}
         }
     }
 }
 
-fn note_idle(plan: &Plan, is_empty: bool, directory: &Path, printer: &mut Printer) {
+fn print_unchanged(plan: &SpecPlan, is_empty: bool, directory: &Path, printer: &mut Printer) {
     if is_empty {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
-    } else if !plan.changes_files() && plan.left().chain(plan.undecided()).next().is_none() {
-        printer.note(nothing_to_change(directory));
+    } else if !plan.changes_files()
+        && plan.left_files().chain(plan.undecided_files()).next().is_none()
+    {
+        printer.note(unchanged_message(directory));
     }
 }
 
-fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> anyhow::Result<()> {
-    let kept: Vec<&str> = plan.undecided().collect();
-    if kept.is_empty() {
+fn refuse_undecided(
+    plan: &SpecPlan,
+    directory: &Path,
+    inventory: &Inventory,
+) -> anyhow::Result<()> {
+    let undecided: Vec<&str> = plan.undecided_files().collect();
+    if undecided.is_empty() {
         return Ok(());
     }
     bail!(
         "in {}: kept {} as it was, because not all of what it offers could be read: {}; --force replaces it",
         directory.display(),
-        kept.join(", "),
+        undecided.join(", "),
         unread_reasons(inventory, |_| true)
     );
 }
 
 /// The rest is written, so that a file which somebody keeps as it is stops no other.
-fn warn_of_left(plan: &Plan, directory: &Path, printer: &mut Printer) -> Answer {
-    let left: Vec<&str> = plan.left().collect();
-    if left.is_empty() {
-        return Answer::Yes;
+fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
+    let left_files: Vec<&str> = plan.left_files().collect();
+    if left_files.is_empty() {
+        return ExitAnswer::Yes;
     }
     printer.warning(format_args!(
         "in {}: left {} alone, which somebody else wrote or changed; --diff --force shows the difference, and --force alone replaces it",
         directory.display(),
-        left.join(", ")
+        left_files.join(", ")
     ));
-    Answer::No
+    ExitAnswer::No
 }

@@ -4,28 +4,28 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, OciConfigError, apply, map_ids};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup, OciConfig, OciConfigError, apply, map_ids};
 use onload_host::host::{DeviceKind, Host};
 use onload_sys::fs::regular;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
-use crate::cli::{Global, Inject};
-use crate::exit::Answer;
+use super::{open_host, parse_names, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
+use crate::cli::{GlobalArgs, InjectArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// Bytes of a configuration; those of engines have some ten thousand.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-pub(super) struct Nodes<'h>(pub(super) &'h Host);
+pub(super) struct HostNodeLookup<'h>(pub(super) &'h Host);
 
-impl NodeInfo for Nodes<'_> {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
-        let found = self
+impl NodeLookup for HostNodeLookup<'_> {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
+        let entry = self
             .0
             .device_node(Path::new(host_path))
-            .map_err(|error| io::Error::other(Chain(&error).to_string()))?;
-        let node = found.ok_or_else(|| {
+            .map_err(|error| io::Error::other(ErrorChain(&error).to_string()))?;
+        let node = entry.ok_or_else(|| {
             let path = self.0.outside_path(Path::new(host_path));
             let path = path.display();
             let message = format!(
@@ -33,7 +33,7 @@ impl NodeInfo for Nodes<'_> {
             );
             io::Error::new(io::ErrorKind::NotFound, message)
         })?;
-        Ok(Node {
+        Ok(HostNode {
             kind: match node.kind {
                 DeviceKind::Character => NodeKind::Char,
                 DeviceKind::Block => NodeKind::Block,
@@ -47,20 +47,24 @@ impl NodeInfo for Nodes<'_> {
 
 const READING: &str = "reading the OCI configuration on stdin";
 
-fn reading(error: OciConfigError) -> anyhow::Error {
+fn read_error(error: OciConfigError) -> anyhow::Error {
     match error {
         OciConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
         error => anyhow::Error::new(error).context(READING),
     }
 }
 
-pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &InjectArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host(global)?;
-    let names = qualified(&args.devices)?;
-    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
+    let names = parse_names(&args.devices)?;
+    let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
-    let mut edits = known_devices(&registry, &dirs, &names)?;
+    let mut edits = resolve_devices(&registry, &dirs, &names)?;
     let stdin = io::stdin().lock();
     if stdin.is_terminal() {
         printer.note("reading an OCI configuration (config.json) from the terminal; end it with Ctrl-D, or stop with Ctrl-C");
@@ -69,13 +73,14 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
     if bytes.trim_ascii().is_empty() {
         bail!("{READING}: there is nothing; give it a config.json: < config.json");
     }
-    let mut config = OciConfig::parse(&bytes).map_err(reading)?;
-    if config.has_namespace("user").map_err(reading)? {
+    let mut config = OciConfig::parse(&bytes).map_err(read_error)?;
+    if config.has_namespace("user").map_err(read_error)? {
         map_ids(&mut edits);
     }
-    apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
+    apply(&mut config, &edits, &HostNodeLookup(&host))
+        .context("giving devices to the container")?;
     let changed = config.into_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;
     printer.print("\n")?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }

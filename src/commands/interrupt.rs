@@ -20,10 +20,10 @@ impl Interrupt {
         }
         signals.thread_block().context("blocking signals")?;
         let interrupt = Interrupt::default();
-        let seen = interrupt.clone();
+        let shared = interrupt.clone();
         thread::spawn(move || {
             while signals.wait().is_ok() {
-                seen.raise();
+                shared.raise();
             }
         });
         Ok(interrupt)

@@ -4,38 +4,42 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::Registry;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use serde_json::json;
 
-use super::pools::{Holders, Shown, of_specs};
-use super::{joined, open_host, scan, spec_dirs, warn_of_files};
-use crate::cli::{Global, List, Listing};
-use crate::exit::Answer;
-use crate::layout::paragraph;
-use crate::printer::{DIM, HEADING, Printer, harmless};
+use super::pools::{PoolHolders, PoolView, read_pools};
+use super::{join_paths, open_host, resolve_spec_dirs, scan, warn_of_files};
+use crate::cli::{GlobalArgs, ListArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::format_paragraph;
+use crate::printer::{DIM, HEADING, Printer, escape_controls};
 
-pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &ListArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host(global)?;
-    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
+    let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
-    let pools = of_specs(&registry, printer);
-    let holders = Holders::read(&host, &pools, printer);
-    let shown = pools.iter().map(|pool| {
-        let name = format!("{}={}", pool.class.kind(), pool.name);
-        (name, Shown::new(pool, &holders))
+    let pools = read_pools(&registry, printer);
+    let holders = PoolHolders::read(&host, &pools, printer);
+    let views = pools.iter().map(|pool| {
+        let name = format!("{}={}", pool.class.cdi_kind(), pool.name);
+        (name, PoolView::new(pool, &holders))
     });
-    let pools: BTreeMap<String, Shown<'_>> = shown.collect();
+    let pools: BTreeMap<String, PoolView<'_>> = views.collect();
     match args.format {
-        Listing::Table => print_table(&registry, &pools, &dirs, printer)?,
-        Listing::Json => print_json(&registry, &pools, printer)?,
+        ListFormat::Table => print_table(&registry, &pools, &dirs, printer)?,
+        ListFormat::Json => print_json(&registry, &pools, printer)?,
     }
     warn_of_files(&registry, printer);
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 fn print_table(
     registry: &Registry,
-    pools: &BTreeMap<String, Shown<'_>>,
+    pools: &BTreeMap<String, PoolView<'_>>,
     dirs: &[PathBuf],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -45,35 +49,38 @@ fn print_table(
     for device in &devices {
         if file != Some(device.path) {
             let gap = if file.is_some() { "\n" } else { "" };
-            let path = harmless(device.path.display());
+            let path = escape_controls(device.path.display());
             printer.print(format_args!("{gap}{HEADING}{path}{HEADING:#}\n"))?;
             file = Some(device.path);
         }
         let name = device.name.to_string();
         match pools.get(&name) {
             Some(pool) => {
-                let text = format!("{name}  {DIM}{}{DIM:#}", pool.text());
-                printer.print(paragraph("  ", "    ", &text, printer.columns()))?;
+                let text = format!("{name}  {DIM}{}{DIM:#}", pool.to_text());
+                printer.print(format_paragraph("  ", "    ", &text, printer.columns()))?;
             }
             None => printer.print(format_args!("  {name}\n"))?,
         }
     }
     for shadowed in registry.shadowed() {
-        let (name, path, by) =
-            (&shadowed.name, harmless(shadowed.path.display()), harmless(shadowed.by.display()));
+        let (name, path, by) = (
+            &shadowed.name,
+            escape_controls(shadowed.path.display()),
+            escape_controls(shadowed.by.display()),
+        );
         let text = format!("{DIM}{name} of {path} is hidden by {by}{DIM:#}");
-        printer.print(paragraph("", "    ", &text, printer.columns()))?;
+        printer.print(format_paragraph("", "    ", &text, printer.columns()))?;
     }
     for conflict in registry.conflicts() {
-        let (name, paths) = (&conflict.name, harmless(joined(&conflict.paths)));
+        let (name, paths) = (&conflict.name, escape_controls(join_paths(&conflict.paths)));
         let text =
             format!("{name} is not offered, because it is in {paths}; remove it from all but one");
-        printer.print(paragraph("", "    ", &text, printer.columns()))?;
+        printer.print(format_paragraph("", "    ", &text, printer.columns()))?;
     }
     if devices.is_empty() {
         printer.note(format_args!(
             "no CDI devices in {}; \"onload-ctk cdi generate\" writes those of this host",
-            joined(dirs)
+            join_paths(dirs)
         ));
     }
     Ok(())
@@ -81,12 +88,12 @@ fn print_table(
 
 fn print_json(
     registry: &Registry,
-    pools: &BTreeMap<String, Shown<'_>>,
+    pools: &BTreeMap<String, PoolView<'_>>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let devices = registry.devices().map(|device| {
         let name = device.name.to_string();
-        let pool = pools.get(&name).map(Shown::object);
+        let pool = pools.get(&name).map(PoolView::to_json);
         json!({ "name": name, "file": device.path, "cdi_version": device.spec.cdi_version, "pool": pool })
     });
     let shadowed = registry.shadowed().iter().map(|shadowed| {
@@ -97,7 +104,9 @@ fn print_json(
         .iter()
         .map(|conflict| json!({ "name": conflict.name.to_string(), "files": conflict.paths }));
     let errors = registry.errors().iter().flat_map(|(path, errors)| {
-        errors.iter().map(move |error| json!({ "file": path, "error": Chain(error).to_string() }))
+        errors
+            .iter()
+            .map(move |error| json!({ "file": path, "error": ErrorChain(error).to_string() }))
     });
     let object = json!({
         "devices": devices.collect::<Vec<_>>(),

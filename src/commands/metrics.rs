@@ -6,43 +6,47 @@ use std::time::SystemTime;
 use anyhow::Context;
 use onload_cdi::Registry;
 use onload_host::leases;
-use onload_host::offers::offers;
-use onload_host::pools::survey;
+use onload_host::offers::build_offers;
+use onload_host::pools::discover_with_pools;
 use onload_host::specdir::FILE_PREFIX;
-use onload_report::metrics::{Measured, openmetrics};
-use onload_report::status::grantees;
+use onload_report::metrics::{MetricsInput, render_openmetrics};
+use onload_report::status::list_grants;
 
 use super::generate::write_file;
-use super::{open_host_of_incident, spec_dirs};
-use crate::cli::{Global, Metrics};
-use crate::exit::Answer;
+use super::{open_host_of_incident, resolve_spec_dirs};
+use crate::cli::{GlobalArgs, MetricsArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &MetricsArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
-    let (inventory, pools) = survey(&host, &config);
-    let specs = Registry::scan(&spec_dirs(&host, &[])?);
-    let listed = leases::list(&host);
-    if let Err(error) = &listed {
+    let (inventory, pools) = discover_with_pools(&host, &config);
+    let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
+    let leases = leases::list(&host);
+    if let Err(error) = &leases {
         printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
     }
-    let listed = listed.ok();
-    let offered = offers(&inventory, &specs, &pools, listed.as_deref().unwrap_or_default());
+    let leases = leases.ok();
+    let devices = build_offers(&inventory, &specs, &pools, leases.as_deref().unwrap_or_default());
     let is_ours = |path: &&Path| {
         let name = path.file_name().unwrap_or_default();
         name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())
     };
-    if !offered.is_empty() && !specs.paths().iter().any(is_ours) {
+    if !devices.is_empty() && !specs.paths().iter().any(is_ours) {
         printer.warning(
             "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
         );
     }
-    let grantees = grantees(&host).ok();
-    let text = openmetrics(Measured {
+    let grantees = list_grants(&host).ok();
+    let text = render_openmetrics(MetricsInput {
         host: &host,
         inventory: &inventory,
-        offers: &offered,
-        leases: listed.as_deref(),
+        devices: &devices,
+        leases: leases.as_deref(),
         grantees: grantees.as_deref(),
         now: SystemTime::now(),
     })?;
@@ -53,5 +57,5 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
             printer.note(format_args!("wrote {}", path.display()));
         }
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }

@@ -10,7 +10,6 @@ pub mod drain;
 mod engine_file;
 pub mod explain;
 pub mod generate;
-mod holders;
 pub mod host;
 pub mod inject;
 mod interrupt;
@@ -25,6 +24,7 @@ pub mod probe;
 mod process;
 mod reasons;
 mod restart;
+mod runtime_containers;
 pub mod show;
 pub mod status;
 pub mod topology;
@@ -36,36 +36,39 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
+use onload_cdi::{CdiVersion, ContainerEdits, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::unread;
-use onload_host::host::{Access, Host};
-use onload_host::pools::{NamedPool, Pools, survey};
+use onload_host::host::{Host, ReadAccess};
+use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use crate::cli::Global;
-use crate::printer::{Printer, looked_at};
-use crate::rights;
+use crate::cli::GlobalArgs;
+use crate::permissions;
+use crate::printer::{Printer, log_access};
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
 
-fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
-    let host = watched_host(global)?;
-    if let Some(named) = global.config.as_deref().filter(|_| global.verbose) {
-        looked_at(named, Access::Read);
+fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
+    let host = open_traced_host(global)?;
+    if let Some(path) = global.config.as_deref().filter(|_| global.verbose) {
+        log_access(path, ReadAccess::Read);
     }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
 }
 
 /// As [`open_host`], for the tools of an incident: they warn of what is wrong with the configuration, and use the rest.
-fn open_host_of_incident(global: &Global, printer: &mut Printer) -> anyhow::Result<(Host, Config)> {
-    let host = watched_host(global)?;
+fn open_host_of_incident(
+    global: &GlobalArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<(Host, Config)> {
+    let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     for problem in problems {
         printer.warning(format_args!("{problem:#}"));
@@ -74,10 +77,10 @@ fn open_host_of_incident(global: &Global, printer: &mut Printer) -> anyhow::Resu
 }
 
 /// A host; with `--verbose` each file and directory that is read is told of on stderr.
-fn watched_host(global: &Global) -> anyhow::Result<Host> {
+fn open_traced_host(global: &GlobalArgs) -> anyhow::Result<Host> {
     let mut host = Host::open(&global.host_root)?;
     if global.verbose {
-        host.watch(looked_at);
+        host.watch(log_access);
     }
     Ok(host)
 }
@@ -87,25 +90,25 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
     let registry = Registry::scan(dirs);
     let paths = registry.paths();
     for dir in dirs {
-        printer.looked_into(dir, dir.is_dir());
+        printer.log_lookup(dir, dir.is_dir());
         for path in paths.iter().filter(|p| p.parent() == Some(dir)) {
-            printer.has_read(path);
+            printer.log_read(path);
         }
     }
     registry
 }
 
 /// Why these classes are undecided, and what to do about it.
-fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
+fn unread_reasons(inventory: &Inventory, includes: impl Fn(&Class) -> bool) -> String {
     let unread = inventory.unread.iter();
-    let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
+    let unread = unread.filter(|unread| unread.kinds.iter().any(&includes));
     let reasons: Vec<&str> = unread.clone().map(|unread| unread.reason.as_str()).collect();
     reasons.join(", ") + unread::advice(unread)
 }
 
-fn advise(inventory: &Inventory, printer: &mut Printer) {
+fn warn_of_unread(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
-        let classes: Vec<&str> = inventory.undecided().iter().map(|c| c.as_str()).collect();
+        let classes: Vec<&str> = inventory.undecided_classes().iter().map(|c| c.as_str()).collect();
         printer.warning(format_args!(
             "not all of this host could be read, so what it offers is not fully known ({}){}",
             classes.join(", "),
@@ -114,27 +117,27 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pools) {
-    let (inventory, pools) = survey(host, config);
+fn discover_host(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, PoolSet) {
+    let (inventory, pools) = discover_with_pools(host, config);
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
-    advise(&inventory, printer);
+    warn_of_unread(&inventory, printer);
     (inventory, pools)
 }
 
 /// The pools of the classes that are written, for readers of CDI up to that version.
-fn written_pools(
-    mut pools: Pools,
-    written: &[Class],
-    newest: Option<Version>,
+fn pools_to_write(
+    mut pools: PoolSet,
+    classes: &[Class],
+    newest: Option<CdiVersion>,
     printer: &mut Printer,
 ) -> Vec<NamedPool> {
     // A bundle may have members of pools of any class.
-    let is_wanted = |class| written.contains(&class) || written.contains(&Class::Bundle);
+    let is_wanted = |class| classes.contains(&class) || classes.contains(&Class::Bundle);
     pools.offered.retain(|pool| is_wanted(pool.class));
     if let Some(newest) = newest {
-        pools.keep_to(newest);
+        pools.drop_unsupported(newest);
     }
     for warning in &pools.warnings {
         printer.warning(warning);
@@ -154,14 +157,14 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 
 /// The specification directories as given, else those of the host, links in them followed inside
 /// it.
-fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    if let Some(absent) = given.iter().find(|dir| !dir.is_dir()) {
+fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(missing) = explicit.iter().find(|dir| !dir.is_dir()) {
         bail!(
             "reading specifications: {} is no directory; name one with --spec-dir, or leave that out",
-            absent.display()
+            missing.display()
         );
     }
-    Ok(specdir::given_or_engine_dirs(host, given)?)
+    Ok(specdir::resolve_dirs(host, explicit)?)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -186,11 +189,11 @@ fn print_diff(
     printer.print(diff.unified_diff().header(header(old), header(new)))
 }
 
-fn nothing_to_change(path: &Path) -> String {
+fn unchanged_message(path: &Path) -> String {
     format!("nothing to change in {}", path.display())
 }
 
-fn joined(dirs: &[PathBuf]) -> String {
+fn join_paths(dirs: &[PathBuf]) -> String {
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     dirs.join(" and ")
 }
@@ -198,44 +201,48 @@ fn joined(dirs: &[PathBuf]) -> String {
 fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
-            let advice = rights::advice(error);
-            printer.warning(format_args!("{}: {}{advice}", path.display(), Chain(error)));
+            let advice = permissions::permission_advice(error);
+            printer.warning(format_args!("{}: {}{advice}", path.display(), ErrorChain(error)));
         }
     }
 }
 
 /// An error says where it was looked for and what is spelled like it.
-fn known_devices(
+fn resolve_devices(
     registry: &Registry,
     dirs: &[PathBuf],
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let near = error.names.iter().find_map(|name| nearest(registry, name));
-        let near = near.map(|name| format!("; did you mean {name}?"));
+        let suggestion = error.names.iter().find_map(|name| similar_device(registry, name));
+        let suggestion = suggestion.map(|name| format!("; did you mean {name}?"));
         anyhow!(
             "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
-            joined(dirs),
-            near.unwrap_or_default()
+            join_paths(dirs),
+            suggestion.unwrap_or_default()
         )
     })
 }
 
 /// The device that is spelled most like a name, if any is. A kind that there is was not misspelled: a
 /// device of another one is another product.
-fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
-    let wanted = name.to_string();
+fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
+    let name_text = name.to_string();
     let kind = name.kind().to_string();
-    let is_ours = Class::ALL.iter().any(|class| class.kind() == kind);
+    let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
     let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
-    let offered = registry.devices().map(|device| device.name);
-    let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());
-    let offered = offered.map(ToString::to_string);
-    let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
-    near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS).min().map(|(_, offered)| offered)
+    let candidates = registry.devices().map(|device| device.name);
+    let candidates = candidates.filter(|candidate| !is_kind || candidate.kind() == name.kind());
+    let candidates = candidates.map(ToString::to_string);
+    let ranked = candidates
+        .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate));
+    ranked
+        .filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
+        .min()
+        .map(|(_, candidate)| candidate)
 }
 
-fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
+fn parse_names(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
     let name = |name: &String| {
         let class = name.split_once('=').map(|(class, _)| class);
         if class.is_some_and(|class| class.parse::<Class>().is_ok()) {

@@ -2,41 +2,41 @@
 
 use onload_core::class::Class;
 use onload_core::timestamp;
-use onload_host::devices::Device;
+use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
-use onload_report::doctor::{Check, Remedy, Verdict};
-use onload_sys::text::{Listed, counted, shell_word};
+use onload_report::doctor::{Check, CheckVerdict, Remedy};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
-use super::advise;
-use super::doctor::{advised, examined, obstacle, of};
+use super::doctor::{check_host, checks_named, find_obstacle, format_finding};
 use super::trial::Engine;
-use crate::cli::Global;
-use crate::exit::Answer;
-use crate::layout::{in_a_line, labelled};
+use super::warn_of_unread;
+use crate::cli::GlobalArgs;
+use crate::exit::ExitAnswer;
+use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
 
 /// A device of each stands for all others.
 const SHOWN: [Class; 6] =
     [Class::Nic, Class::Zf, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
-pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (inventory, checks) = examined(global, printer)?;
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+    let (inventory, checks) = check_host(global, printer)?;
     let lines = [
-        ("here", here(&inventory)),
-        ("offered", offered(&inventory) + &drained(&inventory)),
-        ("written", written(&checks)),
-        ("engines", engines(&checks)),
+        ("here", describe_host(&inventory)),
+        ("offered", describe_devices(&inventory) + &describe_drained(&inventory)),
+        ("written", describe_specs(&checks)),
+        ("engines", describe_engines(&checks)),
         ("next", next(&inventory, &checks)),
     ];
     for (label, text) in lines {
-        let line = labelled(label, &in_a_line(&text), printer.columns());
+        let line = format_labelled(label, &to_one_line(&text), printer.columns());
         printer.print(line)?;
     }
-    advise(&inventory, printer);
-    Ok(Answer::Yes)
+    warn_of_unread(&inventory, printer);
+    Ok(ExitAnswer::Yes)
 }
 
-fn here(inventory: &Inventory) -> String {
+fn describe_host(inventory: &Inventory) -> String {
     let onload = inventory.onload.as_ref().map_or_else(
         || "no Onload".to_owned(),
         |onload| match (&onload.obstacle, &onload.version) {
@@ -52,67 +52,68 @@ fn here(inventory: &Inventory) -> String {
         (inventory.vfio.len(), "vfio function", "vfio functions"),
     ];
     let families = families.into_iter().filter(|(number, ..)| *number > 0);
-    let families = families.map(|(number, one, many)| counted(number, one, many));
+    let families =
+        families.map(|(number, singular, plural)| format_count(number, singular, plural));
     let all = [onload].into_iter().chain(tcpdirect).chain(families);
     all.collect::<Vec<_>>().join(", ")
 }
 
-fn offered(inventory: &Inventory) -> String {
+fn describe_devices(inventory: &Inventory) -> String {
     if inventory.devices.is_empty() {
         return "nothing".to_owned();
     }
     // As discover lists them: an interface is one, however it is asked for.
-    let is_listed = |device: &&Device| match device.class {
+    let is_listed = |device: &&HostDevice| match device.class {
         Class::NicPlain | Class::NicNodes | Class::Profile => false,
         _ => !device.is_loopback(),
     };
     let number = inventory.devices.iter().filter(is_listed).count();
-    let shown = SHOWN.into_iter().filter_map(|class| one_of(inventory, class));
-    let shown: Vec<String> = shown.map(name).collect();
-    let number = counted(number, "device", "devices");
-    if shown.is_empty() {
+    let examples = SHOWN.into_iter().filter_map(|class| first_device(inventory, class));
+    let examples: Vec<String> = examples.map(name).collect();
+    let number = format_count(number, "device", "devices");
+    if examples.is_empty() {
         return number;
     }
-    format!("{number}, such as {}", shown.join(", "))
+    format!("{number}, such as {}", examples.join(", "))
 }
 
 /// Behind what is offered, so that nobody forgets it.
-fn drained(inventory: &Inventory) -> String {
-    let targets = inventory.drain.iter().map(|one| one.target.to_string());
+fn describe_drained(inventory: &Inventory) -> String {
+    let targets = inventory.drain.iter().map(|entry| entry.target.to_string());
     let targets: Vec<String> = targets.collect();
-    let first = inventory.drain.iter().map(|one| one.since).min();
+    let first = inventory.drain.iter().map(|entry| entry.since).min();
     first.map_or_else(String::new, |since| {
-        let (targets, since) = (Listed(&targets), timestamp::rfc3339(since));
+        let (targets, since) = (ShortList(&targets), timestamp::format_rfc3339(since));
         format!("; drained since {since}: {targets}")
     })
 }
 
-fn one_of(inventory: &Inventory, class: Class) -> Option<&Device> {
+fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
     let mut devices = inventory.devices.iter();
     devices.find(|device| device.class == class && !device.is_loopback())
 }
 
-fn name(device: &Device) -> String {
+fn name(device: &HostDevice) -> String {
     format!("{}={}", device.class.as_str(), device.name)
 }
 
 /// With what keeps them from being written anew.
-fn written(checks: &[Check]) -> String {
-    let findings = of(checks, "specs-fresh").chain(of(checks, "config"));
+fn describe_specs(checks: &[Check]) -> String {
+    let findings = checks_named(checks, "specs-fresh").chain(checks_named(checks, "config"));
     let findings = findings.map(|check| check.finding.finding.as_str());
     findings.collect::<Vec<_>>().join("; ")
 }
 
-fn engines(checks: &[Check]) -> String {
-    let engines = of(checks, "engine").map(|engine| {
+fn describe_engines(checks: &[Check]) -> String {
+    let engines = checks_named(checks, "engine").map(|engine| {
         let finding = &engine.finding;
         let Some(name) = &finding.subject else {
             return finding.finding.clone();
         };
-        let broken = (finding.verdict != Verdict::Pass).then_some(engine);
-        obstacle(checks, engine)
+        let broken = (finding.verdict != CheckVerdict::Pass).then_some(engine);
+        find_obstacle(checks, engine)
             .or(broken)
-            .map_or_else(|| name.clone(), |check| format!("{name} ({})", advised(check)))
+            .map_or_else(|| name.clone(), |check| format!("{name} ({})", format_finding(check)))
     });
     engines.collect::<Vec<_>>().join(", ")
 }
@@ -124,17 +125,17 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     if inventory.devices.is_empty() {
         return "onload-ctk discover --explain says why".to_owned();
     }
-    let mut written = of(checks, "config").chain(of(checks, "specs-fresh"));
-    let remedy = written.find_map(|check| check.finding.remedy.first());
+    let mut spec_checks = checks_named(checks, "config").chain(checks_named(checks, "specs-fresh"));
+    let remedy = spec_checks.find_map(|check| check.finding.remedy.first());
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }
-    let engine = Engine::usable(checks).next();
-    let tried = SHOWN.into_iter().filter(|class| *class != Class::Zf);
-    let mut tried = tried.filter_map(|class| one_of(inventory, class));
-    match (engine, tried.next()) {
+    let engine = Engine::usable_engines(checks).next();
+    let candidates = SHOWN.into_iter().filter(|class| *class != Class::Zf);
+    let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
+    match (engine, candidates.next()) {
         (Some(engine), Some(device)) => {
-            let device = shell_word(name(device));
+            let device = quote_for_shell(name(device));
             format!("run: onload-ctk try {device} --engine {}", engine.name())
         }
         _ => engine_remedy(checks)
@@ -143,9 +144,10 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
 }
 
 fn engine_remedy(checks: &[Check]) -> Option<&Remedy> {
-    let mut engines = of(checks, "engine");
+    let mut engines = checks_named(checks, "engine");
     engines.find_map(|engine| {
-        let of_obstacle = obstacle(checks, engine).and_then(|check| check.finding.remedy.first());
-        of_obstacle.or_else(|| engine.finding.remedy.first())
+        let obstacle_remedy =
+            find_obstacle(checks, engine).and_then(|check| check.finding.remedy.first());
+        obstacle_remedy.or_else(|| engine.finding.remedy.first())
     })
 }

@@ -4,77 +4,77 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
-use onload_core::lease::{Device, Listed as ListedLease};
-use onload_core::near::Nearness;
-use onload_core::pool::{Member, Pool, UNCOUNTED};
+use onload_core::lease::{DeviceId, LeaseEntry};
+use onload_core::nearness::Nearness;
+use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
-use onload_sys::text::{Chain, Listed, counted};
+use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 
-use crate::layout::table;
+use crate::layout::format_table;
 use crate::printer::{HEADING, Printer};
 
 /// Holders of one member that are named; of more only their number is shown.
 const NAMED: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
+pub(super) struct PoolHolders(Option<BTreeMap<DeviceId, Vec<String>>>);
 
-impl Holders {
+impl PoolHolders {
     /// The holders by the leases of a host, where there are pools. Where they cannot be read, the reason is printed.
-    pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> Holders {
+    pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> PoolHolders {
         if pools.is_empty() {
-            return Holders::of(&[]);
+            return PoolHolders::new(&[]);
         }
         match leases::list(host) {
-            Ok(listed) => Holders::of(&listed),
+            Ok(entries) => PoolHolders::new(&entries),
             Err(error) => {
                 printer.warning(format_args!(
                     "which members of pools are free is not known: {error:#}"
                 ));
-                Holders(None)
+                PoolHolders(None)
             }
         }
     }
 
-    pub(super) fn of(listed: &[ListedLease]) -> Holders {
-        let mut holders: BTreeMap<Device, Vec<String>> = BTreeMap::new();
-        for each in listed.iter().filter(|each| !each.is_over) {
-            let container = match &each.lease {
+    pub(super) fn new(entries: &[LeaseEntry]) -> PoolHolders {
+        let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
+        for entry in entries.iter().filter(|entry| !entry.has_ended) {
+            let container = match &entry.lease {
                 Ok(lease) => lease.container.to_string(),
                 Err(_) => "unknown".to_owned(),
             };
-            let of_device = holders.entry(each.device.clone()).or_default();
-            of_device.push(container);
+            let device_holders = holders.entry(entry.device.clone()).or_default();
+            device_holders.push(container);
         }
-        Holders(Some(holders))
+        PoolHolders(Some(holders))
     }
 
     /// `None` where that is not known.
-    fn of_device(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
+    fn holders_of(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
         let name = name.clone();
-        let found = self.0.as_ref()?.get(&Device { class, name });
-        Some(found.map_or(&[], Vec::as_slice))
+        let names = self.0.as_ref()?.get(&DeviceId { class, name });
+        Some(names.map_or(&[], Vec::as_slice))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown<'a> {
-    pub(super) named: &'a NamedPool,
-    pub(super) holders: &'a Holders,
+pub(super) struct PoolView<'a> {
+    pub(super) named_pool: &'a NamedPool,
+    pub(super) holders: &'a PoolHolders,
     /// No specification has it.
     pub(super) is_left_out: bool,
 }
 
-impl<'a> Shown<'a> {
-    pub(super) fn new(named: &'a NamedPool, holders: &'a Holders) -> Shown<'a> {
-        Shown { named, holders, is_left_out: false }
+impl<'a> PoolView<'a> {
+    pub(super) fn new(named_pool: &'a NamedPool, holders: &'a PoolHolders) -> PoolView<'a> {
+        PoolView { named_pool, holders, is_left_out: false }
     }
 
-    fn holders(&self, member: &Member) -> Option<&'a [String]> {
-        self.holders.of_device(self.named.class, &member.name)
+    fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
+        self.holders.holders_of(self.named_pool.class, &member.name)
     }
 
     /// `None` where that is not known.
@@ -82,23 +82,23 @@ impl<'a> Shown<'a> {
         if self.is_left_out {
             return Some(0);
         }
-        let most = usize::try_from(self.named.pool.share).unwrap_or(usize::MAX);
-        let members = self.named.pool.members.iter();
-        let held = members.map(|member| Some(self.holders(member)?.len()));
-        let is_free = held.map(|held| held.map(|held| usize::from(held < most)));
+        let max = usize::try_from(self.named_pool.pool.share).unwrap_or(usize::MAX);
+        let members = self.named_pool.pool.members.iter();
+        let holder_counts = members.map(|member| Some(self.holders(member)?.len()));
+        let is_free = holder_counts.map(|count| count.map(|count| usize::from(count < max)));
         is_free.sum()
     }
 
-    pub(super) fn row(&self) -> [String; 4] {
+    pub(super) fn to_row(&self) -> [String; 4] {
         [
-            self.named.class.to_string(),
-            self.named.name.to_string(),
+            self.named_pool.class.to_string(),
+            self.named_pool.name.to_string(),
             self.free_text(),
             self.members_text(),
         ]
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         format!("pool, {} free: {}", self.free_text(), self.members_text())
     }
 
@@ -108,32 +108,36 @@ impl<'a> Shown<'a> {
         }
         let free = self.free().map(|free| free.to_string());
         let free = free.unwrap_or_else(|| "?".to_owned());
-        format!("{free} of {}", self.named.pool.members.len())
+        format!("{free} of {}", self.named_pool.pool.members.len())
     }
 
     fn members_text(&self) -> String {
-        let members = self.named.pool.members.iter();
+        let members = self.named_pool.pool.members.iter();
         let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
-        let share = match self.named.pool.share {
+        let share = match self.named_pool.pool.share {
             1 => String::new(),
             UNCOUNTED => "; each for any number of containers".to_owned(),
             share => format!("; each for {share} containers"),
         };
-        format!("{}{share}", Listed(&members))
+        format!("{}{share}", ShortList(&members))
     }
 
-    fn member_text(&self, member: &Member) -> String {
+    fn member_text(&self, member: &PoolMember) -> String {
         match self.holders(member) {
             None | Some([]) => member.name.to_string(),
             Some(holders) if holders.len() > NAMED => {
-                format!("{} ({})", member.name, counted(holders.len(), "container", "containers"))
+                format!(
+                    "{} ({})",
+                    member.name,
+                    format_count(holders.len(), "container", "containers")
+                )
             }
             Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
         }
     }
 
-    pub(super) fn object(&self) -> Value {
-        let members = self.named.pool.members.iter().map(|member| {
+    pub(super) fn to_json(&self) -> Value {
+        let members = self.named_pool.pool.members.iter().map(|member| {
             let holders = self.holders(member).filter(|holders| !holders.is_empty());
             json!({
                 "name": member.name.as_str(),
@@ -141,10 +145,10 @@ impl<'a> Shown<'a> {
                 "holder": holders.map(|holders| holders.join(", ")),
             })
         });
-        let share = Some(self.named.pool.share).filter(|share| *share != UNCOUNTED);
+        let share = Some(self.named_pool.pool.share).filter(|share| *share != UNCOUNTED);
         json!({
-            "class": self.named.class.as_str(),
-            "name": self.named.name.as_str(),
+            "class": self.named_pool.class.as_str(),
+            "name": self.named_pool.name.as_str(),
             "share": share,
             "free": self.free(),
             "members": members.collect::<Vec<_>>(),
@@ -155,7 +159,7 @@ impl<'a> Shown<'a> {
 /// A table of pools, where there are any; `gap` is what stands between it and what was printed before.
 pub(super) fn print_pools(
     gap: &str,
-    pools: &[Shown<'_>],
+    pools: &[PoolView<'_>],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if pools.is_empty() {
@@ -164,33 +168,33 @@ pub(super) fn print_pools(
     let columns = printer.columns();
     printer.print(format_args!("{gap}{HEADING}Pools{HEADING:#}\n"))?;
     let header = ["CLASS", "NAME", "FREE", "MEMBERS"];
-    printer.print(table(header, pools.iter().map(Shown::row), columns))?;
+    printer.print(format_table(header, pools.iter().map(PoolView::to_row), columns))?;
     Ok(())
 }
 
 /// The pools of some specifications, by class and name; what is no pool although it should be one is
 /// printed.
-pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
+pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for device in registry.devices() {
         let kind = device.name.kind();
         let mut classes = Class::ALL.into_iter();
-        let Some(class) = classes.find(|class| class.kind() == kind.as_str()) else {
+        let Some(class) = classes.find(|class| class.cdi_kind() == kind.as_str()) else {
             continue;
         };
-        match Pool::of_annotations(&device.device.annotations) {
+        match Pool::from_annotations(&device.device.annotations) {
             Ok(Some(pool)) => pools.push(NamedPool {
                 class,
                 name: device.name.device().clone(),
                 pool,
-                near: Nearness::default(),
+                nearness: Nearness::default(),
             }),
             Ok(None) => {}
             Err(error) => printer.warning(format_args!(
                 "{}: {} is no pool: {}",
                 device.path.display(),
                 device.name,
-                Chain(&error)
+                ErrorChain(&error)
             )),
         }
     }

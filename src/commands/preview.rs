@@ -3,29 +3,33 @@
 use std::path::Path;
 
 use onload_cdi::{Registry, Spec, SpecSource};
-use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
 use onload_host::spec_name::SpecName;
-use onload_host::specdir::Format;
+use onload_host::specdir::SpecFormat;
 
 use super::discover::print_devices;
 use super::show::print_edits;
-use super::{OUTPUT_DIR, known_devices, look, open_host, qualified, written_pools};
-use crate::cli::{Global, Preview};
-use crate::exit::Answer;
-use crate::layout::{labelled, pairs};
+use super::{OUTPUT_DIR, discover_host, open_host, parse_names, pools_to_write, resolve_devices};
+use crate::cli::{GlobalArgs, Preview};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_labelled, format_pairs};
 use crate::printer::{HEADING, Printer};
 
-pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let names = qualified(&args.devices)?;
+pub fn run(
+    global: &GlobalArgs,
+    args: &Preview,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let names = parse_names(&args.devices)?;
     let (host, config) = open_host(global)?;
-    let (inventory, pools) = look(&host, &config, printer);
-    let pools = written_pools(pools, &config.cdi.kinds, None, printer);
+    let (inventory, pools) = discover_host(&host, &config, printer);
+    let pools = pools_to_write(pools, &config.cdi.kinds, None, printer);
     // The hook comes with the package, which a captured host need not have.
-    let surroundings = Surroundings { hook: true, ..Surroundings::of(&host, &config)? };
-    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    let installed = InstalledFiles { hook: true, ..InstalledFiles::read(&host, &config)? };
+    let mut specs = generate(&inventory, &pools, &config, installed)?;
     specs.retain(|name, _| config.cdi.kinds.contains(&name.class));
 
-    print_devices(&inventory.offered(), printer)?;
+    print_devices(&inventory.without_withheld(), printer)?;
     print_specs(&specs, printer)?;
     let devices = args.devices.join(" --device ");
     printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;
@@ -33,27 +37,27 @@ pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Re
         specs
             .into_iter()
             .map(|(name, spec)| SpecSource {
-                path: Path::new(OUTPUT_DIR).join(Format::Json.file_name(name)),
+                path: Path::new(OUTPUT_DIR).join(SpecFormat::Json.file_name(name)),
                 priority: 0,
                 content: Ok(spec),
             })
             .collect(),
     );
-    let edits = known_devices(&registry, &[Path::new(OUTPUT_DIR).to_owned()], &names)?;
+    let edits = resolve_devices(&registry, &[Path::new(OUTPUT_DIR).to_owned()], &names)?;
     print_edits(&edits, printer)?;
     let next =
         "on a host with these devices, run: onload-ctk cdi generate; then name them with --device";
-    printer.print(format_args!("\n{}", labelled("next", next, printer.columns())))?;
-    Ok(Answer::Yes)
+    printer.print(format_args!("\n{}", format_labelled("next", next, printer.columns())))?;
+    Ok(ExitAnswer::Yes)
 }
 
-fn print_specs(specs: &Specs, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(specs: &GeneratedSpecs, printer: &mut Printer) -> anyhow::Result<()> {
     printer.print(format_args!("\n{HEADING}CDI specifications in {OUTPUT_DIR}{HEADING:#}\n"))?;
     let lines: Vec<(String, String)> = specs.iter().map(describe_spec).collect();
-    Ok(printer.print(pairs(&lines, printer.columns()))?)
+    Ok(printer.print(format_pairs(&lines, printer.columns()))?)
 }
 
 fn describe_spec((name, spec): (&SpecName, &Spec)) -> (String, String) {
     let devices: Vec<&str> = spec.devices.iter().map(|device| device.name.as_str()).collect();
-    (Format::Json.file_name(*name), format!("{}: {}", spec.kind, devices.join(" ")))
+    (SpecFormat::Json.file_name(*name), format!("{}: {}", spec.kind, devices.join(" ")))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use onload_host::host::Host;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
 const CAT: &str = "/bin/cat";
@@ -22,14 +22,14 @@ const VERSION_LIMIT: u64 = 4096;
 const VERSION_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// The name comes from the kernel, and is read first. The owner is not checked: a container's process may be root's.
-pub(super) fn arguments_of(
+pub(super) fn read_arguments(
     host: &Host,
     proc: &Path,
     name: &str,
     limit: Duration,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    let mut found = Vec::new();
+    let mut all_arguments = Vec::new();
     for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
         let dir = proc.join(&pid);
         // A process that ends meanwhile holds nothing.
@@ -40,10 +40,10 @@ pub(super) fn arguments_of(
             let path = host.outside_path(&dir.join("cmdline"));
             let arguments = read(&path, LIMIT, limit)
                 .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
-            found.push(arguments);
+            all_arguments.push(arguments);
         }
     }
-    Ok(found)
+    Ok(all_arguments)
 }
 
 /// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<V
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("running {CAT}"))?;
-    let Some(answer) = answer(&mut child, bytes, limit) else {
+    let Some(answer) = read_answer(&mut child, bytes, limit) else {
         bail!("it did not give them within {} s; end it", limit.as_secs_f32());
     };
     answer.context("reading its answer")
@@ -63,31 +63,35 @@ pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<V
 /// What `PROGRAM --version` of the running host prints, without anything of our environment; none where it does not
 /// answer, or where somebody else than root and the caller could have put it there: it would be run with the caller's
 /// rights.
-pub(super) fn version_of(host: &Host, program: &Path) -> Option<String> {
+pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     // A captured tree is of another host: the program at the same path here is not the one it tells of.
     if !host.is_running() {
         return None;
     }
-    let owners = Owners::of(&[0, geteuid().as_raw()]);
-    let trusted = Trusted::host(owners).ok()?;
+    let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
+    let trusted = TrustedTree::for_host(owners).ok()?;
     trusted.check(program).ok()?;
     let mut command = Command::new(program);
     command.arg("--version").env_clear().current_dir("/");
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let answer = answer(&mut child, VERSION_LIMIT, VERSION_PATIENCE)?.ok()?;
+    let answer = read_answer(&mut child, VERSION_LIMIT, VERSION_PATIENCE)?.ok()?;
     String::from_utf8(answer).ok()
 }
 
 /// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.
-pub(super) fn answer(child: &mut Child, most: u64, limit: Duration) -> Option<io::Result<Vec<u8>>> {
+pub(super) fn read_answer(
+    child: &mut Child,
+    max: u64,
+    limit: Duration,
+) -> Option<io::Result<Vec<u8>>> {
     let stdout = child.stdout.take()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let read = stdout.take(most).read_to_end(&mut bytes);
+        let result = stdout.take(max).read_to_end(&mut bytes);
         // Nobody listens any more after the deadline.
-        let _ = sender.send(read.map(|_| bytes));
+        let _ = sender.send(result.map(|_| bytes));
     });
     let answer = receiver.recv_timeout(limit);
     // It may have ended, or may be unable to end: neither is waited for.
@@ -122,7 +126,7 @@ mod tests {
 
     fn asked(root: &tempfile::TempDir, limit: Duration) -> anyhow::Result<Vec<Vec<u8>>> {
         let host = Host::open(root.path()).unwrap();
-        arguments_of(&host, Path::new("/proc"), "conmon", limit)
+        read_arguments(&host, Path::new("/proc"), "conmon", limit)
     }
 
     #[test]
@@ -141,7 +145,7 @@ mod tests {
     #[test]
     fn of_a_captured_tree_no_program_of_this_host_is_run() {
         let root = tempfile::tempdir().unwrap();
-        let version = |root: &Path| version_of(&Host::open(root).unwrap(), Path::new(CAT));
+        let version = |root: &Path| read_version(&Host::open(root).unwrap(), Path::new(CAT));
         assert!(version(Path::new("/")).is_some());
         assert_eq!(version(root.path()), None);
     }

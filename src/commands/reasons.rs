@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use onload_host::discover::not_offered::{NotOffered, Subject};
+use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_sys::pci::PciAddress;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub kind: Subject,
+pub(super) struct ReasonGroup {
+    pub kind: ExclusionSubject,
     pub names: Vec<String>,
     /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
     pub reason: String,
@@ -16,14 +16,14 @@ pub(super) struct Group {
 /// Names of one shape that are listed one by one; of more there is the first, the last and their number.
 const LISTED: usize = 4;
 
-impl Group {
+impl ReasonGroup {
     /// Its names in words: names that differ in their numbers alone are one range.
-    pub(super) fn names_text(&self) -> String {
-        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    pub(super) fn format_names(&self) -> String {
+        let mut indexes: BTreeMap<String, usize> = BTreeMap::new();
         let mut shapes: Vec<Vec<&str>> = Vec::new();
         for name in self.names.iter().map(String::as_str) {
-            let place = *places.entry(shape(name)).or_insert(shapes.len());
-            match shapes.get_mut(place) {
+            let index = *indexes.entry(name_pattern(name)).or_insert(shapes.len());
+            match shapes.get_mut(index) {
                 Some(alike) => alike.push(name),
                 None => shapes.push(vec![name]),
             }
@@ -43,7 +43,7 @@ impl Group {
 }
 
 /// A name without its numbers. All PCI addresses have one shape.
-fn shape(name: &str) -> String {
+fn name_pattern(name: &str) -> String {
     match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS".to_owned(),
         Err(_) => name.chars().filter(|c| !c.is_ascii_digit()).collect(),
@@ -51,26 +51,26 @@ fn shape(name: &str) -> String {
 }
 
 /// The entries by kind and reason, in the order of the first of each. Reasons that several have say nothing of one.
-pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
-    let mut counts: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
+pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
+    let mut counts: BTreeMap<(ExclusionSubject, &str), usize> = BTreeMap::new();
     for entry in entries {
         *counts.entry((entry.kind, &entry.reason)).or_default() += 1;
     }
-    let mut places: BTreeMap<(Subject, String), usize> = BTreeMap::new();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut indexes: BTreeMap<(ExclusionSubject, String), usize> = BTreeMap::new();
+    let mut groups: Vec<ReasonGroup> = Vec::new();
     for entry in entries {
         let general = match counts.get(&(entry.kind, entry.reason.as_str())) {
             Some(1) => without_name(&entry.reason, &entry.name),
             _ => entry.reason.clone(),
         };
         let next = groups.len();
-        let place = places.entry((entry.kind, general.clone())).or_insert(next);
-        match groups.get_mut(*place) {
-            Some(known) => {
-                known.names.push(entry.name.clone());
-                known.reason = general;
+        let index = indexes.entry((entry.kind, general.clone())).or_insert(next);
+        match groups.get_mut(*index) {
+            Some(group) => {
+                group.names.push(entry.name.clone());
+                group.reason = general;
             }
-            None => groups.push(Group {
+            None => groups.push(ReasonGroup {
                 kind: entry.kind,
                 names: vec![entry.name.clone()],
                 reason: entry.reason.clone(),
@@ -82,16 +82,16 @@ pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
 
 /// A reason without the name that it is about, where that stands in it as a word.
 fn without_name(reason: &str, name: &str) -> String {
-    let stand_in = match name.parse::<PciAddress>() {
+    let placeholder = match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS",
         Err(_) => "NAME",
     };
     let (mut text, mut rest) = (String::new(), reason);
     let mut before = None;
-    while let Some((shown, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
-        let last = shown.chars().next_back().or(before);
+    while let Some((head, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
+        let last = head.chars().next_back().or(before);
         let is_word = !last.is_some_and(is_in_names) && !after.starts_with(is_in_names);
-        text.extend([shown, if is_word { stand_in } else { name }]);
+        text.extend([head, if is_word { placeholder } else { name }]);
         before = name.chars().next_back();
         rest = after;
     }
@@ -108,12 +108,12 @@ mod tests {
 
     use super::*;
 
-    fn entry(kind: impl Into<Subject>, name: &str, reason: &str) -> NotOffered {
-        NotOffered::new(kind, name, reason)
+    fn entry(kind: impl Into<ExclusionSubject>, name: &str, reason: &str) -> Exclusion {
+        Exclusion::new(kind, name, reason)
     }
 
-    fn grouped(entries: &[NotOffered]) -> Vec<String> {
-        let groups = groups(entries).into_iter();
+    fn grouped(entries: &[Exclusion]) -> Vec<String> {
+        let groups = group_reasons(entries).into_iter();
         groups
             .map(|group| format!("{} {}: {}", group.kind, group.names.join(","), group.reason))
             .collect()
@@ -151,8 +151,8 @@ mod tests {
         let text = |names: &[String]| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let entries = names.iter().map(|name| entry(Class::Nic, name, "idle"));
-            let entries: Vec<NotOffered> = entries.collect();
-            groups(&entries)[0].names_text()
+            let entries: Vec<Exclusion> = entries.collect();
+            group_reasons(&entries)[0].format_names()
         };
         let mut names: Vec<String> = (0..512).map(|n| format!("ens1v{n}")).collect();
         names.sort();

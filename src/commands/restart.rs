@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_engines::engine::Engine;
 
-use super::holders::ask;
+use super::runtime_containers::run_command;
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
@@ -23,34 +23,34 @@ const PAUSE: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reread {
+pub(super) enum ReloadMethod {
     Reload,
     Restart,
 }
 
-impl Reread {
-    pub(super) fn word(self) -> &'static str {
+impl ReloadMethod {
+    pub(super) fn verb(self) -> &'static str {
         match self {
-            Reread::Reload => "reload",
-            Reread::Restart => "restart",
+            ReloadMethod::Reload => "reload",
+            ReloadMethod::Restart => "restart",
         }
     }
 }
 
-pub(super) struct Service {
+pub(super) struct EngineService {
     pub(super) name: &'static str,
     systemctl: &'static str,
-    pub(super) before: State,
+    pub(super) before: ServiceState,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ServiceState {
     pub(super) is_active: bool,
     plugins: BTreeSet<(String, String)>,
 }
 
-impl State {
-    fn lost(&self, before: &State) -> Option<Loss> {
+impl ServiceState {
+    fn find_loss(&self, before: &ServiceState) -> Option<Loss> {
         if before.is_active && !self.is_active {
             return Some(Loss::Service);
         }
@@ -66,24 +66,24 @@ enum Loss {
     Plugin(String, String),
 }
 
-impl Service {
-    pub(super) fn open(engine: Engine) -> anyhow::Result<Option<Service>> {
+impl EngineService {
+    pub(super) fn open(engine: Engine) -> anyhow::Result<Option<EngineService>> {
         let Some(name) = engine.service() else {
             return Ok(None);
         };
         let systemctl = systemctl(&SYSTEMCTL, Path::new(BOOTED), name)?;
-        let mut service = Service { name, systemctl, before: State::default() };
-        service.before = service.look();
+        let mut service = EngineService { name, systemctl, before: ServiceState::default() };
+        service.before = service.read_state();
         Ok(Some(service))
     }
 
     /// Why it does worse than before, where it does. It is an error if it did not do well before either.
-    pub(super) fn reread(&self, how: Reread) -> anyhow::Result<Option<String>> {
-        let (program, name, word) = (self.systemctl, self.name, how.word());
+    pub(super) fn reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
+        let (program, name, word) = (self.systemctl, self.name, method.verb());
         let status = Command::new(program).args([word, name]).status();
         let status = status.with_context(|| format!("{word}ing {name} with {program}"))?;
         if let Some(loss) = self.wait() {
-            return Ok(Some(self.reason(&loss)));
+            return Ok(Some(self.describe_loss(&loss)));
         }
         if !status.success() {
             bail!(
@@ -93,12 +93,12 @@ impl Service {
         Ok(None)
     }
 
-    /// As [`Service::reread`], after that did worse: systemd starts a service that failed a few times in a row no more
+    /// As [`EngineService::reload`], after that did worse: systemd starts a service that failed a few times in a row no more
     /// for a while, docker after three times in a minute.
-    pub(super) fn reread_again(&self, how: Reread) -> anyhow::Result<Option<String>> {
+    pub(super) fn retry_reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
         // Where that fails, what follows says how the service does.
         let _ = Command::new(self.systemctl).args(["reset-failed", self.name]).status();
-        self.reread(how)
+        self.reload(method)
     }
 
     /// Waits until it does as well as before; what is lost where it does not.
@@ -107,7 +107,7 @@ impl Service {
         let mut well_since = None;
         loop {
             let now = Instant::now();
-            match self.look().lost(&self.before) {
+            match self.read_state().find_loss(&self.before) {
                 None if now >= *well_since.get_or_insert(now) + SETTLE => return None,
                 None => {}
                 Some(loss) if now > deadline => return Some(loss),
@@ -117,50 +117,50 @@ impl Service {
         }
     }
 
-    fn look(&self) -> State {
-        let asked = Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
+    fn read_state(&self) -> ServiceState {
+        let result =
+            Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
         let plugins = if self.name == Engine::Containerd.name() {
             ctr(&["plugins", "ls"]).unwrap_or_default()
         } else {
             String::new()
         };
-        State { is_active: asked.is_ok_and(|status| status.success()), plugins: working(&plugins) }
+        ServiceState {
+            is_active: result.is_ok_and(|status| status.success()),
+            plugins: parse_working(&plugins),
+        }
     }
 
-    fn reason(&self, loss: &Loss) -> String {
+    fn describe_loss(&self, loss: &Loss) -> String {
         match loss {
             Loss::Service => {
                 let name = self.name;
                 let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
                 let deadline = Instant::now() + LOOK;
-                let said = ask(
+                let message = run_command(
                     Path::new(JOURNALCTL),
                     &[&words[..], &["--priority=err"]].concat(),
                     deadline,
                 );
-                let said = said.unwrap_or_default();
-                match said.trim() {
+                let message = message.unwrap_or_default();
+                match message.trim() {
                     "" => format!("{name} does not run; \"journalctl -u {name}\" says more"),
-                    said => format!("{name} does not run: {said}"),
+                    message => format!("{name} does not run: {message}"),
                 }
             }
             Loss::Plugin(kind, id) => {
                 let detailed = ctr(&["plugins", "ls", "--detailed"]).unwrap_or_default();
-                let why = message(&detailed, kind, id).unwrap_or("its journal says more");
-                format!("containerd does not load its plugin {kind}.{id}: {why}")
+                let reason = find_message(&detailed, kind, id).unwrap_or("its journal says more");
+                format!("containerd does not load its plugin {kind}.{id}: {reason}")
             }
         }
     }
 }
 
 /// A minimal system or a container may have systemctl installed without a running systemd.
-fn systemctl(
-    places: &[&'static str],
-    booted: &Path,
-    service: &str,
-) -> anyhow::Result<&'static str> {
-    let found = places.iter().find(|path| booted.is_dir() && Path::new(path).exists());
-    found.copied().with_context(|| {
+fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> anyhow::Result<&'static str> {
+    let path = paths.iter().find(|path| booted.is_dir() && Path::new(path).exists());
+    path.copied().with_context(|| {
         format!(
             "--restart: systemd is not running on this host; leave --restart out, and restart {service} by the host's own init system"
         )
@@ -169,11 +169,11 @@ fn systemctl(
 
 fn ctr(words: &[&str]) -> Option<String> {
     let program = CTR.into_iter().map(Path::new).find(|path| path.exists())?;
-    ask(program, words, Instant::now() + LOOK).ok()
+    run_command(program, words, Instant::now() + LOOK).ok()
 }
 
 /// The plugins that work, of what "ctr plugins ls" prints: type, id, platforms, status.
-fn working(printed: &str) -> BTreeSet<(String, String)> {
+fn parse_working(printed: &str) -> BTreeSet<(String, String)> {
     let lines = printed.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let (kind, id) = (words.next()?, words.next()?);
@@ -183,15 +183,15 @@ fn working(printed: &str) -> BTreeSet<(String, String)> {
 }
 
 /// Why a plugin was not loaded, of what "ctr plugins ls --detailed" prints.
-fn message<'p>(printed: &'p str, kind: &str, id: &str) -> Option<&'p str> {
+fn find_message<'p>(printed: &'p str, kind: &str, id: &str) -> Option<&'p str> {
     let mut lines = printed.lines().filter_map(|line| {
         let (key, value) = line.split_once(':')?;
         Some((key.trim(), value.trim()))
     });
     lines.find(|(key, value)| *key == "Type" && *value == kind)?;
     // Several plugins may be of a type.
-    while let Some((_, found)) = lines.find(|(key, _)| *key == "ID") {
-        if found == id {
+    while let Some((_, plugin_id)) = lines.find(|(key, _)| *key == "ID") {
+        if plugin_id == id {
             let mut rest = lines.take_while(|(key, _)| *key != "Type");
             return Some(rest.find(|(key, _)| *key == "Message")?.1);
         }
@@ -225,27 +225,27 @@ Type:             io.containerd.grpc.v1
 ID:               diff
 ";
 
-    fn state(is_active: bool, printed: &str) -> State {
-        State { is_active, plugins: working(printed) }
+    fn state(is_active: bool, printed: &str) -> ServiceState {
+        ServiceState { is_active, plugins: parse_working(printed) }
     }
 
     #[test]
     fn a_plugin_that_worked_and_does_not_is_lost_and_one_that_never_did_is_not() {
         let before = state(true, LISTED);
         assert_eq!(before.plugins.len(), 2);
-        assert_eq!(before.lost(&before), None);
+        assert_eq!(before.find_loss(&before), None);
         let broken = LISTED.replace("linux/amd64    ok", "linux/amd64    error");
         let loss = Loss::Plugin("io.containerd.grpc.v1".to_owned(), "cri".to_owned());
-        assert_eq!(state(true, &broken).lost(&before), Some(loss));
-        assert_eq!(before.lost(&state(true, &broken)), None);
+        assert_eq!(state(true, &broken).find_loss(&before), Some(loss));
+        assert_eq!(before.find_loss(&state(true, &broken)), None);
     }
 
     #[test]
     fn a_service_that_ran_and_does_not_is_lost() {
         let (up, down) = (state(true, ""), state(false, ""));
-        assert_eq!(down.lost(&up), Some(Loss::Service));
-        assert_eq!(down.lost(&down), None);
-        assert_eq!(up.lost(&down), None);
+        assert_eq!(down.find_loss(&up), Some(Loss::Service));
+        assert_eq!(down.find_loss(&down), None);
+        assert_eq!(up.find_loss(&down), None);
     }
 
     #[test]
@@ -260,12 +260,12 @@ ID:               diff
         let mut sh = Command::new("sh");
         let written = sh.args(["-c", write]).arg(&systemctl).arg(stand_in).status();
         assert!(written.unwrap().success());
-        let service = Service {
+        let service = EngineService {
             name: "docker",
             systemctl: systemctl.to_str().unwrap().to_owned().leak(),
             before: state(true, ""),
         };
-        assert_eq!(service.reread_again(Reread::Restart).unwrap(), None);
+        assert_eq!(service.retry_reload(ReloadMethod::Restart).unwrap(), None);
         assert!(dir.path().join("up").exists());
     }
 
@@ -285,9 +285,9 @@ ID:               diff
     fn the_reason_is_the_plugins_own() {
         let kind = "io.containerd.grpc.v1";
         let why = "invalid plugin config: no corresponding runtime configured";
-        assert_eq!(message(DETAILED, kind, "cri"), Some(why));
-        assert_eq!(message(DETAILED, kind, "version"), None);
-        assert_eq!(message(DETAILED, kind, "gone"), None);
-        assert_eq!(message(DETAILED, "io.containerd.other.v1", "cri"), None);
+        assert_eq!(find_message(DETAILED, kind, "cri"), Some(why));
+        assert_eq!(find_message(DETAILED, kind, "version"), None);
+        assert_eq!(find_message(DETAILED, kind, "gone"), None);
+        assert_eq!(find_message(DETAILED, "io.containerd.other.v1", "cri"), None);
     }
 }

@@ -4,40 +4,45 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use onload_cdi::{
-    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Resolved, Spec, to_json,
+    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, ResolvedDevice, Spec, to_json,
 };
 
-use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
-use crate::cli::{Global, Listing, Show};
-use crate::exit::Answer;
-use crate::layout::pairs;
-use crate::printer::{HEADING, Printer, harmless};
+use super::{open_host, parse_names, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
+use crate::cli::{GlobalArgs, ListFormat, ShowArgs};
+use crate::exit::ExitAnswer;
+use crate::layout::format_pairs;
+use crate::printer::{HEADING, Printer, escape_controls};
 
-pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &ShowArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host(global)?;
-    let dirs = spec_dirs(&host, &args.from.spec_dir)?;
-    let names = qualified(&args.devices)?;
+    let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
+    let names = parse_names(&args.devices)?;
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
-    let edits = known_devices(&registry, &dirs, &names)?;
-    let found: Vec<Resolved<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
+    let edits = resolve_devices(&registry, &dirs, &names)?;
+    let devices: Vec<ResolvedDevice<'_>> =
+        names.iter().filter_map(|name| registry.device(name)).collect();
     match args.format {
-        Listing::Table => print_table(&found, &edits, printer)?,
-        Listing::Json => print_specs(&found, printer)?,
+        ListFormat::Table => print_table(&devices, &edits, printer)?,
+        ListFormat::Json => print_specs(&devices, printer)?,
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 fn print_table(
-    found: &[Resolved<'_>],
+    devices: &[ResolvedDevice<'_>],
     edits: &ContainerEdits,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut file: Option<&Path> = None;
-    for device in found {
+    for device in devices {
         if file != Some(device.path) {
             let path = device.path.display();
-            printer.print(format_args!("{HEADING}{}{HEADING:#}\n", harmless(path)))?;
+            printer.print(format_args!("{HEADING}{}{HEADING:#}\n", escape_controls(path)))?;
             file = Some(device.path);
         }
         printer.print(format_args!("  {}\n", device.name))?;
@@ -47,34 +52,34 @@ fn print_table(
 
 /// Prints container edits by sort, below each other.
 pub(super) fn print_edits(edits: &ContainerEdits, printer: &mut Printer) -> anyhow::Result<()> {
-    for (heading, lines) in sections(edits) {
+    for (heading, lines) in edit_sections(edits) {
         if lines.is_empty() {
             continue;
         }
         printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
-        printer.print(pairs(&lines, printer.columns()))?;
+        printer.print(format_pairs(&lines, printer.columns()))?;
     }
     Ok(())
 }
 
-type Line = (String, String);
+type EditLine = (String, String);
 
 /// The edits as headings with their lines. An edit that several devices bring is shown once, as a container
 /// has it once.
-fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
+fn edit_sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<EditLine>)> {
     let alone = |text: String| (text, String::new());
-    let nodes = edits.device_nodes.iter().map(node).collect();
+    let nodes = edits.device_nodes.iter().map(node_line).collect();
     let variables = edits.env.iter().cloned().map(alone).collect();
-    let interfaces = edits.net_devices.iter().map(interface).collect();
+    let interfaces = edits.net_devices.iter().map(interface_line).collect();
     let groups = edits.additional_gids.iter().map(ToString::to_string);
-    let mut sections: Vec<(&'static str, Vec<Line>)> = vec![
+    let mut sections: Vec<(&'static str, Vec<EditLine>)> = vec![
         ("device nodes", nodes),
         ("mounts", mounts(&edits.mounts)),
         ("variables", variables),
-        ("hooks", edits.hooks.iter().map(hook).collect()),
+        ("hooks", edits.hooks.iter().map(hook_line).collect()),
         ("network interfaces", interfaces),
         ("groups", groups.map(alone).collect()),
-        ("cache and memory bandwidth", edits.intel_rdt.iter().map(rdt).collect()),
+        ("cache and memory bandwidth", edits.intel_rdt.iter().map(rdt_line).collect()),
     ];
     for (_, lines) in &mut sections {
         let mut seen = HashSet::new();
@@ -83,7 +88,7 @@ fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
     sections
 }
 
-fn node(node: &DeviceNode) -> Line {
+fn node_line(node: &DeviceNode) -> EditLine {
     let access = node.permissions.as_deref().unwrap_or("rwm");
     let from = match node.source() {
         source if source == node.path => String::new(),
@@ -93,7 +98,7 @@ fn node(node: &DeviceNode) -> Line {
 }
 
 /// Returns one line per mount. Files that are mounted the same way between the same two directories share a line.
-fn mounts(mounts: &[Mount]) -> Vec<Line> {
+fn mounts(mounts: &[Mount]) -> Vec<EditLine> {
     let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
     for mount in mounts {
         let (directory, name) = mount.container_path.rsplit_once('/').unwrap_or_default();
@@ -105,40 +110,40 @@ fn mounts(mounts: &[Mount]) -> Vec<Line> {
                 _ => format!("from {host} "),
             },
         };
-        let how = format!("{from}{}", mount.options.join(","));
-        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == how);
+        let details = format!("{from}{}", mount.options.join(","));
+        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == details);
         match names {
             Some((.., names)) if names.contains(&name) => {}
             Some((.., names)) => names.push(name),
-            None => groups.push((directory, how, vec![name])),
+            None => groups.push((directory, details, vec![name])),
         }
     }
-    let line = |(directory, how, names): (&str, String, Vec<&str>)| match *names {
-        [name] => (format!("{directory}/{name}"), how),
-        _ => (format!("{directory}/"), format!("{how}: {}", names.join(" "))),
+    let line = |(directory, details, names): (&str, String, Vec<&str>)| match *names {
+        [name] => (format!("{directory}/{name}"), details),
+        _ => (format!("{directory}/"), format!("{details}: {}", names.join(" "))),
     };
     groups.into_iter().map(line).collect()
 }
 
-fn hook(hook: &Hook) -> Line {
+fn hook_line(hook: &Hook) -> EditLine {
     let words = hook.args.get(1..).unwrap_or_default().join(" ");
     let stage = format!("stage {}", hook.hook_name);
     (format!("{} {words}", hook.path), stage)
 }
 
-fn interface(device: &NetDevice) -> Line {
+fn interface_line(device: &NetDevice) -> EditLine {
     let host = format!("{} of the host", device.host_interface_name);
     (device.name.clone(), host)
 }
 
-fn rdt(class: &IntelRdt) -> Line {
+fn rdt_line(class: &IntelRdt) -> EditLine {
     (class.clos_id.clone().unwrap_or_default(), class.schemata.join("; "))
 }
 
 /// The specifications as they would be if these devices were all that they have.
-fn print_specs(found: &[Resolved<'_>], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(devices: &[ResolvedDevice<'_>], printer: &mut Printer) -> anyhow::Result<()> {
     let mut specs: Vec<(&Path, Spec)> = Vec::new();
-    for device in found {
+    for device in devices {
         let entry = device.device.clone();
         match specs.iter_mut().find(|(path, _)| *path == device.path) {
             Some((_, spec)) if spec.devices.contains(&entry) => {}

@@ -6,20 +6,22 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
-use onload_core::drain::Drained;
+use onload_core::drain::DrainEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
-use onload_host::pools::survey;
-use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
-use onload_sys::text::{counted, first_of};
+use onload_host::pools::discover_with_pools;
+use onload_report::status::{
+    ContainerStatus, Evidence, StatusInput, StatusReport, VerdictState, read_network, read_status,
+};
+use onload_sys::text::{format_count, join_first};
 use rustix::process::geteuid;
 use serde_json::json;
 
 use super::{open_host_of_incident, process};
-use crate::cli::{self, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
+use crate::cli::{self, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const INDENT: &str = "  ";
@@ -27,12 +29,16 @@ const HANGING: &str = "      ";
 const PATIENCE: Duration = Duration::from_secs(1);
 const SHOWN: usize = 5;
 
-pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &cli::StatusArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
-    let (inventory, _) = survey(&host, &config);
-    let mut found = look(&host, &inventory, printer)?;
-    if found.unseen > 0 {
+    let (inventory, _) = discover_with_pools(&host, &config);
+    let mut report = inspect_containers(&host, &inventory, printer)?;
+    if report.unseen > 0 {
         let advice = if geteuid().is_root() {
             "run as root on the host itself, with all capabilities"
         } else {
@@ -40,81 +46,85 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         };
         printer.warning(format_args!(
             "{} could not be inspected; {advice}",
-            counted(found.unseen, "process", "processes")
+            format_count(report.unseen, "process", "processes")
         ));
     }
     if let Some(word) = &args.container {
-        let one = choose(std::mem::take(&mut found.containers), word)?;
-        found.containers = vec![one];
+        let container = choose(std::mem::take(&mut report.containers), word)?;
+        report.containers = vec![container];
     }
     match args.format {
-        Listing::Json => {
-            let drained: Vec<_> = inventory.drain.iter().map(drained).collect();
-            let object = object(&found, &drained);
+        ListFormat::Json => {
+            let drained: Vec<_> = inventory.drain.iter().map(drained_json).collect();
+            let object = to_json(&report, &drained);
             printer.print_json(&object)?;
         }
-        Listing::Table => {
-            print(&found, printer)?;
+        ListFormat::Table => {
+            print(&report, printer)?;
             if args.container.is_none() {
                 print_drained(&inventory, printer)?;
             }
         }
     }
-    Ok(match (&args.container, found.containers.first()) {
-        (Some(_), Some(one)) if one.state() == State::Unknown => Answer::Unknown,
-        (Some(_), Some(one)) if !one.state().is_good() => Answer::No,
-        _ => Answer::Yes,
+    Ok(match (&args.container, report.containers.first()) {
+        (Some(_), Some(container)) if container.state() == VerdictState::Unknown => {
+            ExitAnswer::Unknown
+        }
+        (Some(_), Some(container)) if !container.state().is_good() => ExitAnswer::No,
+        _ => ExitAnswer::Yes,
     })
 }
 
 /// How every container of the host does.
-pub(super) fn look(
+pub(super) fn inspect_containers(
     host: &Host,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<Status> {
-    let listed = leases::list(host);
+) -> anyhow::Result<StatusReport> {
+    let leases = leases::list(host);
     printer.progress("looking at containers");
     let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, PATIENCE).ok();
-    let networks = |pid| network(host, pid);
-    let found = status(Looked {
+    let networks = |pid| read_network(host, pid);
+    let report = read_status(StatusInput {
         host,
         inventory,
-        leases: listed.as_ref().ok().map(Vec::as_slice),
+        leases: leases.as_ref().ok().map(Vec::as_slice),
         guarded: &guarded,
         networks: &networks,
     });
     printer.end_progress();
-    if let Err(error) = &listed {
+    if let Err(error) = &leases {
         printer.warning(format_args!("which devices are leased is not known: {error:#}"));
     }
-    Ok(found?)
+    Ok(report?)
 }
 
 /// The container that a word means: one of that name before those whose id begins so.
-fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Container> {
-    let is_it = |one: &Container| one.name.as_deref() == Some(word) || one.id == word;
-    if containers.iter().any(is_it) {
-        containers.retain(is_it);
+fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<ContainerStatus> {
+    let is_exact = |container: &ContainerStatus| {
+        container.name.as_deref() == Some(word) || container.id == word
+    };
+    if containers.iter().any(is_exact) {
+        containers.retain(is_exact);
     } else {
-        containers.retain(|one| !word.is_empty() && one.is_called(word));
+        containers.retain(|container| !word.is_empty() && container.matches_name(word));
     }
     let mut chosen = containers.into_iter();
     match (chosen.next(), chosen.next()) {
-        (Some(one), None) => Ok(one),
+        (Some(container), None) => Ok(container),
         (None, _) => bail!(
             "looking for container {word:?}: none that runs is called so and holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do, and the engine those that have ended"
         ),
-        (Some(one), Some(other)) => bail!(
+        (Some(first), Some(second)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",
-            called(&one),
-            called(&other)
+            display_name(&first),
+            display_name(&second)
         ),
     }
 }
 
-fn called(container: &Container) -> String {
-    let id = container_id::short(&container.id);
+fn display_name(container: &ContainerStatus) -> String {
+    let id = container_id::short_id(&container.id);
     let name = container.name.as_deref().map(|name| format!("{} ", name.escape_debug()));
     let user = container.user.map(|user| format!(" of user {user}"));
     let engine = container.engine.as_str();
@@ -126,21 +136,21 @@ fn called(container: &Container) -> String {
     )
 }
 
-fn drained(drained: &Drained) -> serde_json::Value {
+fn drained_json(entry: &DrainEntry) -> serde_json::Value {
     json!({
-        "device": drained.target.to_string(),
-        "since": drained.since,
-        "reason": drained.reason,
+        "device": entry.target.to_string(),
+        "since": entry.since,
+        "reason": entry.reason,
     })
 }
 
 /// What no container gets any more, behind those that have it.
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
-    let all: Vec<&Drained> = inventory.drain.iter().collect();
-    for one in all.iter().take(SHOWN) {
-        let what = in_a_line(&format!("{}: {}", one.target, one.since()));
-        let text = format!("{WARNING}drained{WARNING:#} {what}");
-        printer.print(paragraph("", INDENT, &text, printer.columns()))?;
+    let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
+    for entry in all.iter().take(SHOWN) {
+        let description = to_one_line(&format!("{}: {}", entry.target, entry.describe()));
+        let text = format!("{WARNING}drained{WARNING:#} {description}");
+        printer.print(format_paragraph("", INDENT, &text, printer.columns()))?;
     }
     if all.len() > SHOWN {
         let more = all.len() - SHOWN;
@@ -149,7 +159,7 @@ fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result
     Ok(())
 }
 
-fn object(status: &Status, drained: &[serde_json::Value]) -> serde_json::Value {
+fn to_json(status: &StatusReport, drained: &[serde_json::Value]) -> serde_json::Value {
     let containers = status.containers.iter().map(|container| {
         let mut object = json!(container);
         object["state"] = json!(container.state());
@@ -167,7 +177,7 @@ fn object(status: &Status, drained: &[serde_json::Value]) -> serde_json::Value {
     })
 }
 
-fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(status: &StatusReport, printer: &mut Printer) -> anyhow::Result<()> {
     if status.containers.is_empty() {
         printer.note(
             "no container holds an onload.dev device, loads libonload.so or requests a device",
@@ -183,17 +193,17 @@ fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow::Result<()> {
     let columns = printer.columns();
-    let head = format!("{HEADING}{}{HEADING:#}", in_a_line(&called(container)));
-    printer.print(paragraph("", INDENT, &head, columns))?;
+    let head = format!("{HEADING}{}{HEADING:#}", to_one_line(&display_name(container)));
+    printer.print(format_paragraph("", INDENT, &head, columns))?;
     for verdict in &container.verdicts {
-        let style = style(verdict.state);
+        let style = state_style(verdict.state);
         let text =
-            format!("{style}{}{style:#}: {}", verdict.state.as_str(), in_a_line(&verdict.reason));
-        printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+            format!("{style}{}{style:#}: {}", verdict.state.as_str(), to_one_line(&verdict.reason));
+        printer.print(format_paragraph(INDENT, HANGING, &text, columns))?;
         if let Some(remedy) = &verdict.remedy {
-            printer.print(paragraph(HANGING, HANGING, &in_a_line(remedy), columns))?;
+            printer.print(format_paragraph(HANGING, HANGING, &to_one_line(remedy), columns))?;
         }
     }
     let processes = container.processes.iter();
@@ -211,17 +221,17 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
         ("processes", &processes),
     ] {
         if !names.is_empty() {
-            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&first_of(names, SHOWN)));
-            printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+            let text = format!("{DIM}{label} {}{DIM:#}", to_one_line(&join_first(names, SHOWN)));
+            printer.print(format_paragraph(INDENT, HANGING, &text, columns))?;
         }
     }
     Ok(())
 }
 
-fn style(state: State) -> Style {
+fn state_style(state: VerdictState) -> Style {
     match state {
         state if state.is_good() => GOOD,
-        State::Unknown | State::Unused => WARNING,
+        VerdictState::Unknown | VerdictState::Unused => WARNING,
         _ => ERROR,
     }
 }

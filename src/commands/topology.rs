@@ -2,57 +2,63 @@
 
 use onload_host::devices::inventory::Inventory;
 use onload_host::leases;
-use onload_host::pools::survey;
-use onload_report::status::grantees;
-use onload_report::topology::{Kind, Line, Seen, Topology, draw, lines, matrix, read, svg};
+use onload_host::pools::discover_with_pools;
+use onload_report::status::list_grants;
+use onload_report::topology::{
+    LineKind, TextLine, Topology, TopologyInput, build_matrix, draw, read, render_lines, render_svg,
+};
 use serde::Serialize;
 
-use super::{advise, open_host_of_incident};
-use crate::cli::{self, Global, Picture};
-use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
+use super::{open_host_of_incident, warn_of_unread};
+use crate::cli::{self, GlobalArgs, PictureFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, HEADING, Printer};
 
-pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &cli::TopologyArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
-    let (inventory, pools) = survey(&host, &config);
-    let listed = leases::list(&host);
-    let grantees = grantees(&host).unwrap_or_default();
-    let topology = read(Seen {
+    let (inventory, pools) = discover_with_pools(&host, &config);
+    let leases = leases::list(&host);
+    let grantees = list_grants(&host).unwrap_or_default();
+    let topology = read(TopologyInput {
         host: &host,
         inventory: &inventory,
         pools: &pools,
-        leases: listed.as_deref().ok(),
+        leases: leases.as_deref().ok(),
         grantees: &grantees,
     });
     printer.end_progress();
-    if let Err(error) = &listed {
+    if let Err(error) = &leases {
         printer.warning(format_args!("who holds devices is not known: {error:#}"));
     }
-    advise(&inventory, printer);
+    warn_of_unread(&inventory, printer);
     let topology = topology?;
     if args.matrix {
         print_matrix(&inventory, &topology, printer)?;
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     match args.format {
-        Picture::Text => print(&topology, printer)?,
-        Picture::Svg => printer.print(svg(&draw(&topology)))?,
-        Picture::Json => print_json(&topology, printer)?,
+        PictureFormat::Text => print(&topology, printer)?,
+        PictureFormat::Svg => printer.print(render_svg(&draw(&topology)))?,
+        PictureFormat::Json => print_json(&topology, printer)?,
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
     #[derive(Serialize)]
-    struct Whole<'a> {
+    struct TopologyOutput<'a> {
         version: &'static str,
         #[serde(flatten)]
         topology: &'a Topology,
     }
     let version = env!("CARGO_PKG_VERSION");
-    printer.print_json(&Whole { version, topology })?;
+    printer.print_json(&TopologyOutput { version, topology })?;
     Ok(())
 }
 
@@ -61,15 +67,15 @@ fn print_matrix(
     topology: &Topology,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let Some(matrix) = matrix(inventory, topology) else {
+    let Some(matrix) = build_matrix(inventory, topology) else {
         printer.note("nothing to show: this host has no GPU and no NIC on PCI");
         return Ok(());
     };
-    if let Some(why) = &matrix.obstacle {
-        printer.warning(format_args!("what is near a GPU is not known: {why}"));
+    if let Some(obstacle) = &matrix.obstacle {
+        printer.warning(format_args!("what is near a GPU is not known: {obstacle}"));
     }
     for line in &matrix.lines {
-        let cells: Vec<String> = line.split('\t').map(in_a_line).collect();
+        let cells: Vec<String> = line.split('\t').map(to_one_line).collect();
         printer.print(format_args!("{}\n", cells.join("\t")))?;
     }
     Ok(())
@@ -79,9 +85,9 @@ fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
     if topology.nodes.is_empty() {
         printer.note("nothing to show: this host lists no NUMA node, no network and no device");
     }
-    for (at, line) in lines(topology).iter().enumerate() {
-        let text = shown(line, printer.columns());
-        if line.kind == Kind::Heading && at > 0 {
+    for (index, line) in render_lines(topology).iter().enumerate() {
+        let text = format_line(line, printer.columns());
+        if line.kind == LineKind::Heading && index > 0 {
             printer.print("\n")?;
         }
         printer.print(text)?;
@@ -90,12 +96,12 @@ fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Names of the host may hold anything.
-fn shown(line: &Line, columns: Option<usize>) -> String {
-    let text = in_a_line(&line.text);
+fn format_line(line: &TextLine, columns: Option<usize>) -> String {
+    let text = to_one_line(&line.text);
     let text = match line.kind {
-        Kind::Heading => format!("{HEADING}{text}{HEADING:#}"),
-        Kind::Part => text,
-        Kind::Detail => format!("{DIM}{text}{DIM:#}"),
+        LineKind::Heading => format!("{HEADING}{text}{HEADING:#}"),
+        LineKind::Part => text,
+        LineKind::Detail => format!("{DIM}{text}{DIM:#}"),
     };
-    paragraph(&line.first, &line.rest, &text, columns)
+    format_paragraph(&line.first, &line.rest, &text, columns)
 }

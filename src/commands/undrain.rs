@@ -2,40 +2,44 @@
 
 use onload_host::drain;
 
-use super::drain::{change, names, specs, words};
-use super::{look, open_host};
-use crate::cli::{Global, Undrain};
-use crate::exit::Answer;
+use super::drain::{format_targets, specs, targets, update_drain};
+use super::{discover_host, open_host};
+use crate::cli::{GlobalArgs, UndrainArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Undrain, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &UndrainArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
-        before.iter().map(|one| one.target.clone()).collect()
+        before.iter().map(|entry| entry.target.clone()).collect()
     } else {
-        words::drained(&args.names, &before, || look(&host, &config, printer))?
+        targets::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
     };
     if targets.is_empty() {
-        let what = if args.all {
+        let subject = if args.all {
             "nothing".to_owned()
         } else {
             format!("nothing of {}", args.names.join(", "))
         };
-        printer.note(format_args!("{what} is drained"));
-        return Ok(Answer::Yes);
+        printer.note(format_args!("{subject} is drained"));
+        return Ok(ExitAnswer::Yes);
     }
-    let offered = names(&targets);
+    let names = format_targets(&targets);
     if args.dry_run {
-        printer.print(format_args!("would undrain {offered}\n"))?;
-        return Ok(Answer::Yes);
+        printer.print(format_args!("would undrain {names}\n"))?;
+        return Ok(ExitAnswer::Yes);
     }
-    change(&host, |drain| {
+    update_drain(&host, |drain| {
         for target in &targets {
             drain.remove(target);
         }
     })?;
-    printer.note(format_args!("{offered}: no longer drained"));
+    printer.note(format_args!("{names}: no longer drained"));
     specs::make(&host, &config, printer)?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }

@@ -5,27 +5,31 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
 use onload_sys::fs::regular;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use super::{open_host, spec_dirs};
-use crate::cli::{Global, Validate};
-use crate::exit::Answer;
+use super::{open_host, resolve_spec_dirs};
+use crate::cli::{GlobalArgs, ValidateArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &ValidateArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let files =
         if args.files.is_empty() { default_files(global, printer)? } else { args.files.clone() };
     if files.is_empty() {
         printer.note("no CDI specifications to validate");
     }
-    let mut answer = Answer::Yes;
+    let mut answer = ExitAnswer::Yes;
     for path in &files {
         let bytes = regular::read(path, MAX_FILE_BYTES)
             .with_context(|| format!("reading {}", path.display()))?;
-        printer.has_read(path);
+        printer.log_read(path);
         let spec = read(path, &bytes);
         let problems: Vec<String> = match &spec {
-            Err(error) => vec![Chain(error).to_string()],
+            Err(error) => vec![ErrorChain(error).to_string()],
             Ok(spec) => {
                 let problems = validate(spec).err().map(Vec::from).unwrap_or_default();
                 problems.iter().map(Problem::to_string).collect()
@@ -37,7 +41,7 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
         if problems.is_empty() {
             printer.note(format_args!("{} is valid", path.display()));
         } else {
-            answer = Answer::No;
+            answer = ExitAnswer::No;
         }
         for warning in spec.iter().flat_map(lint) {
             printer.warning(format_args!("{}: {warning}", path.display()));
@@ -52,11 +56,11 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
     Ok(answer)
 }
 
-fn default_files(global: &Global, printer: &mut Printer) -> anyhow::Result<Vec<PathBuf>> {
+fn default_files(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<Vec<PathBuf>> {
     let (host, _) = open_host(global)?;
     let mut files = Vec::new();
-    for dir in spec_dirs(&host, &[])? {
-        printer.looked_into(&dir, dir.is_dir());
+    for dir in resolve_spec_dirs(&host, &[])? {
+        printer.log_lookup(&dir, dir.is_dir());
         let entries = match std::fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Result, bail};
-use crate::text::digits;
+use crate::text::parse_digits;
 
 /// Most CPUs that a kernel may be built for.
 const MOST_CPUS: u32 = 65_536;
@@ -12,20 +12,20 @@ const MOST_CPUS: u32 = 65_536;
 /// Reads a list of the kernel's, which may be empty. Linux 5.16 and its next ones end it with a null byte
 /// (`cpumap_print_list_to_buf` in lib/cpumask.c). A list that is only partly readable is an error: a part
 /// would be taken for all of it.
-pub fn parse(text: &str) -> Result<BTreeSet<u32>> {
+pub fn parse_kernel_list(text: &str) -> Result<BTreeSet<u32>> {
     let list = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
     if list.is_empty() {
         return Ok(BTreeSet::new());
     }
-    read(list)
+    parse_user_list(list)
 }
 
 /// Reads a list that a person wrote: not empty, and without anything else in it.
-pub fn read(text: &str) -> Result<BTreeSet<u32>> {
+pub fn parse_user_list(text: &str) -> Result<BTreeSet<u32>> {
     let mut numbers = BTreeSet::new();
     for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        match (digits::<u32>(first), digits(last)) {
+        match (parse_digits::<u32>(first), parse_digits(last)) {
             (Some(first), Some(last)) if first <= last && last < MOST_CPUS => {
                 numbers.extend(first..=last);
             }
@@ -35,7 +35,7 @@ pub fn read(text: &str) -> Result<BTreeSet<u32>> {
     Ok(numbers)
 }
 
-pub fn text(numbers: &BTreeSet<u32>) -> String {
+pub fn format_list(numbers: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {
@@ -59,24 +59,24 @@ mod tests {
     #[test]
     fn a_list_of_cpus_is_read_whole_or_not_at_all() {
         for text in ["0-2,8,10-11\n", "0-2,8,10-11\n\0", "0-2,8,10-11\0"] {
-            let cpus: Vec<u32> = parse(text).unwrap().into_iter().collect();
+            let cpus: Vec<u32> = parse_kernel_list(text).unwrap().into_iter().collect();
             assert_eq!(cpus, [0, 1, 2, 8, 10, 11], "{text:?}");
         }
         for text in ["", "\n", "\n\0"] {
-            assert_eq!(parse(text), Ok(BTreeSet::new()), "{text:?}");
+            assert_eq!(parse_kernel_list(text), Ok(BTreeSet::new()), "{text:?}");
         }
         for text in ["a", "3-1", "0-4294967295", "-1", "0-3,8-1", "0-3,", "0-3\0,8"] {
-            let said = parse(text).unwrap_err().to_string();
+            let said = parse_kernel_list(text).unwrap_err().to_string();
             assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
 
     #[test]
     fn a_list_of_a_person_is_whole_or_refused() {
-        let cpus: Vec<u32> = read("0-2,8").unwrap().into_iter().collect();
+        let cpus: Vec<u32> = parse_user_list("0-2,8").unwrap().into_iter().collect();
         assert_eq!(cpus, [0, 1, 2, 8]);
         for text in ["", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n"] {
-            let said = read(text).unwrap_err().to_string();
+            let said = parse_user_list(text).unwrap_err().to_string();
             assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_list_is_written_as_it_was_read() {
         for list in ["", "0", "0-1", "0-2,8,10-11", "65535"] {
-            assert_eq!(text(&parse(list).unwrap()), list);
+            assert_eq!(format_list(&parse_kernel_list(list).unwrap()), list);
         }
     }
 }

@@ -56,7 +56,7 @@ const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the dynamic loader learns from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct ElfSummary {
     /// `e_machine`, for instance 62 for x86-64.
     pub machine: u16,
     /// 64-bit (`ELFCLASS64`).
@@ -118,7 +118,7 @@ impl fmt::Display for GlibcVersion {
     }
 }
 
-impl Summary {
+impl ElfSummary {
     /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
@@ -144,19 +144,19 @@ pub enum ElfError {
     Malformed(&'static str),
 }
 
-impl crate::error::Typed for ElfError {}
+impl crate::error::TypedError for ElfError {}
 
 use ElfError::Malformed;
 
 const TOO_MANY: ElfError = Malformed("too many versions");
 
-/// Opens a file by its class, and calls a method of [`File`].
+/// Opens a file by its class, and calls a method of [`ElfFile`].
 macro_rules! with_file {
     ($data:expr, $method:ident($($argument:expr),*)) => {
         if is_64($data)? {
-            File::<elf::FileHeader64<Endianness>, _>::open($data)?.$method($($argument),*)
+            ElfFile::<elf::FileHeader64<Endianness>, _>::open($data)?.$method($($argument),*)
         } else {
-            File::<elf::FileHeader32<Endianness>, _>::open($data)?.$method($($argument),*)
+            ElfFile::<elf::FileHeader32<Endianness>, _>::open($data)?.$method($($argument),*)
         }
     };
 }
@@ -170,7 +170,7 @@ fn is_64<'d, R: ReadRef<'d>>(data: R) -> Result<bool, ElfError> {
 }
 
 /// Reads what the dynamic loader would learn from a file.
-pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
+pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<ElfSummary, ElfError> {
     with_file!(data, summarize())
 }
 
@@ -183,60 +183,60 @@ pub fn each_symbol<'d, R: ReadRef<'d>>(
 }
 
 /// The strings among the constants of a file that contain one of `words`: what its code was compiled with.
-pub fn strings_with<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
-    with_file!(data, strings_with(words))
+pub fn find_strings<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
+    with_file!(data, find_strings(words))
 }
 
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
 /// where that is in it.
-pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
+pub fn parse_interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
     with_file!(beginning, interpreter())
 }
 
 /// As [`summarize`], of an open file of `length` bytes.
-pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<Summary, ElfError> {
-    summarize(&in_blocks(file, length))
+pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<ElfSummary, ElfError> {
+    summarize(&block_reader(file, length))
 }
 
 /// An open file of `length` bytes, to be read in part. It is not mapped: if a mapped file is truncated, its reader is
 /// killed.
-pub fn in_blocks(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
-    ReadCache::new(Blocks::new(file, length))
+pub fn block_reader(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
+    ReadCache::new(BlockReader::new(file, length))
 }
 
 /// In each structure of constants that begins with a pointer to `name`, two numbers and another pointer: the numbers.
 /// Only structures of 64-bit files are found whose pointers the loader adjusts one by one (DT_RELA).
-pub fn numbers_after_name(
+pub fn find_numbers_after_name(
     file: &std::fs::File,
     length: u64,
     name: &str,
 ) -> Result<Vec<(u32, u32)>, ElfError> {
-    let data = &in_blocks(file, length);
+    let data = &block_reader(file, length);
     if !is_64(data)? {
         return Ok(Vec::new());
     }
-    File::<elf::FileHeader64<Endianness>, _>::open(data)?.numbers_after_name(name)
+    ElfFile::<elf::FileHeader64<Endianness>, _>::open(data)?.find_numbers_after_name(name)
 }
 
 /// A file read in blocks, with a small cache: the names and the tables that point to them are in
 /// two or three places, and the reader goes back and forth between them.
-struct Blocks<'a> {
+struct BlockReader<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
     /// Where each cached block starts, and its bytes; the most recently used one is last.
-    kept: Vec<(u64, Vec<u8>)>,
+    blocks: Vec<(u64, Vec<u8>)>,
     blocks_left: usize,
     bytes_left: usize,
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> BlockReader<'a> {
     fn new(file: &'a std::fs::File, length: u64) -> Self {
-        Blocks {
+        BlockReader {
             file,
             length,
             position: 0,
-            kept: Vec::with_capacity(KEPT_BLOCKS),
+            blocks: Vec::with_capacity(KEPT_BLOCKS),
             blocks_left: MAX_BLOCKS,
             bytes_left: MAX_BYTES,
         }
@@ -245,17 +245,17 @@ impl<'a> Blocks<'a> {
     /// Makes the block at the current position the last one in the cache.
     fn load(&mut self) -> Result<(), ()> {
         let start = self.position - self.position % BLOCK_BYTES;
-        if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == start) {
-            self.kept[at..].rotate_left(1);
+        if let Some(index) = self.blocks.iter().position(|(block_start, _)| *block_start == start) {
+            self.blocks[index..].rotate_left(1);
             return Ok(());
         }
         self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
         let mut block =
-            if self.kept.len() < KEPT_BLOCKS { Vec::new() } else { self.kept.remove(0).1 };
+            if self.blocks.len() < KEPT_BLOCKS { Vec::new() } else { self.blocks.remove(0).1 };
         block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
         let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
         block.truncate(count);
-        self.kept.push((start, block));
+        self.blocks.push((start, block));
         Ok(())
     }
 
@@ -270,14 +270,14 @@ impl<'a> Blocks<'a> {
     }
 
     fn buffered(&self) -> Option<&[u8]> {
-        let (start, block) = self.kept.last()?;
+        let (start, block) = self.blocks.last()?;
         let within = self.position.checked_sub(*start)?;
         let rest = block.get(usize::try_from(within).ok()?..)?;
         (!rest.is_empty()).then_some(rest)
     }
 }
 
-impl ReadCacheOps for Blocks<'_> {
+impl ReadCacheOps for BlockReader<'_> {
     fn len(&mut self) -> Result<u64, ()> {
         Ok(self.length)
     }
@@ -317,36 +317,36 @@ impl ReadCacheOps for Blocks<'_> {
 }
 
 /// The first string from `at` on that contains one of the words; `at` is behind it then.
-fn next_with<'d>(bytes: &'d [u8], at: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
-    let rest = bytes.get(*at..)?;
+fn next_with<'d>(bytes: &'d [u8], offset: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
+    let rest = bytes.get(*offset..)?;
     let hit = words.iter().filter_map(|word| word.find(rest)).min()?;
     let start = memrchr(0, &rest[..hit]).map_or(0, |zero| zero + 1);
     let end = memchr(0, &rest[hit..]).map_or(rest.len(), |zero| hit + zero);
-    *at += end + 1;
+    *offset += end + 1;
     Some(&rest[start..end])
 }
 
-struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
+struct ElfFile<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     data: R,
     header: &'d H,
     endian: Endianness,
     segments: &'d [H::ProgramHeader],
-    names: Near<'d>,
-    tables: Near<'d>,
+    names: CachedRange<'d>,
+    tables: CachedRange<'d>,
     text_left: Cell<usize>,
 }
 
 /// What was read last of a file, and where it begins. Names stand beside each other, and so do the records of a table:
 /// `object`'s cache takes a piece of memory and two hashes for each piece that it is asked for.
 #[derive(Default)]
-struct Near<'d>(Cell<(u64, &'d [u8])>);
+struct CachedRange<'d>(Cell<(u64, &'d [u8])>);
 
-impl<'d> Near<'d> {
+impl<'d> CachedRange<'d> {
     fn bytes<R: ReadRef<'d>>(&self, data: R, offset: u64, size: u64) -> Result<&'d [u8], ()> {
         let end = offset.checked_add(size).ok_or(())?;
         let (start, bytes) = self.0.get();
-        if let Some(found) = part(bytes, offset.wrapping_sub(start), size) {
-            return Ok(found);
+        if let Some(cached) = part(bytes, offset.wrapping_sub(start), size) {
+            return Ok(cached);
         }
         let end = end.max(data.len()?.min(end.saturating_add(NEAR_BYTES)));
         let bytes = data.read_bytes_at(offset, end - offset)?;
@@ -355,8 +355,8 @@ impl<'d> Near<'d> {
     }
 }
 
-fn part(bytes: &[u8], at: u64, size: u64) -> Option<&[u8]> {
-    let bytes = bytes.get(usize::try_from(at).ok()?..)?;
+fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+    let bytes = bytes.get(usize::try_from(offset).ok()?..)?;
     bytes.get(..usize::try_from(size).ok()?)
 }
 
@@ -379,7 +379,7 @@ struct DynamicEntries {
     relocations: Option<(u64, u64)>,
 }
 
-impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
+impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
     fn open(data: R) -> Result<Self, ElfError> {
         let header = H::parse(data).map_err(|_| Malformed("file header"))?;
         let endian = header.endian().map_err(|_| Malformed("byte order"))?;
@@ -389,34 +389,34 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
         let segments = header.program_headers(endian, data);
         let segments = segments.map_err(|_| Malformed("program headers"))?;
-        Ok(File {
+        Ok(ElfFile {
             data,
             header,
             endian,
             segments,
-            names: Near::default(),
-            tables: Near::default(),
+            names: CachedRange::default(),
+            tables: CachedRange::default(),
             text_left: Cell::new(MAX_TEXT_BYTES),
         })
     }
 
-    fn summarize(&self) -> Result<Summary, ElfError> {
-        let mut summary = Summary {
+    fn summarize(&self) -> Result<ElfSummary, ElfError> {
+        let mut summary = ElfSummary {
             machine: self.header.e_machine(self.endian).0,
             is_64: self.header.is_type_64(),
             interpreter: self.interpreter()?,
-            ..Summary::default()
+            ..ElfSummary::default()
         };
         let Some(dynamic) = self.dynamic()? else {
             return Ok(summary);
         };
         summary.is_dynamic = true;
-        summary.soname = dynamic.soname.map(|at| self.string(&dynamic, at)).transpose()?;
-        for at in &dynamic.needed {
-            summary.needed.push(self.string(&dynamic, *at)?);
+        summary.soname = dynamic.soname.map(|offset| self.string(&dynamic, offset)).transpose()?;
+        for offset in &dynamic.needed {
+            summary.needed.push(self.string(&dynamic, *offset)?);
         }
         summary.search_path =
-            dynamic.search_path.map(|at| self.string(&dynamic, at)).transpose()?;
+            dynamic.search_path.map(|offset| self.string(&dynamic, offset)).transpose()?;
         let needs = self.version_needs(&dynamic)?.into_iter();
         summary.version_needs = needs.map(|(_, need)| need).collect();
         let definitions = self.version_definitions(&dynamic)?.into_iter();
@@ -424,7 +424,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Ok(summary)
     }
 
-    fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<(), ElfError> {
+    fn each_symbol(&self, visit: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<(), ElfError> {
         let malformed = Malformed("symbol table");
         let Some(dynamic) = self.dynamic()? else {
             return Ok(());
@@ -444,8 +444,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
         let strings = dynamic.strings.ok_or(malformed)?;
         let strings = self.bytes_at(strings, dynamic.strings_size)?;
-        for (at, symbol) in symbols.iter().enumerate().skip(1) {
-            let index = versions.get(at).map(|version| version.0.get(self.endian));
+        for (symbol_index, symbol) in symbols.iter().enumerate().skip(1) {
+            let index = versions.get(symbol_index).map(|version| version.0.get(self.endian));
             let index = index.map(|version| version.index());
             if symbol.is_local() || index == Some(elf::VER_NDX_LOCAL) {
                 continue;
@@ -459,8 +459,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 None | Some(elf::VER_NDX_GLOBAL) => None,
                 Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
             };
-            self.spend(name.len() + version.map_or(0, str::len))?;
-            look(DynamicSymbol {
+            self.spend_text_budget(name.len() + version.map_or(0, str::len))?;
+            visit(DynamicSymbol {
                 name,
                 version,
                 is_defined: !symbol.is_undefined(self.endian),
@@ -470,9 +470,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Ok(())
     }
 
-    fn spend(&self, bytes: usize) -> Result<(), ElfError> {
-        let left = self.text_left.get().checked_sub(bytes);
-        self.text_left.set(left.ok_or(TOO_MANY)?);
+    fn spend_text_budget(&self, bytes: usize) -> Result<(), ElfError> {
+        let remaining = self.text_left.get().checked_sub(bytes);
+        self.text_left.set(remaining.ok_or(TOO_MANY)?);
         Ok(())
     }
 
@@ -510,8 +510,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         // The chain of the last bucket ends with the last symbol.
         let chains = buckets.checked_add(count * 4).ok_or(malformed)?;
         for symbol in last..=MAX_SYMBOLS {
-            let at = chains.checked_add((symbol - first) * 4);
-            let link: &U32<Endianness> = self.record(at.ok_or(malformed)?)?;
+            let address = chains.checked_add((symbol - first) * 4);
+            let link: &U32<Endianness> = self.record(address.ok_or(malformed)?)?;
             if number(link) & 1 != 0 {
                 return bounded(symbol + 1);
             }
@@ -519,11 +519,11 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Err(malformed)
     }
 
-    fn strings_with(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
+    fn find_strings(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
         let words: Vec<Finder<'_>> = words.iter().map(|word| Finder::new(*word)).collect();
         let mut found = Vec::new();
         let mut matches_left = MAX_MATCHES;
-        let mut left = MAX_CONSTANT_BYTES;
+        let mut remaining = MAX_CONSTANT_BYTES;
         for segment in self.segments {
             let flags = segment.p_flags(self.endian).0;
             if segment.p_type(self.endian) != elf::PT_LOAD || flags & elf::PF_W.0 != 0 {
@@ -531,11 +531,11 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             }
             let (offset, size) = segment.file_range(self.endian);
             let too_many = Malformed("too many constants");
-            left = left.checked_sub(size).ok_or(too_many)?;
+            remaining = remaining.checked_sub(size).ok_or(too_many)?;
             let bytes = self.data.read_bytes_at(offset, size);
             let bytes = bytes.map_err(|()| Malformed("segment"))?;
-            let mut at = 0;
-            while let Some(string) = next_with(bytes, &mut at, &words) {
+            let mut position = 0;
+            while let Some(string) = next_with(bytes, &mut position, &words) {
                 // Of each that does not count either: the rest is searched once more.
                 matches_left = matches_left.checked_sub(1).ok_or(too_many)?;
                 if string.len() <= MAX_NAME_BYTES as usize
@@ -548,29 +548,32 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Ok(found)
     }
 
-    fn numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
-        let pointers = self.pointers()?;
+    fn find_numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
+        let pointers = self.read_pointers()?;
         let mut found = Vec::new();
-        for (at, to) in &pointers {
-            let behind = |bytes: u64| at.checked_add(bytes);
-            let is_pointer = |at: Option<u64>| at.is_some_and(|at| pointers.contains_key(&at));
-            if is_pointer(behind(8)) || !is_pointer(behind(16)) {
+        for (address, target) in &pointers {
+            let following = |bytes: u64| address.checked_add(bytes);
+            let is_pointer = |location: Option<u64>| {
+                location.is_some_and(|location| pointers.contains_key(&location))
+            };
+            if is_pointer(following(8)) || !is_pointer(following(16)) {
                 continue;
             }
-            let text = self.bytes_at(*to, name.len() as u64 + 1);
+            let text = self.bytes_at(*target, name.len() as u64 + 1);
             if text.ok().and_then(before_zero) != Some(name.as_bytes()) {
                 continue;
             }
-            let numbers = behind(8).and_then(|at| self.table::<U32<Endianness>>(at, 2).ok());
-            if let Some([least, most]) = numbers {
-                found.push((least.get(self.endian), most.get(self.endian)));
+            let numbers =
+                following(8).and_then(|location| self.table::<U32<Endianness>>(location, 2).ok());
+            if let Some([min, max]) = numbers {
+                found.push((min.get(self.endian), max.get(self.endian)));
             }
         }
         Ok(found)
     }
 
     /// Pointers in the file's own data, and where in the file they lead.
-    fn pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
+    fn read_pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
         let Some(DynamicEntries { relocations: Some((table, size)), .. }) = self.dynamic()? else {
             return Ok(BTreeMap::new());
         };
@@ -586,9 +589,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let mut pointers = BTreeMap::new();
         for entry in self.table::<elf::Rela64<Endianness>>(table, count)? {
             if entry.r_type(self.endian, false) == kind
-                && let Ok(to) = u64::try_from(entry.r_addend.get(self.endian))
+                && let Ok(target) = u64::try_from(entry.r_addend.get(self.endian))
             {
-                pointers.insert(entry.r_offset.get(self.endian), to);
+                pointers.insert(entry.r_offset.get(self.endian), target);
             }
         }
         Ok(pointers)
@@ -640,40 +643,40 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let bytes = bytes.map_err(|()| malformed)?;
         let count = bytes.len() / size_of::<H::Dyn>();
         let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
-        let mut found = DynamicEntries::default();
+        let mut dynamic = DynamicEntries::default();
         let (mut relocations, mut relocations_size) = (None, 0);
         for entry in entries {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.tag(self.endian) {
                 elf::DT_NULL => break,
-                elf::DT_STRTAB => found.strings = Some(value),
-                elf::DT_STRSZ => found.strings_size = value,
-                elf::DT_SONAME => found.soname = Some(value),
-                elf::DT_NEEDED => found.needed.push(value),
-                elf::DT_RPATH | elf::DT_RUNPATH => found.search_path = Some(value),
-                elf::DT_SYMTAB => found.symbols = Some(value),
-                elf::DT_VERSYM => found.versions = Some(value),
-                elf::DT_HASH => found.hash = Some(value),
+                elf::DT_STRTAB => dynamic.strings = Some(value),
+                elf::DT_STRSZ => dynamic.strings_size = value,
+                elf::DT_SONAME => dynamic.soname = Some(value),
+                elf::DT_NEEDED => dynamic.needed.push(value),
+                elf::DT_RPATH | elf::DT_RUNPATH => dynamic.search_path = Some(value),
+                elf::DT_SYMTAB => dynamic.symbols = Some(value),
+                elf::DT_VERSYM => dynamic.versions = Some(value),
+                elf::DT_HASH => dynamic.hash = Some(value),
                 elf::DT_RELA => relocations = Some(value),
                 elf::DT_RELASZ => relocations_size = value,
-                elf::DT_GNU_HASH => found.gnu_hash = Some(value),
-                elf::DT_VERNEED => found.verneed = Some(value),
-                elf::DT_VERDEF => found.verdef = Some(value),
+                elf::DT_GNU_HASH => dynamic.gnu_hash = Some(value),
+                elf::DT_VERNEED => dynamic.verneed = Some(value),
+                elf::DT_VERDEF => dynamic.verdef = Some(value),
                 _ => {}
             }
         }
-        found.relocations = relocations.map(|table| (table, relocations_size));
-        Ok(Some(found))
+        dynamic.relocations = relocations.map(|table| (table, relocations_size));
+        Ok(Some(dynamic))
     }
 
-    fn string(&self, dynamic: &DynamicEntries, at: u64) -> Result<String, ElfError> {
+    fn string(&self, dynamic: &DynamicEntries, offset: u64) -> Result<String, ElfError> {
         let malformed = Malformed("string table");
         let table = dynamic.strings.ok_or(malformed)?;
-        if at >= dynamic.strings_size {
+        if offset >= dynamic.strings_size {
             return Err(malformed);
         }
-        let start = self.file_offset(table.checked_add(at).ok_or(malformed)?)?;
-        let room = (dynamic.strings_size - at).min(MAX_NAME_BYTES);
+        let start = self.file_offset(table.checked_add(offset).ok_or(malformed)?)?;
+        let room = (dynamic.strings_size - offset).min(MAX_NAME_BYTES);
         let end = start.checked_add(room).ok_or(malformed)?;
         if self.data.len().is_ok_and(|length| length < end) {
             return Err(malformed);
@@ -688,7 +691,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 read.map_err(|()| malformed)?
             }
         };
-        self.spend(bytes.len())?;
+        self.spend_text_budget(bytes.len())?;
         text(bytes, "name is not UTF-8")
     }
 
@@ -724,11 +727,11 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         loop {
             let need: &elf::Verneed<Endianness> = self.record(address)?;
             let library = self.string(dynamic, need.vn_file.get(self.endian).into())?;
-            let mut at = advance(address, need.vn_aux.get(self.endian))?;
+            let mut aux_address = advance(address, need.vn_aux.get(self.endian))?;
             for _ in 0..need.vn_cnt.get(self.endian) {
                 budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
-                let aux: &elf::Vernaux<Endianness> = self.record(at)?;
-                self.spend(library.len())?;
+                let aux: &elf::Vernaux<Endianness> = self.record(aux_address)?;
+                self.spend_text_budget(library.len())?;
                 let need = VersionNeed {
                     library: library.clone(),
                     version: self.string(dynamic, aux.vna_name.get(self.endian).into())?,
@@ -737,7 +740,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 needs.push((aux.vna_other.get(self.endian).0, need));
                 match aux.vna_next.get(self.endian) {
                     0 => break,
-                    next => at = advance(at, next)?,
+                    next => aux_address = advance(aux_address, next)?,
                 }
             }
             budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
@@ -763,8 +766,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             // The base definition names the file itself. The first name of any other definition is
             // its own.
             if !base && definition.vd_cnt.get(self.endian) > 0 {
-                let at = advance(address, definition.vd_aux.get(self.endian))?;
-                let aux: &elf::Verdaux<Endianness> = self.record(at)?;
+                let aux_address = advance(address, definition.vd_aux.get(self.endian))?;
+                let aux: &elf::Verdaux<Endianness> = self.record(aux_address)?;
                 let name = self.string(dynamic, aux.vda_name.get(self.endian).into())?;
                 definitions.push((definition.vd_ndx.get(self.endian).0, name));
             }
@@ -848,7 +851,7 @@ mod tests {
         file.write_all_at(&header, 0).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         assert!(summarize_file(&file, 10 << 30).is_ok_and(|summary| summary.needed.is_empty()));
-        let mut blocks = Blocks::new(&file, 10 << 30);
+        let mut blocks = BlockReader::new(&file, 10 << 30);
         let mut byte = [0];
         let far = |n: u64| (n % 100) * (100 << 20) + n;
         let reads = (0..10_000)
@@ -885,7 +888,7 @@ mod tests {
             "needs malloc@Some(\"GLIBC_2.34\")",
         ];
         assert_eq!(symbols(&library()).unwrap(), expected);
-        let found = strings_with(&library()[..], &["-rdmav"]).unwrap();
+        let found = find_strings(&library()[..], &["-rdmav"]).unwrap();
         assert_eq!(found, ["/usr/lib/lib%s-rdmav34.so"]);
     }
 
@@ -914,8 +917,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &library()).unwrap();
         let length = file.metadata().unwrap().len();
-        assert_eq!(numbers_after_name(&file, length, "a"), Ok(vec![(3, 7)]));
-        assert_eq!(numbers_after_name(&file, length, "b"), Ok(Vec::new()));
+        assert_eq!(find_numbers_after_name(&file, length, "a"), Ok(vec![(3, 7)]));
+        assert_eq!(find_numbers_after_name(&file, length, "b"), Ok(Vec::new()));
     }
 
     #[test]
@@ -924,7 +927,7 @@ mod tests {
         let file = std::fs::File::open(&path).unwrap();
         let length = file.metadata().unwrap().len();
         let mut needed = BTreeSet::new();
-        each_symbol(&in_blocks(&file, length), &mut |symbol| {
+        each_symbol(&block_reader(&file, length), &mut |symbol| {
             if !symbol.is_defined {
                 needed.extend(symbol.version.map(str::to_owned));
             }
@@ -942,7 +945,7 @@ mod tests {
             let mut twisted = bytes.clone();
             twisted[at] ^= 0xff;
             let _ = (symbols(&twisted), symbols(&bytes[..at]));
-            let _ = strings_with(&twisted[..], &["-rdmav"]);
+            let _ = find_strings(&twisted[..], &["-rdmav"]);
         }
     }
 

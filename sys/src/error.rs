@@ -3,17 +3,17 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::text::Chain;
+use crate::text::ErrorChain;
 
 /// A sentence, and what caused it.
 ///
 /// `{}` is the sentence alone and `{:#}` the sentence with its causes, each after a colon. A caller that has to tell
 /// failures apart gets a type of its own instead.
 #[derive(Debug)]
-pub struct Error(Kind);
+pub struct Error(Repr);
 
 #[derive(Debug)]
-enum Kind {
+enum Repr {
     Sentence(String, Option<Cause>),
     Typed(Cause),
 }
@@ -25,16 +25,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn new(sentence: impl Into<String>) -> Self {
-        Error(Kind::Sentence(sentence.into(), None))
+        Error(Repr::Sentence(sentence.into(), None))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            _ if f.alternate() => write!(f, "{}", Chain(self)),
-            Kind::Sentence(sentence, _) => f.write_str(sentence),
-            Kind::Typed(error) => write!(f, "{error}"),
+            _ if f.alternate() => write!(f, "{}", ErrorChain(self)),
+            Repr::Sentence(sentence, _) => f.write_str(sentence),
+            Repr::Typed(error) => write!(f, "{error}"),
         }
     }
 }
@@ -49,18 +49,18 @@ impl PartialEq for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
-            Kind::Sentence(_, cause) => Some(cause.as_deref()?),
-            Kind::Typed(error) => error.source(),
+            Repr::Sentence(_, cause) => Some(cause.as_deref()?),
+            Repr::Typed(error) => error.source(),
         }
     }
 }
 
 /// An error that some callers match on; for the others `?` makes a sentence of it.
-pub trait Typed: StdError + Send + Sync + 'static {}
+pub trait TypedError: StdError + Send + Sync + 'static {}
 
-impl<E: Typed> From<E> for Error {
+impl<E: TypedError> From<E> for Error {
     fn from(error: E) -> Self {
-        Error(Kind::Typed(Box::new(error)))
+        Error(Repr::Typed(Box::new(error)))
     }
 }
 
@@ -77,7 +77,7 @@ impl<T, E: Into<Cause>> Context<T> for Result<T, E> {
     }
 
     fn with_context<S: Into<String>>(self, sentence: impl FnOnce() -> S) -> Result<T> {
-        self.map_err(|cause| Error(Kind::Sentence(sentence().into(), Some(cause.into()))))
+        self.map_err(|cause| Error(Repr::Sentence(sentence().into(), Some(cause.into()))))
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Ethtool {
 
 /// How packets are spread over queues (RSS).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spread {
+pub struct RssConfig {
     /// A queue for each value of the hash.
     pub table: Vec<u32>,
     pub key: Vec<u8>,
@@ -57,7 +57,7 @@ pub struct Spread {
 
 /// The attribute of the ioctl (`struct ifreq`).
 #[repr(C)]
-struct Request {
+struct Ifreq {
     name: [u8; libc::IFNAMSIZ],
     data: *mut u8,
     rest: [usize; 2],
@@ -66,114 +66,114 @@ struct Request {
 impl Ethtool {
     /// An interface by its name; none for a name that none has.
     pub fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
-        let mut own = [0; libc::IFNAMSIZ];
+        let mut padded_name = [0; libc::IFNAMSIZ];
         // Room for the null byte at its end stays.
-        let Some(place) = own[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
+        let Some(target) = padded_name[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
             return Ok(None);
         };
-        place.copy_from_slice(name);
+        target.copy_from_slice(name);
         // Sockets of every family take it, and a unit may be let have few of them.
         let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-        Ok(Some(Ethtool { socket, name: own }))
+        Ok(Some(Ethtool { socket, name: padded_name }))
     }
 
     pub fn channels(&self) -> Result<[u32; 4], Errno> {
-        let mut buffer = command(GET_CHANNELS, CHANNELS);
-        self.call(&mut buffer)?;
+        let mut buffer = new_command(GET_CHANNELS, CHANNELS);
+        self.ioctl(&mut buffer)?;
         let counts = words(buffer.get(CHANNEL_COUNTS..).unwrap_or_default());
         counts.try_into().map_err(|_| Errno::IO)
     }
 
     pub fn set_channels(&self, counts: [u32; 4]) -> Result<(), Errno> {
-        let mut buffer = command(GET_CHANNELS, CHANNELS);
-        self.call(&mut buffer)?;
-        put(&mut buffer, 0, SET_CHANNELS);
-        for (at, count) in counts.into_iter().enumerate() {
-            put(&mut buffer, CHANNEL_COUNTS + 4 * at, count);
+        let mut buffer = new_command(GET_CHANNELS, CHANNELS);
+        self.ioctl(&mut buffer)?;
+        put_u32(&mut buffer, 0, SET_CHANNELS);
+        for (index, count) in counts.into_iter().enumerate() {
+            put_u32(&mut buffer, CHANNEL_COUNTS + 4 * index, count);
         }
-        self.call(&mut buffer)
+        self.ioctl(&mut buffer)
     }
 
-    pub fn spread(&self) -> Result<Spread, Errno> {
-        let mut header = command(GET_SPREAD, SPREAD);
-        self.call(&mut header)?;
-        let (table, key) = (word(&header, TABLE_LENGTH), word(&header, KEY_LENGTH));
+    pub fn rss(&self) -> Result<RssConfig, Errno> {
+        let mut header = new_command(GET_SPREAD, SPREAD);
+        self.ioctl(&mut header)?;
+        let (table, key) = (u32_at(&header, TABLE_LENGTH), u32_at(&header, KEY_LENGTH));
         if table > MAX_TABLE || key > MAX_KEY {
             return Err(Errno::TOOBIG);
         }
         let table_end = SPREAD + 4 * length(table);
-        let mut buffer = command(GET_SPREAD, table_end + length(key));
-        put(&mut buffer, TABLE_LENGTH, table);
-        put(&mut buffer, KEY_LENGTH, key);
+        let mut buffer = new_command(GET_SPREAD, table_end + length(key));
+        put_u32(&mut buffer, TABLE_LENGTH, table);
+        put_u32(&mut buffer, KEY_LENGTH, key);
         // Without both the kernel tells their lengths again, and nothing more.
-        self.call(&mut buffer)?;
+        self.ioctl(&mut buffer)?;
         let part = |range| buffer.get::<std::ops::Range<usize>>(range).unwrap_or_default();
-        Ok(Spread {
+        Ok(RssConfig {
             table: words(part(SPREAD..table_end)),
             key: part(table_end..buffer.len()).to_vec(),
             hash: part(HASH..HASH + 2).try_into().map_err(|_| Errno::IO)?,
         })
     }
 
-    pub fn set_spread(&self, spread: &Spread) -> Result<(), Errno> {
+    pub fn set_rss(&self, rss: &RssConfig) -> Result<(), Errno> {
         let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
-        let mut buffer = command(SET_SPREAD, SPREAD);
-        put(&mut buffer, TABLE_LENGTH, count(spread.table.len())?);
-        put(&mut buffer, KEY_LENGTH, count(spread.key.len())?);
-        if let Some(place) = buffer.get_mut(HASH..HASH + 2) {
-            place.copy_from_slice(&spread.hash);
+        let mut buffer = new_command(SET_SPREAD, SPREAD);
+        put_u32(&mut buffer, TABLE_LENGTH, count(rss.table.len())?);
+        put_u32(&mut buffer, KEY_LENGTH, count(rss.key.len())?);
+        if let Some(target) = buffer.get_mut(HASH..HASH + 2) {
+            target.copy_from_slice(&rss.hash);
         }
-        buffer.extend(spread.table.iter().flat_map(|queue| queue.to_ne_bytes()));
-        buffer.extend(&spread.key);
-        self.call(&mut buffer)
+        buffer.extend(rss.table.iter().flat_map(|queue| queue.to_ne_bytes()));
+        buffer.extend(&rss.key);
+        self.ioctl(&mut buffer)
     }
 
     /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; E2BIG for more than `most`.
-    pub fn rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
-        let mut buffer = command(GET_RULE_COUNT, RULES + PADDING);
-        self.call(&mut buffer)?;
-        let count = word(&buffer, COUNT);
-        if count > most {
+    pub fn ntuple_rules(&self, max: u32) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut buffer = new_command(GET_RULE_COUNT, RULES + PADDING);
+        self.ioctl(&mut buffer)?;
+        let count = u32_at(&buffer, COUNT);
+        if count > max {
             return Err(Errno::TOOBIG);
         }
-        let mut buffer = command(GET_RULES, RULES + PADDING + 4 * length(count));
-        put(&mut buffer, COUNT, count);
-        self.call(&mut buffer)?;
-        let found = length(word(&buffer, COUNT).min(count));
-        let places = words(buffer.get(RULES..).unwrap_or_default());
+        let mut buffer = new_command(GET_RULES, RULES + PADDING + 4 * length(count));
+        put_u32(&mut buffer, COUNT, count);
+        self.ioctl(&mut buffer)?;
+        let filled = length(u32_at(&buffer, COUNT).min(count));
+        let locations = words(buffer.get(RULES..).unwrap_or_default());
         let mut rules = Vec::new();
-        for place in places.into_iter().take(found) {
-            let mut buffer = command(GET_RULE, RULES + PADDING);
-            put(&mut buffer, PLACE, place);
-            self.call(&mut buffer)?;
+        for location in locations.into_iter().take(filled) {
+            let mut buffer = new_command(GET_RULE, RULES + PADDING);
+            put_u32(&mut buffer, PLACE, location);
+            self.ioctl(&mut buffer)?;
             rules.extend(buffer.get(RULE).map(<[u8]>::to_vec));
         }
         Ok(rules)
     }
 
-    pub fn insert(&self, rule: &[u8]) -> Result<(), Errno> {
-        self.with_rule(INSERT_RULE, rule)
+    pub fn insert_rule(&self, rule: &[u8]) -> Result<(), Errno> {
+        self.send_rule(INSERT_RULE, rule)
     }
 
-    pub fn delete(&self, rule: &[u8]) -> Result<(), Errno> {
-        self.with_rule(DELETE_RULE, rule)
+    pub fn delete_rule(&self, rule: &[u8]) -> Result<(), Errno> {
+        self.send_rule(DELETE_RULE, rule)
     }
 
-    fn with_rule(&self, number: u32, rule: &[u8]) -> Result<(), Errno> {
-        let mut buffer = command(number, RULES + PADDING);
+    fn send_rule(&self, number: u32, rule: &[u8]) -> Result<(), Errno> {
+        let mut buffer = new_command(number, RULES + PADDING);
         match buffer.get_mut(RULE) {
-            Some(place) if place.len() == rule.len() => place.copy_from_slice(rule),
+            Some(target) if target.len() == rule.len() => target.copy_from_slice(rule),
             _ => return Err(Errno::INVAL),
         }
-        self.call(&mut buffer)
+        self.ioctl(&mut buffer)
     }
 
     /// Does what the first word of a buffer says. The buffer is as long as the lengths in it say.
     #[cfg(target_pointer_width = "64")]
     #[expect(unsafe_code, reason = "no library in the tree has SIOCETHTOOL")]
-    fn call(&self, buffer: &mut [u8]) -> Result<(), Errno> {
-        let mut request = Request { name: self.name, data: buffer.as_mut_ptr(), rest: [0; 2] };
+    fn ioctl(&self, buffer: &mut [u8]) -> Result<(), Errno> {
+        let mut request = Ifreq { name: self.name, data: buffer.as_mut_ptr(), rest: [0; 2] };
         // SAFETY: the kernel reads and writes the request, which is as long as its `struct ifreq`, and of the buffer
         // what the command and the lengths in it say (net/ethtool/ioctl.c): each caller above makes it that long. Both
         // live until the call returns, and the kernel keeps no pointer.
@@ -189,31 +189,31 @@ impl Ethtool {
     }
 
     #[cfg(not(target_pointer_width = "64"))]
-    fn call(&self, _: &mut [u8]) -> Result<(), Errno> {
+    fn ioctl(&self, _: &mut [u8]) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
 }
 
-fn command(number: u32, length: usize) -> Vec<u8> {
+fn new_command(number: u32, length: usize) -> Vec<u8> {
     let mut buffer = vec![0; length];
-    put(&mut buffer, 0, number);
+    put_u32(&mut buffer, 0, number);
     buffer
 }
 
-fn put(buffer: &mut [u8], at: usize, word: u32) {
-    if let Some(place) = buffer.get_mut(at..at + 4) {
-        place.copy_from_slice(&word.to_ne_bytes());
+fn put_u32(buffer: &mut [u8], offset: usize, word: u32) {
+    if let Some(target) = buffer.get_mut(offset..offset + 4) {
+        target.copy_from_slice(&word.to_ne_bytes());
     }
 }
 
-fn word(buffer: &[u8], at: usize) -> u32 {
-    let bytes = buffer.get(at..).and_then(<[u8]>::first_chunk);
+fn u32_at(buffer: &[u8], offset: usize) -> u32 {
+    let bytes = buffer.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
 fn words(bytes: &[u8]) -> Vec<u32> {
     let chunks = bytes.chunks_exact(4);
-    chunks.map(|chunk| word(chunk, 0)).collect()
+    chunks.map(|chunk| u32_at(chunk, 0)).collect()
 }
 
 fn length(number: u32) -> usize {

@@ -16,15 +16,16 @@ const MAX_PATHS: usize = 16;
 
 /// The paths of the libraries with a name, in the order of the file, in which the loader prefers later hardware
 /// capabilities. A file that is damaged, or in another format, has none.
-pub fn paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
+pub fn find_library_paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
     let mut paths = Vec::new();
-    let Some(cache) = without_old_part(cache).filter(|cache| cache.starts_with(MAGIC)) else {
+    let Some(cache) = skip_old_format(cache).filter(|cache| cache.starts_with(MAGIC)) else {
         return paths;
     };
     let count = number(cache, MAGIC.len()).unwrap_or_default();
     for entry in 0..count.min(MAX_ENTRIES) {
-        let at = HEADER_BYTES + entry * ENTRY_BYTES;
-        let (Some(key), Some(value)) = (number(cache, at + 4), number(cache, at + 8)) else {
+        let offset = HEADER_BYTES + entry * ENTRY_BYTES;
+        let (Some(key), Some(value)) = (number(cache, offset + 4), number(cache, offset + 8))
+        else {
             break;
         };
         if is_string(cache, key, name)
@@ -40,7 +41,7 @@ pub fn paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
 }
 
 /// Older loaders find their list before the one that is read here.
-fn without_old_part(cache: &[u8]) -> Option<&[u8]> {
+fn skip_old_format(cache: &[u8]) -> Option<&[u8]> {
     if !cache.starts_with(OLD_MAGIC) {
         return Some(cache);
     }
@@ -50,18 +51,18 @@ fn without_old_part(cache: &[u8]) -> Option<&[u8]> {
 }
 
 /// The cache is read on the machine that it was written for.
-fn number(cache: &[u8], at: usize) -> Option<usize> {
-    let bytes = cache.get(at..)?.first_chunk::<4>()?;
+fn number(cache: &[u8], offset: usize) -> Option<usize> {
+    let bytes = cache.get(offset..)?.first_chunk::<4>()?;
     usize::try_from(u32::from_ne_bytes(*bytes)).ok()
 }
 
-fn is_string(cache: &[u8], at: usize, wanted: &str) -> bool {
-    let end = at.saturating_add(wanted.len());
-    cache.get(at..end) == Some(wanted.as_bytes()) && cache.get(end) == Some(&0)
+fn is_string(cache: &[u8], offset: usize, text: &str) -> bool {
+    let end = offset.saturating_add(text.len());
+    cache.get(offset..end) == Some(text.as_bytes()) && cache.get(end) == Some(&0)
 }
 
-fn string(cache: &[u8], at: usize) -> Option<&str> {
-    let bytes = cache.get(at..)?;
+fn string(cache: &[u8], offset: usize) -> Option<&str> {
+    let bytes = cache.get(offset..)?;
     let bytes = &bytes[..bytes.len().min(crate::fs::open::PATH_MAX)];
     let end = bytes.iter().position(|byte| *byte == 0)?;
     std::str::from_utf8(&bytes[..end]).ok()
@@ -102,9 +103,9 @@ mod tests {
     fn a_library_is_found_by_its_whole_name() {
         let cache = cache(&ENTRIES);
         let both = ["/opt/a/liba.so.1", "/usr/lib/liba.so.1"];
-        assert_eq!(paths(&cache, "liba.so.1"), both);
+        assert_eq!(find_library_paths(&cache, "liba.so.1"), both);
         for name in ["liba.so", "liba.so.11", "iba.so.1", "", "/opt/a/liba.so.1"] {
-            assert_eq!(paths(&cache, name), [""; 0], "{name}");
+            assert_eq!(find_library_paths(&cache, name), [""; 0], "{name}");
         }
     }
 
@@ -115,22 +116,22 @@ mod tests {
         both.resize(OLD_HEADER_BYTES + OLD_ENTRY_BYTES, 1);
         both.resize(both.len().next_multiple_of(8), 0);
         both.extend(cache(&ENTRIES));
-        assert_eq!(paths(&both, "libb.so.1"), ["/usr/lib/libb.so.1"]);
+        assert_eq!(find_library_paths(&both, "libb.so.1"), ["/usr/lib/libb.so.1"]);
         both[12..16].fill(0xff);
-        assert_eq!(paths(&both, "libb.so.1"), [""; 0]);
+        assert_eq!(find_library_paths(&both, "libb.so.1"), [""; 0]);
     }
 
     #[test]
     fn a_cache_that_is_cut_or_counts_too_far_names_what_it_holds() {
         let whole = cache(&ENTRIES);
         for length in 0..whole.len() {
-            let found = paths(&whole[..length], "liba.so.1");
+            let found = find_library_paths(&whole[..length], "liba.so.1");
             assert!(found.len() < 2, "{length}");
         }
         let mut counting = whole.clone();
         counting[MAGIC.len()..MAGIC.len() + 4].fill(0xff);
-        assert_eq!(paths(&counting, "libb.so.1"), ["/usr/lib/libb.so.1"]);
-        assert_eq!(paths(b"glibc-ld.so.cache1.2", "libb.so.1"), [""; 0]);
+        assert_eq!(find_library_paths(&counting, "libb.so.1"), ["/usr/lib/libb.so.1"]);
+        assert_eq!(find_library_paths(b"glibc-ld.so.cache1.2", "libb.so.1"), [""; 0]);
     }
 
     #[test]
@@ -140,7 +141,7 @@ mod tests {
             eprintln!("skipped: no {path:?}");
             return;
         };
-        let found = paths(&cache, "libc.so.6");
+        let found = find_library_paths(&cache, "libc.so.6");
         assert!(found.iter().any(|path| path.ends_with("/libc.so.6")));
     }
 }

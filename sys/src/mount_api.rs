@@ -82,7 +82,7 @@ pub fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
 
 /// A tmpfs that is mounted nowhere, with a label of SELinux for what is in it. It goes with its last
 /// descriptor and its last copy.
-pub fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
+pub fn create_tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     let options = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(label) = label {
         // Without SELinux the kernel has no such option, and runtimes pass over the label too.
@@ -96,9 +96,9 @@ pub fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
 /// Detached copies of files of a mount that is attached nowhere. Before Linux 6.15 only an attached
 /// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
 /// ends with its thread, and from which nothing propagates to another one.
-pub fn copies_of_detached(mount: &OwnedFd, names: &[String]) -> Result<Vec<OwnedFd>, Errno> {
+pub fn clone_detached_files(mount: &OwnedFd, names: &[String]) -> Result<Vec<OwnedFd>, Errno> {
     let copy = || {
-        own_mount_namespace()?;
+        unshare_mount_namespace()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open("/", flags, Mode::empty())?;
         set_private(&root, 0, false)?;
@@ -120,7 +120,7 @@ pub fn copies_of_detached(mount: &OwnedFd, names: &[String]) -> Result<Vec<Owned
 
 /// Gives this thread a mount namespace of its own, a copy of the one that it had.
 #[expect(unsafe_code, reason = "other flags of unshare(2) are dangerous")]
-fn own_mount_namespace() -> Result<(), Errno> {
+fn unshare_mount_namespace() -> Result<(), Errno> {
     // SAFETY: a descriptor keeps its meaning in every thread, since the table of descriptors stays shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
 }

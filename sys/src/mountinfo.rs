@@ -42,25 +42,28 @@ pub struct MountsLine<'a> {
 }
 
 /// Calls `see` for each line of a table, without the newline. A line longer than any real one is an error.
-pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut from = BufReader::with_capacity(64 * 1024, from);
+pub fn each_line(
+    reader: impl Read,
+    visit: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(64 * 1024, reader);
     let mut line = Vec::new();
     loop {
         line.clear();
         let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
-        if from.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+        if reader.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if line.last() == Some(&b'\n') {
             line.pop();
         } else if line.len() == MAX_LINE {
-            return Err(too_much(&format!("a line of more than {MAX_LINE} bytes")));
+            return Err(limit_error(&format!("a line of more than {MAX_LINE} bytes")));
         }
-        see(&line)?;
+        visit(&line)?;
     }
 }
 
-fn too_much(what: &str) -> io::Error {
+fn limit_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -70,30 +73,33 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
 }
 
 /// The lines of the wanted mounts of a table; an error where that is more than in any real case.
-pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io::Result<Vec<u8>> {
-    let mut kept = Vec::new();
-    each_line(from, &mut |line| {
-        if mount(line).is_some_and(|mount| wanted(&mount)) {
-            kept.extend_from_slice(line);
-            kept.push(b'\n');
+pub fn filter_lines(
+    reader: impl Read,
+    is_wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
+) -> io::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    each_line(reader, &mut |line| {
+        if mount(line).is_some_and(|mount| is_wanted(&mount)) {
+            lines.extend_from_slice(line);
+            lines.push(b'\n');
         }
-        if kept.len() > MAX_KEPT {
-            return Err(too_much(&format!("more than {MAX_KEPT} bytes of mounts")));
+        if lines.len() > MAX_KEPT {
+            return Err(limit_error(&format!("more than {MAX_KEPT} bytes of mounts")));
         }
         Ok(())
     })?;
-    Ok(kept)
+    Ok(lines)
 }
 
 /// What is kept of each mount of a table, by mount id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
-    mounts: Vec<Known>,
+    mounts: Vec<StoredMount>,
     types: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct StoredMount {
     id: u64,
     is_shared: bool,
     is_fresh: bool,
@@ -114,11 +120,11 @@ pub struct MountSummary<'a> {
 
 impl MountTable {
     /// Reads a table, which has no more mounts than any real one: none is truncated.
-    pub fn read(from: impl Read) -> io::Result<MountTable> {
+    pub fn read(reader: impl Read) -> io::Result<MountTable> {
         let mut table = MountTable::default();
-        each_line(from, &mut |line| match mount(line) {
+        each_line(reader, &mut |line| match mount(line) {
             Some(_) if table.mounts.len() == MAX_MOUNTS => {
-                Err(too_much(&format!("more than {MAX_MOUNTS} mounts")))
+                Err(limit_error(&format!("more than {MAX_MOUNTS} mounts")))
             }
             Some(mount) => {
                 table.add(&mount);
@@ -131,12 +137,12 @@ impl MountTable {
 
     fn add(&mut self, mount: &MountinfoLine<'_>) {
         let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
-        let known = self.types.iter().position(|known| known == name);
-        let fs_type = known.unwrap_or(self.types.len());
+        let index = self.types.iter().position(|stored| stored == name);
+        let fs_type = index.unwrap_or(self.types.len());
         if fs_type == self.types.len() && fs_type < MAX_TYPES {
             self.types.push(name.to_vec());
         }
-        self.mounts.push(Known {
+        self.mounts.push(StoredMount {
             id: mount.id,
             is_shared: mount.is_shared,
             is_fresh: mount.fs_type == b"tmpfs" && mount.root == b"/",
@@ -146,20 +152,20 @@ impl MountTable {
 
     /// The mount with this id.
     pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
-        let known = self.mounts.iter().find(|known| known.id == id)?;
+        let mount = self.mounts.iter().find(|mount| mount.id == id)?;
         Some(MountSummary {
-            is_shared: known.is_shared,
-            is_fresh: known.is_fresh,
-            fs_type: self.types.get(known.fs_type).map_or(&[], Vec::as_slice),
+            is_shared: mount.is_shared,
+            is_fresh: mount.is_fresh,
+            fs_type: self.types.get(mount.fs_type).map_or(&[], Vec::as_slice),
         })
     }
 }
 
 fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
-    let at = line.windows(3).position(|bytes| bytes == b" - ")?;
-    let (left, right) = (&line[..at], &line[at + 3..]);
-    let mut left = fields(left);
-    let mut right = fields(right);
+    let separator = line.windows(3).position(|bytes| bytes == b" - ")?;
+    let (left, right) = (&line[..separator], &line[separator + 3..]);
+    let mut left = split_fields(left);
+    let mut right = split_fields(right);
     let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
     let root = left.nth(2)?;
     let point = left.next()?;
@@ -176,11 +182,11 @@ fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
 
 /// Parses a line of /proc/mounts; `None` if it is malformed.
 pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
-    let mut fields = fields(line).skip(1);
+    let mut fields = split_fields(line).skip(1);
     Some(MountsLine { point: fields.next()?, fs_type: fields.next()?, options: fields.next()? })
 }
 
-fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ')
 }
 
@@ -190,13 +196,13 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut rest = field;
     loop {
         match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..] => {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
                 bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = behind;
+                rest = after;
             }
-            [byte, behind @ ..] => {
+            [byte, after @ ..] => {
                 bytes.push(*byte);
-                rest = behind;
+                rest = after;
             }
             [] => return bytes,
         }
@@ -276,17 +282,17 @@ garbage
         let error = MountTable::read(many.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("more than 1000000"), "{error}");
         let many = "1 1 0:5 / / rw - cgroup b c\n".repeat(MAX_KEPT / 20);
-        let error = keep(many.as_bytes(), &|_| true).unwrap_err();
+        let error = filter_lines(many.as_bytes(), &|_| true).unwrap_err();
         assert!(error.to_string().contains("bytes of mounts"), "{error}");
     }
 
     #[test]
     fn what_is_wanted_is_kept_as_it_stands() {
-        let kept = keep(TABLE, &|mount| mount.fs_type == b"fuse.sshfs").unwrap();
+        let kept = filter_lines(TABLE, &|mount| mount.fs_type == b"fuse.sshfs").unwrap();
         assert!(kept.starts_with(b"36 22 ") && kept.ends_with(b":/\xff rw\n"));
         assert_eq!(parse(&kept).count(), 1);
         assert_eq!(
-            keep(&b"22 1 254:0 / / rw - ext4"[..], &|_| true).unwrap(),
+            filter_lines(&b"22 1 254:0 / / rw - ext4"[..], &|_| true).unwrap(),
             b"22 1 254:0 / / rw - ext4\n"
         );
     }

@@ -42,9 +42,9 @@ pub fn user_namespace(namespace: BorrowedFd<'_>) -> Option<OwnedFd> {
 
 /// The user who made a user namespace.
 #[expect(unsafe_code, reason = "no library in the tree has NS_GET_OWNER_UID")]
-pub fn owner(users: BorrowedFd<'_>) -> Option<u32> {
+pub fn owner_uid(namespace: BorrowedFd<'_>) -> Option<u32> {
     let mut uid: libc::uid_t = 0;
     // SAFETY: the kernel writes a uid_t to `uid`, which lives through the call.
-    let result = unsafe { libc::ioctl(users.as_raw_fd(), GET_OWNER, &raw mut uid) };
+    let result = unsafe { libc::ioctl(namespace.as_raw_fd(), GET_OWNER, &raw mut uid) };
     (result == 0).then_some(uid)
 }

@@ -31,16 +31,16 @@ const PROCS: &str = "cgroup.procs";
 /// Why a process or a cgroup cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 #[error("reading {path:?}")]
-pub struct ProcessesError {
+pub struct ProcessError {
     pub path: PathBuf,
     pub source: io::Error,
 }
 
-impl crate::error::Typed for ProcessesError {}
+impl crate::error::TypedError for ProcessError {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Process {
+pub struct ProcessId {
     pub pid: u32,
     /// When it started, in clock ticks after boot (proc_pid_stat(5), field 22).
     pub start_time: u64,
@@ -67,13 +67,13 @@ pub struct Processes {
 
 impl Default for Processes {
     fn default() -> Self {
-        Processes::at(Path::new("/"))
+        Processes::at_root(Path::new("/"))
     }
 }
 
 impl Processes {
     /// Those below another root than `/`.
-    pub fn at(root: &Path) -> Self {
+    pub fn at_root(root: &Path) -> Self {
         Processes {
             proc: root.join("proc"),
             cgroups: root.join("sys/fs/cgroup"),
@@ -89,52 +89,53 @@ impl Processes {
 
     /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
     /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
-    pub fn boot_id(&self) -> Result<String, ProcessesError> {
+    pub fn boot_id(&self) -> Result<String, ProcessError> {
         if let Some(known) = self.boot.get() {
             return Ok(known.clone());
         }
         let path = self.proc.join(BOOT_ID);
-        let is_shown = is_on(&path, &self.proc).map_err(|error| failed(&path, error.into()))?;
+        let is_shown = is_on_file_system_of(&path, &self.proc)
+            .map_err(|error| process_error(&path, error.into()))?;
         let bytes = if is_shown {
             read(&path)?
         } else {
-            kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?
+            kernel_boot_id().map_err(|error| process_error(&path, covered_error(&error)))?
         };
         let boot = String::from_utf8_lossy(bytes.trim_ascii());
         Ok(self.boot.get_or_init(|| boot.into_owned()).clone())
     }
 
     /// The PID namespace that this process and its /proc number processes in.
-    fn own_namespace(&self) -> Result<u64, ProcessesError> {
+    fn own_namespace(&self) -> Result<u64, ProcessError> {
         if let Some(known) = self.own_namespace.get() {
             return Ok(*known);
         }
         let path = self.proc.join("self/ns/pid");
         match rustix::fs::stat(&path) {
             Ok(stat) => Ok(*self.own_namespace.get_or_init(|| stat.st_ino)),
-            Err(error) => Err(failed(&path, error.into())),
+            Err(error) => Err(process_error(&path, error.into())),
         }
     }
 
     /// The process that has a number now; none where nobody has it.
-    pub fn find(&self, pid: u32) -> Result<Option<Process>, ProcessesError> {
-        let path = self.of(pid, "stat");
+    pub fn find(&self, pid: u32) -> Result<Option<ProcessId>, ProcessError> {
+        let path = self.process_path(pid, "stat");
         let Some(stat) = read_if_there(&path)? else {
             return Ok(None);
         };
         let start_time = start_time(&stat)
-            .ok_or_else(|| failed(&path, io::Error::other("no start time in it")))?;
-        Ok(Some(Process { pid, start_time, pid_namespace: self.own_namespace()? }))
+            .ok_or_else(|| process_error(&path, io::Error::other("no start time in it")))?;
+        Ok(Some(ProcessId { pid, start_time, pid_namespace: self.own_namespace()? }))
     }
 
     /// Whether a process has ended. A zombie has, unless other threads of it go on: a program may end
     /// its first thread alone (pthread_exit(3)). None for a process of another PID namespace, where the
     /// number means another process, or none.
-    pub fn has_ended(&self, process: Process) -> Result<Option<bool>, ProcessesError> {
+    pub fn has_ended(&self, process: ProcessId) -> Result<Option<bool>, ProcessError> {
         if self.own_namespace()? != process.pid_namespace {
             return Ok(None);
         }
-        let Some(stat) = read_if_there(&self.of(process.pid, "stat"))? else {
+        let Some(stat) = read_if_there(&self.process_path(process.pid, "stat"))? else {
             return Ok(Some(true));
         };
         let is_same = start_time(&stat).is_none_or(|now| now == process.start_time);
@@ -143,15 +144,15 @@ impl Processes {
 
     /// The directory of a process's cgroup, where it has one that `other` is not in: that of the
     /// hierarchy that judges devices.
-    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessesError> {
+    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessError> {
         let directory = |pid: u32| {
-            let lines = read_if_there(&self.of(pid, "cgroup"))?;
+            let lines = read_if_there(&self.process_path(pid, "cgroup"))?;
             Ok(lines.and_then(|lines| cgroup(&lines)))
         };
-        let (own, other) = (directory(pid)?, directory(other)?);
-        let own = own.filter(|own| other.as_ref() != Some(own));
+        let (own_path, other) = (directory(pid)?, directory(other)?);
+        let own_path = own_path.filter(|path| other.as_ref() != Some(path));
         // A path that is not there is one of another cgroup namespace, or of another mount.
-        Ok(own.and_then(|path| {
+        Ok(own_path.and_then(|path| {
             let inode = rustix::fs::stat(self.cgroups.join(&path)).ok()?.st_ino;
             let path = Path::new(CGROUPS).join(path);
             Some(Cgroup { path, inode })
@@ -160,16 +161,16 @@ impl Processes {
 
     /// Whether a process is in a cgroup or below it. A cgroup that is gone has none; where no cgroups can be seen, or
     /// it is not one of theirs, there may be some.
-    pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessesError> {
-        let Some(below) = below_cgroups(&cgroup.path) else {
+    pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessError> {
+        let Some(relative) = below_cgroups(&cgroup.path) else {
             return Ok(true);
         };
-        let path = &self.cgroups.join(below);
+        let path = &self.cgroups.join(relative);
         match rustix::fs::stat(path).map_err(io::Error::from) {
             Ok(stat) if stat.st_ino == cgroup.inode => {}
             Ok(_) => return Ok(false),
             Err(error) if is_gone(&error) => return Ok(!self.sees_cgroups()),
-            Err(error) => return Err(failed(path, error)),
+            Err(error) => return Err(process_error(path, error)),
         }
         if let Some(events) = read_if_there(&path.join("cgroup.events"))? {
             let mut lines = events.split(|byte| *byte == b'\n');
@@ -187,29 +188,29 @@ impl Processes {
 
     /// A process that has a character device open, with the name of its program, as far as this process may look.
     /// [`ErrorKind::TimedOut`] where there was no time to look at all: any process may have very many files open.
-    pub fn opener(&self, node: &Path, until: Instant) -> io::Result<Option<(u32, String)>> {
-        self.opener_among(&|_| true, node, until)
+    pub fn find_opener(&self, node: &Path, deadline: Instant) -> io::Result<Option<(u32, String)>> {
+        self.find_opener_among(&|_| true, node, deadline)
     }
 
     /// The same among some processes, by the directory that shows the descriptor: the process's, or a thread's where the
     /// first has ended, and the process has no namespaces to show.
-    pub fn opener_among(
+    pub fn find_opener_among(
         &self,
-        is_one: &dyn Fn(&Path) -> bool,
+        is_candidate: &dyn Fn(&Path) -> bool,
         node: &Path,
-        until: Instant,
+        deadline: Instant,
     ) -> io::Result<Option<(u32, String)>> {
-        let Some(wanted) = device(node) else {
+        let Some(node_number) = device_number(node) else {
             return Ok(None);
         };
         for (pid, descriptor) in self.descriptors() {
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Err(ErrorKind::TimedOut.into());
             }
-            if open_device(&descriptor, &|number| number == wanted).is_some()
-                && descriptor.ancestors().nth(2).is_some_and(is_one)
+            if open_device(&descriptor, &|number| number == node_number).is_some()
+                && descriptor.ancestors().nth(2).is_some_and(is_candidate)
             {
-                return Ok(Some((pid, self.program(pid))));
+                return Ok(Some((pid, self.program_name(pid))));
             }
         }
         Ok(None)
@@ -221,27 +222,27 @@ impl Processes {
             let pid = process.file_name()?.to_str()?.parse().ok()?;
             Some((pid, process))
         });
-        processes.flat_map(|(pid, process)| descriptors_of(&process).map(move |link| (pid, link)))
+        processes.flat_map(|(pid, process)| list_descriptors(&process).map(move |link| (pid, link)))
     }
 
     /// The name of its program, which it chooses itself.
-    pub fn program(&self, pid: u32) -> String {
-        let program = read(&self.of(pid, "comm")).unwrap_or_default();
+    pub fn program_name(&self, pid: u32) -> String {
+        let program = read(&self.process_path(pid, "comm")).unwrap_or_default();
         String::from_utf8_lossy(program.trim_ascii_end()).into_owned()
     }
 
-    fn of(&self, pid: u32, name: &str) -> PathBuf {
+    fn process_path(&self, pid: u32, name: &str) -> PathBuf {
         self.proc.join(pid.to_string()).join(name)
     }
 }
 
 /// The links of a process's descriptors, by its directory in /proc. Where its first thread has ended, that shows none, and
 /// those of its other threads show them (kernel/exit.c, `exit_files`).
-pub fn descriptors_of(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let mut own = entries(&process.join("fd")).peekable();
-    let others = own.peek().is_none().then(|| other_threads(process));
-    let others = others.into_iter().flatten();
-    own.chain(others.flat_map(|thread| entries(&thread.join("fd"))))
+pub fn list_descriptors(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let mut descriptors = entries(&process.join("fd")).peekable();
+    let threads = descriptors.peek().is_none().then(|| other_threads(process));
+    let threads = threads.into_iter().flatten();
+    descriptors.chain(threads.flat_map(|thread| entries(&thread.join("fd"))))
 }
 
 /// The directories of a process's threads but of the first, which shows what the process's own does.
@@ -249,10 +250,10 @@ pub fn other_threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let task = process.join("task");
     // A link for each thread and two more (fs/proc/base.c, `proc_task_getattr`). Thousands of threads of the kernel have no
     // other, and one system call tells that.
-    let is_alone = rustix::fs::stat(&task).is_ok_and(|found| found.st_nlink == 3);
-    let all = (!is_alone).then(|| entries(&task)).into_iter().flatten();
+    let is_alone = rustix::fs::stat(&task).is_ok_and(|stat| stat.st_nlink == 3);
+    let threads = (!is_alone).then(|| entries(&task)).into_iter().flatten();
     let first = process.file_name().map(OsStr::to_owned);
-    all.filter(move |thread| thread.file_name() != first.as_deref())
+    threads.filter(move |thread| thread.file_name() != first.as_deref())
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -266,32 +267,32 @@ pub fn open_device(
     descriptor: &Path,
     is_wanted: &dyn Fn((u32, u32)) -> bool,
 ) -> Option<(u32, u32)> {
-    let number = device(descriptor).filter(|number| is_wanted(*number))?;
-    (!only_points(descriptor)).then_some(number)
+    let number = device_number(descriptor).filter(|number| is_wanted(*number))?;
+    (!is_path_only(descriptor)).then_some(number)
 }
 
 /// Whether a descriptor was made with O_PATH: that opens nothing, so that nobody asks whether a container may open the node.
-fn only_points(descriptor: &Path) -> bool {
-    let told = || {
-        let (own, name) = (descriptor.parent()?, descriptor.file_name()?);
-        let told = read(&own.with_file_name("fdinfo").join(name)).ok()?;
-        let told = String::from_utf8_lossy(&told).into_owned();
-        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"))?;
+fn is_path_only(descriptor: &Path) -> bool {
+    let read_flags = || {
+        let (directory, name) = (descriptor.parent()?, descriptor.file_name()?);
+        let bytes = read(&directory.with_file_name("fdinfo").join(name)).ok()?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
         u32::from_str_radix(flags.trim(), 8).ok()
     };
-    told().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
+    read_flags().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
 }
 
 /// The numbers of a character device. A file that is none may be on a server that never answers, so
 /// nobody is asked for what the kernel does not know (statx(2), AT_STATX_DONT_SYNC).
-pub fn device(path: &Path) -> Option<(u32, u32)> {
-    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
-    let is_character = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
-    is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))
+pub fn device_number(path: &Path) -> Option<(u32, u32)> {
+    let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let is_character = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
+    is_character.then_some((stat.stx_rdev_major, stat.stx_rdev_minor))
 }
 
 /// Whether a file is on the file system of a directory, and not on one that is mounted over its name.
-fn is_on(path: &Path, dir: &Path) -> rustix::io::Result<bool> {
+fn is_on_file_system_of(path: &Path, dir: &Path) -> rustix::io::Result<bool> {
     Ok(rustix::fs::stat(path)?.st_dev == rustix::fs::stat(dir)?.st_dev)
 }
 
@@ -303,16 +304,16 @@ fn kernel_boot_id() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn covered(error: &io::Error) -> io::Error {
+fn covered_error(error: &io::Error) -> io::Error {
     let text = format!("another file is mounted over the kernel's, which cannot be read ({error})");
     io::Error::new(error.kind(), text)
 }
 
-fn failed(path: &Path, source: io::Error) -> ProcessesError {
-    ProcessesError { path: path.to_owned(), source }
+fn process_error(path: &Path, source: io::Error) -> ProcessError {
+    ProcessError { path: path.to_owned(), source }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
+fn read(path: &Path) -> Result<Vec<u8>, ProcessError> {
     let read = |path| {
         let mut bytes = Vec::with_capacity(4096);
         let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -321,12 +322,12 @@ fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
         }
         Ok(bytes)
     };
-    read(path).map_err(|error| failed(path, error))
+    read(path).map_err(|error| process_error(path, error))
 }
 
 /// A file of a process or a cgroup that may have ended: ESRCH and ENODEV come from an open file whose
 /// process or cgroup went away.
-fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, ProcessesError> {
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, ProcessError> {
     match read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if is_gone(&error.source) => Ok(None),
@@ -342,8 +343,8 @@ fn is_gone(error: &io::Error) -> bool {
 /// The fields of proc_pid_stat(5) from the third on. The second is the program's name in brackets and
 /// may hold anything, so the count begins behind the last bracket.
 fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let behind = stat.iter().rposition(|byte| *byte == b')');
-    let rest = behind.map_or(&[][..], |at| &stat[at + 1..]);
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let rest = end.map_or(&[][..], |index| &stat[index + 1..]);
     let fields = rest.split(u8::is_ascii_whitespace);
     fields.filter(|field| !field.is_empty())
 }
@@ -365,13 +366,13 @@ pub fn is_zombie(stat: &[u8]) -> bool {
 /// `NUMBER:CONTROLLERS:PATH` (cgroups(7)); none for a root cgroup, which is everybody's, and for one
 /// outside the reader's cgroup namespace.
 fn cgroup(lines: &[u8]) -> Option<PathBuf> {
-    let line = |wanted: &[u8]| {
+    let line = |controller: &[u8]| {
         lines.split(|byte| *byte == b'\n').find_map(|line| {
             let mut parts = line.splitn(3, |byte| *byte == b':');
             let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
             let mut controllers = controllers.split(|byte| *byte == b',');
             let path = std::str::from_utf8(path).ok()?;
-            controllers.any(|each| each == wanted).then_some(path)
+            controllers.any(|name| name == controller).then_some(path)
         })
     };
     let (mount, path) = match line(DEVICES.as_bytes()) {
@@ -384,8 +385,8 @@ fn cgroup(lines: &[u8]) -> Option<PathBuf> {
 
 /// The path of a cgroup below that of all of them.
 fn below_cgroups(path: &Path) -> Option<&Path> {
-    let below = path.strip_prefix(CGROUPS).ok()?;
-    is_plain(below).then_some(below)
+    let relative = path.strip_prefix(CGROUPS).ok()?;
+    is_plain(relative).then_some(relative)
 }
 
 /// Whether a path leads down, and to nothing above or beside it.
@@ -394,11 +395,11 @@ fn is_plain(path: &Path) -> bool {
     path != Path::new("") && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessesError> {
-    let Some(left) = budget.checked_sub(1) else {
+fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessError> {
+    let Some(remaining) = budget.checked_sub(1) else {
         return Ok(true);
     };
-    *budget = left;
+    *budget = remaining;
     match read_if_there(&cgroup.join(PROCS))? {
         None => return Ok(false),
         Some(bytes) if !bytes.is_empty() => return Ok(true),
@@ -407,14 +408,14 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, Processe
     let entries = match std::fs::read_dir(cgroup) {
         Ok(entries) => entries,
         Err(error) if is_gone(&error) => return Ok(false),
-        Err(error) => return Err(failed(cgroup, error)),
+        Err(error) => return Err(process_error(cgroup, error)),
     };
     for entry in entries {
-        let entry = entry.map_err(|error| failed(cgroup, error))?;
+        let entry = entry.map_err(|error| process_error(cgroup, error))?;
         let is_dir = match entry.file_type() {
             Ok(kind) => kind.is_dir(),
             Err(error) if error.kind() == ErrorKind::NotFound => false,
-            Err(error) => return Err(failed(&entry.path(), error)),
+            Err(error) => return Err(process_error(&entry.path(), error)),
         };
         if is_dir && has_process_below(&entry.path(), budget)? {
             return Ok(true);
@@ -442,7 +443,7 @@ mod tests {
     fn host(files: &[(&str, &str)]) -> (Tree, Processes) {
         let tree = Tree::with(files);
         tree.file("proc/self/ns/pid", "");
-        let processes = Processes::at(tree.root());
+        let processes = Processes::at_root(tree.root());
         (tree, processes)
     }
 
@@ -470,13 +471,13 @@ mod tests {
         let found = processes.find(12).unwrap().unwrap();
         assert_eq!(found.start_time, 4711);
         assert_eq!(processes.has_ended(found).unwrap(), Some(false));
-        let earlier = Process { start_time: 4710, ..found };
+        let earlier = ProcessId { start_time: 4710, ..found };
         let ended = processes.has_ended(earlier).unwrap();
         assert_eq!(ended, Some(true), "its number is another's");
         assert_eq!(processes.find(13).unwrap(), None);
-        let absent = Process { pid: 13, ..found };
+        let absent = ProcessId { pid: 13, ..found };
         assert_eq!(processes.has_ended(absent).unwrap(), Some(true));
-        let elsewhere = Process { pid_namespace: found.pid_namespace + 1, ..absent };
+        let elsewhere = ProcessId { pid_namespace: found.pid_namespace + 1, ..absent };
         assert_eq!(processes.has_ended(elsewhere).unwrap(), None);
     }
 
@@ -501,7 +502,7 @@ mod tests {
     fn a_process_that_cannot_be_read_is_neither_dead_nor_alive() {
         let (_dir, processes) = host(&[("proc/12/stat/x", ""), ("proc/14/stat", "14 (a")]);
         let process =
-            Process { pid: 12, start_time: 1, pid_namespace: processes.own_namespace().unwrap() };
+            ProcessId { pid: 12, start_time: 1, pid_namespace: processes.own_namespace().unwrap() };
         let looked = processes.has_ended(process);
         assert!(looked.is_err(), "a directory is no file");
         assert!(processes.find(14).is_err());
@@ -558,7 +559,7 @@ mod tests {
             tree.link(&format!("proc/{pid}/fd/3"), to);
         }
         let until = Instant::now() + Duration::from_secs(60);
-        let opener = |node: &Path| processes.opener(node, until).unwrap();
+        let opener = |node: &Path| processes.find_opener(node, until).unwrap();
         let found = opener(Path::new("/dev/null"));
         assert_eq!(found, Some((7, "qemu".to_owned())));
         assert_eq!(opener(&tree.path("none")), None);
@@ -581,7 +582,7 @@ mod tests {
         let found = opener(Path::new("/dev/full"));
         assert_eq!(found, Some((9, "threads".to_owned())));
         // A user may have a million files open.
-        let late = processes.opener(Path::new("/dev/null"), Instant::now());
+        let late = processes.find_opener(Path::new("/dev/null"), Instant::now());
         assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
@@ -616,16 +617,16 @@ mod tests {
         let (tree, processes) = host(&[("proc/7/comm", "qemu\n")]);
         tree.link("proc/7/fd", "/proc/self/fd");
         let until = Instant::now() + Duration::from_secs(60);
-        let found = processes.opener(Path::new("/dev/full"), until).unwrap();
+        let found = processes.find_opener(Path::new("/dev/full"), until).unwrap();
         assert_eq!(found, Some((7, "qemu".to_owned())));
         drop(open);
-        let found = processes.opener(Path::new("/dev/full"), until).unwrap();
+        let found = processes.find_opener(Path::new("/dev/full"), until).unwrap();
         assert_eq!(found, None);
     }
 
     #[test]
     fn what_opens_nothing_is_no_open_device() {
-        let zero = device(Path::new("/dev/zero")).unwrap();
+        let zero = device_number(Path::new("/dev/zero")).unwrap();
         let descriptor = |flags: OFlags| {
             let open = openat(CWD, "/dev/zero", flags, Mode::empty()).unwrap();
             let own = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));

@@ -28,60 +28,60 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// A list for messages, cut after a few entries.
-pub struct Listed<'a>(pub &'a [String]);
+pub struct ShortList<'a>(pub &'a [String]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for ShortList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ENTRIES: usize = 16;
         if self.0.is_empty() {
             return f.write_str("nothing");
         }
-        f.write_str(&first_of(self.0, ENTRIES))
+        f.write_str(&join_first(self.0, ENTRIES))
     }
 }
 
 /// So many of some names, and how many more there are.
-pub fn first_of(names: &[String], most: usize) -> String {
-    let shown = names.get(..most).unwrap_or(names).join(", ");
-    match names.len().saturating_sub(most) {
+pub fn join_first(names: &[String], max: usize) -> String {
+    let shown = names.get(..max).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(max) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
 }
 
 /// A number in decimal digits alone: without a sign.
-pub fn digits<N: FromStr>(text: &str) -> Option<N> {
+pub fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// As [`digits`], in the one way to write it: without leading zeros too.
-pub fn decimal(text: &str) -> Option<u32> {
-    digits(text).filter(|number: &u32| number.to_string() == text)
+/// As [`parse_digits`], in the one way to write it: without leading zeros too.
+pub fn parse_decimal(text: &str) -> Option<u32> {
+    parse_digits(text).filter(|number: &u32| number.to_string() == text)
 }
 
 /// A size with a binary unit, in KiB: `2Mi` is 2048.
-pub fn kib(text: &str) -> Option<u64> {
+pub fn parse_kib(text: &str) -> Option<u64> {
     let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)];
     let (number, shift) =
         units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
-    digits::<u64>(number)?.checked_mul(1 << shift)
+    parse_digits::<u64>(number)?.checked_mul(1 << shift)
 }
 
 /// A number with its noun, and whatever else depends on there being one: `1 page is`, `3 pages are`.
-pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(
+pub fn format_count<N: Copy + fmt::Display + PartialEq + From<u8>>(
     number: N,
-    one: &str,
-    many: &str,
+    singular: &str,
+    plural: &str,
 ) -> String {
-    let words = if number == N::from(1) { one } else { many };
+    let words = if number == N::from(1) { singular } else { plural };
     format!("{number} {words}")
 }
 
 /// An error with all its causes, for errors whose own text does not state the cause.
-pub struct Chain<'a>(pub &'a dyn Error);
+pub struct ErrorChain<'a>(pub &'a dyn Error);
 
-impl fmt::Display for Chain<'_> {
+impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let mut cause = self.0.source();
@@ -95,7 +95,7 @@ impl fmt::Display for Chain<'_> {
 
 /// Whether a character makes a terminal do something else than show it: control characters, and those that turn the
 /// direction of what follows, so that a line reads otherwise than it is (Unicode Standard Annex 9, CVE-2021-42574).
-pub fn steers(character: char) -> bool {
+pub fn is_terminal_control(character: char) -> bool {
     let turns = matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
@@ -104,10 +104,10 @@ pub fn steers(character: char) -> bool {
 }
 
 /// Makes a message one line by escaping the characters that steer a terminal.
-pub fn one_line(message: &str) -> String {
+pub fn to_one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
     for character in message.chars() {
-        if steers(character) {
+        if is_terminal_control(character) {
             line.extend(character.escape_default());
         } else {
             line.push(character);
@@ -116,9 +116,9 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
-/// As [`one_line`], of a text of several lines, which stay as they are.
-pub fn harmless(text: &str) -> String {
-    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+/// As [`to_one_line`], of a text of several lines, which stay as they are.
+pub fn escape_controls(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(to_one_line).collect();
     lines.join("\n")
 }
 
@@ -129,7 +129,7 @@ pub fn harmless(text: &str) -> String {
 /// shell that does not takes it for a text that names nothing, since no quote stands inside.
 ///
 /// The program still reads a word that begins with `-` as an option: callers put it where none is expected.
-pub fn shell_word(word: impl AsRef<OsStr>) -> String {
+pub fn quote_for_shell(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_bytes();
     let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
     // Elsewhere than at the beginning, no shell makes anything of these.
@@ -170,20 +170,20 @@ mod tests {
 
     #[test]
     fn a_list_is_cut_with_the_count_of_the_rest() {
-        assert_eq!(Listed(&[]).to_string(), "nothing");
+        assert_eq!(ShortList(&[]).to_string(), "nothing");
         let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
-        assert!(Listed(&names).to_string().ends_with("n15 and 4 more"));
-        assert_eq!(Listed(&names[..2]).to_string(), "n0, n1");
-        assert_eq!(first_of(&[], 1), "");
-        assert_eq!(first_of(&names[..2], 2), "n0, n1");
-        assert_eq!(first_of(&names[..3], 2), "n0, n1 and 1 more");
+        assert!(ShortList(&names).to_string().ends_with("n15 and 4 more"));
+        assert_eq!(ShortList(&names[..2]).to_string(), "n0, n1");
+        assert_eq!(join_first(&[], 1), "");
+        assert_eq!(join_first(&names[..2], 2), "n0, n1");
+        assert_eq!(join_first(&names[..3], 2), "n0, n1 and 1 more");
     }
 
     #[test]
     fn one_is_counted_in_the_singular() {
-        assert_eq!(counted(0_u64, "page is", "pages are"), "0 pages are");
-        assert_eq!(counted(1_usize, "page is", "pages are"), "1 page is");
-        assert_eq!(counted(2_u32, "process", "processes"), "2 processes");
+        assert_eq!(format_count(0_u64, "page is", "pages are"), "0 pages are");
+        assert_eq!(format_count(1_usize, "page is", "pages are"), "1 page is");
+        assert_eq!(format_count(2_u32, "process", "processes"), "2 processes");
     }
 
     #[test]
@@ -194,16 +194,16 @@ mod tests {
         let cause = Step("there is no disk", None);
         let reading = Step("reading /x", Some(Box::new(cause)));
         let asked = Step("looking at a", Some(Box::new(reading)));
-        let said = Chain(&asked).to_string();
+        let said = ErrorChain(&asked).to_string();
         assert_eq!(said, "looking at a: reading /x: there is no disk");
-        assert_eq!(Chain(&Step("alone", None)).to_string(), "alone");
+        assert_eq!(ErrorChain(&Step("alone", None)).to_string(), "alone");
     }
 
     #[test]
     fn a_message_stays_one_line() {
-        assert_eq!(one_line("a\r\n\u{1b}[31mb"), "a\\r\\n\\u{1b}[31mb");
+        assert_eq!(to_one_line("a\r\n\u{1b}[31mb"), "a\\r\\n\\u{1b}[31mb");
         // Nor does it read from right to left.
-        assert_eq!(one_line("eth\u{202e}0\u{2028}é"), "eth\\u{202e}0\\u{2028}é");
+        assert_eq!(to_one_line("eth\u{202e}0\u{2028}é"), "eth\\u{202e}0\\u{2028}é");
     }
 
     /// What a shell hands to a program for a word.
@@ -253,30 +253,30 @@ mod tests {
     #[test]
     fn a_common_word_stays_as_it_is_for_a_shell() {
         for word in ["ens3", "/run/cdi/onload.dev-nic.json", "0000:3b:00.0"] {
-            assert_eq!(shell_word(word), word);
+            assert_eq!(quote_for_shell(word), word);
         }
         for word in ["a=b", "eth0@if7", "a-b_c%d+e,f", ".hidden", "7", "_"] {
-            assert_eq!(shell_word(word), word);
+            assert_eq!(quote_for_shell(word), word);
         }
     }
 
     #[test]
     fn a_word_that_a_shell_would_read_is_quoted() {
-        assert_eq!(shell_word(""), "''");
-        assert_eq!(shell_word("$(reboot)"), "'$(reboot)'");
-        assert_eq!(shell_word("a'b"), r"'a'\''b'");
-        assert_eq!(shell_word("~root"), "'~root'");
-        assert_eq!(shell_word("=ls"), "'=ls'");
-        assert_eq!(shell_word("-rf"), "'-rf'");
+        assert_eq!(quote_for_shell(""), "''");
+        assert_eq!(quote_for_shell("$(reboot)"), "'$(reboot)'");
+        assert_eq!(quote_for_shell("a'b"), r"'a'\''b'");
+        assert_eq!(quote_for_shell("~root"), "'~root'");
+        assert_eq!(quote_for_shell("=ls"), "'=ls'");
+        assert_eq!(quote_for_shell("-rf"), "'-rf'");
     }
 
     #[test]
     fn what_a_terminal_would_obey_becomes_octal_digits() {
-        assert_eq!(shell_word("a\n'\\"), r"$'a\012\047\134'");
-        assert_eq!(shell_word("\u{1b}[31m"), r"$'\033[31m'");
-        assert_eq!(shell_word("\u{202e}7"), r"$'\342\200\2567'");
+        assert_eq!(quote_for_shell("a\n'\\"), r"$'a\012\047\134'");
+        assert_eq!(quote_for_shell("\u{1b}[31m"), r"$'\033[31m'");
+        assert_eq!(quote_for_shell("\u{202e}7"), r"$'\342\200\2567'");
         for word in STRANGE {
-            let word = shell_word(OsStr::from_bytes(word));
+            let word = quote_for_shell(OsStr::from_bytes(word));
             assert!(word.bytes().all(|byte| (b' '..0x7f).contains(&byte)));
         }
     }
@@ -287,7 +287,7 @@ mod tests {
             return;
         }
         for word in STRANGE {
-            let escaped = shell_word(OsStr::from_bytes(word));
+            let escaped = quote_for_shell(OsStr::from_bytes(word));
             assert_eq!(as_shell_reads("bash", &escaped), *word, "{escaped}");
         }
     }
@@ -298,7 +298,7 @@ mod tests {
             return;
         }
         for word in STRANGE {
-            let escaped = shell_word(OsStr::from_bytes(word));
+            let escaped = quote_for_shell(OsStr::from_bytes(word));
             let read = as_shell_reads("dash", &escaped);
             // It leaves the dollar, and what stands between the two quotes.
             let literal = escaped.replace("$'", "$").replace('\'', "");

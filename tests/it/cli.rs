@@ -497,10 +497,10 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
         ];
         let read = |file| fs::read_to_string(commands.join(file)).ok();
         let source = files.iter().find_map(read).unwrap();
-        let answers_no = source.contains("Answer::No");
+        let answers_no = source.contains("ExitAnswer::No");
         answering_no += usize::from(answers_no);
         let name = format!("onload-ctk-{}.1", path.join("-"));
-        let wanted = match (answers_no, source.contains("Answer::NotTried")) {
+        let wanted = match (answers_no, source.contains("ExitAnswer::NotTried")) {
             (true, true) => &["0", "1", "2", "3"][..],
             (true, false) => &["0", "1", "2"],
             (false, _) => &["0", "2"],

@@ -10,24 +10,24 @@ use crate::common::{compare, package};
 
 /// Where the types of the sections are: the file, the type, the section.
 const TYPES: [(&str, &str, &str); 9] = [
-    ("config/sections.rs", "Discover", "discover"),
-    ("config/sections.rs", "Cdi", "cdi"),
-    ("config/sections.rs", "Annotations", "annotations"),
-    ("config/sections.rs", "Environment", "environment"),
-    ("config/sections.rs", "Leases", "leases"),
-    ("config/sections.rs", "Runtime", "runtime"),
-    ("config/sections.rs", "Log", "log"),
+    ("config/sections.rs", "DiscoverConfig", "discover"),
+    ("config/sections.rs", "CdiConfig", "cdi"),
+    ("config/sections.rs", "AnnotationsConfig", "annotations"),
+    ("config/sections.rs", "EnvironmentConfig", "environment"),
+    ("config/sections.rs", "LeasesConfig", "leases"),
+    ("config/sections.rs", "RuntimeConfig", "runtime"),
+    ("config/sections.rs", "LogConfig", "log"),
     ("host_settings.rs", "HostSettings", "host"),
     ("kubernetes_settings.rs", "KubernetesSettings", "kubernetes"),
 ];
 /// Those of sections that the file shows as examples.
 const EXAMPLES: [(&str, &str, &str); 6] = [
     ("config/sections.rs", "PoolConfig", "pools.NAME"),
-    ("select.rs", "Select", "pools.NAME.select"),
+    ("select.rs", "PoolSelector", "pools.NAME.select"),
     ("bundle.rs", "Bundle", "bundles.NAME"),
     ("netdev/settings.rs", "NetdevSettings", "netdev.NAME"),
-    ("vf.rs", "VfConfig", "netdev.NAME.vf"),
-    ("host_settings.rs", "Sriov", "[sriov]"),
+    ("vf_config.rs", "VfConfig", "netdev.NAME.vf"),
+    ("host_settings.rs", "SriovConfig", "[sriov]"),
 ];
 /// How many characters a line of a comment has at most, with its sign.
 const WIDTH: usize = 110;

@@ -12,27 +12,27 @@ use crate::common::package;
 
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
 const ORDERS: [&str; 12] = [
-    "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
-    "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
-    "core/src: timestamp onload providers gpu_name kfd wanted class bundle expect container_id pod run_dir pool near versioned
-        drain lease host_settings select vf netdev kubernetes_settings config hook_arguments request policy ticket",
-    "host/src: netlink host bundles settings drain discover leases devices pools spec_name generate specdir drift boot
+    "cdi/src: json name annotations spec messages yaml parse version validate oci registry",
+    "sys/src: text error device_number pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
+    "core/src: timestamp onload rdma_providers gpu_name kfd device_ref class bundle expectation container_id pod run_dir pool nearness versioned
+        drain lease host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy ticket",
+    "host/src: netlink host oci_bundles settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
-    "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd
-        containerd_drop_in template docker crio podman nomad reader engine setup holders policy",
+    "engines/src: version kind installed our_runtime files toml json hcl settings variant default_runtime nri containerd
+        containerd_drop_in template docker crio podman nomad reader engine setup runtime_containers allow",
     "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
-    "cluster/agent/src: backoff log said survey",
-    "cluster/kubernetes/src: wire serve socket resources names host_state observe spec_writer install surveyor plugin
-        dra changes cli run",
-    "cluster/nomad/src: wire cli log settings devices tickets host_state surveyor statistics plugin",
+    "cluster/agent/src: backoff log last_message host_watch",
+    "cluster/kubernetes/src: wire serve socket resources names snapshot observe spec_writer install surveyor plugin
+        dra health_changes cli run",
+    "cluster/nomad/src: wire cli log settings devices tickets snapshot surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
-    "src: exit rights printer layout config_file files capture cli commands",
+    "src: exit permissions printer layout config_file files capture cli commands",
 ];
 /// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
-    hooks/src/entry/memory.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
-    src/commands/probe/system.rs sys/src/bpf/call.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
+    hooks/src/entry/allocator.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
+    src/commands/probe/system.rs sys/src/bpf/syscall.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-engines onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";

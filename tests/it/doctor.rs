@@ -1292,7 +1292,7 @@ fn what_k3s_writes_when_it_starts_asks_for_no_restart() {
 #[test]
 fn every_check_has_a_test_and_stands_in_the_page() {
     let page = fs::read_to_string(package().join("docs/doctor.md")).unwrap();
-    for name in onload_report::doctor::names() {
+    for name in onload_report::doctor::list_check_names() {
         assert!(
             COVERED.contains(&name) || ["config", "discovery"].contains(&name),
             "{name} has no test"

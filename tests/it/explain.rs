@@ -192,7 +192,7 @@ fn a_ticket_is_explained_and_not_taken() {
     let dir = host.root().join("run/onload-ctk");
     fs::create_dir_all(&dir).unwrap();
     let run_dir = RunDir::find(&dir).unwrap().unwrap();
-    let tickets = Tickets::open(&run_dir, Processes::at(host.root())).unwrap();
+    let tickets = Tickets::open(&run_dir, Processes::at_root(host.root())).unwrap();
     let new = NewTicket {
         request: "rdma=mlx5_0",
         exclusive: &["rdma:mlx5_0".parse().unwrap()],

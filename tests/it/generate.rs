@@ -489,7 +489,7 @@ fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
                 let arguments = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
                 let own = arguments.expect.iter().filter(|expect| expect.node == node);
                 let numbers: Vec<String> =
-                    own.map(|expect| expect.written.unwrap().to_string()).collect();
+                    own.map(|expect| expect.number.unwrap().to_string()).collect();
                 assert!(!numbers.is_empty(), "{node} is not in {args:?}");
                 let there = tree.number(&node);
                 assert!(numbers.iter().all(|number| *number == there), "{numbers:?}");

@@ -17,7 +17,7 @@ use crate::common::{
     Differences, Tree, every_host, names_in, needs, on, package, program, run, run_with_stdin,
     specs_in,
 };
-use onload_cdi::{Spec, Version, from_json};
+use onload_cdi::{CdiVersion, Spec, from_json};
 use serde_json::Value;
 use walkdir::WalkDir;
 
@@ -322,11 +322,11 @@ fn no_golden_files_are_left_of_a_host_that_is_gone() {
 
 /// A run's specifications, in a directory of their own.
 fn generated(root: &Path) -> tempfile::TempDir {
-    generated_for(root, Version::CURRENT)
+    generated_for(root, CdiVersion::CURRENT)
 }
 
 /// The same, for readers of that version.
-fn generated_for(root: &Path, newest: Version) -> tempfile::TempDir {
+fn generated_for(root: &Path, newest: CdiVersion) -> tempfile::TempDir {
     let specs = tempfile::tempdir().unwrap();
     let mut generate = on(root, &["cdi", "generate", "--max-cdi-version"]);
     generate.arg(newest.as_str()).arg("--output-dir");
@@ -360,7 +360,7 @@ const CONFIG: &str = r#"{"ociVersion": "1.0.2",
 
 /// Every device of every host by itself, then all of a host together.
 fn ask(tool: &oracle::Tool) {
-    let newest: Version = tool.version().parse().unwrap();
+    let newest: CdiVersion = tool.version().parse().unwrap();
     let mut asked = 0;
     for (host, tree) in every_host() {
         let root = tree.root();

@@ -61,7 +61,7 @@ fn a_terminal_shows_what_is_being_done_and_nothing_of_it_stays() {
 #[test]
 fn doctor_names_each_check() {
     let text = told(80, &mut on(&captured(), &["doctor"]));
-    for check in onload_report::doctor::names() {
+    for check in onload_report::doctor::list_check_names() {
         let line = format!("checking {check}");
         assert!(text.contains(&line), "{check}: {text:?}");
     }

@@ -10,8 +10,8 @@
 //! for a member of an object, nothing for an element of an array. All of it stays one text, and
 //! whatever is opened in it is a piece of that text.
 
-pub(crate) mod place;
 mod raw;
-mod text;
+mod slice;
+pub(crate) mod value_path;
 
-pub use raw::{Change, MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject, read_string};
+pub use raw::{ElementChange, MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject, read_string};

@@ -12,8 +12,9 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
-use super::text::{
-    Elements, Piece, decoded, is_key, key_spelling, measure, member_begins, plain, value_range,
+use super::slice::{
+    Elements, JsonSlice, decode_string, find_members, is_key, key_spelling, measure, plain_content,
+    value_range,
 };
 
 /// Values of one list that are read into memory at once: the kernel's maximum of a process's groups
@@ -73,7 +74,7 @@ pub enum RawError {
 impl RawError {
     /// The same error for the value at `key`.
     #[must_use]
-    pub fn at(self, key: impl Into<String>) -> Self {
+    pub fn with_key(self, key: impl Into<String>) -> Self {
         Self::Value { key: key.into(), source: Box::new(self) }
     }
 }
@@ -81,33 +82,33 @@ impl RawError {
 /// A JSON object whose members keep their order and spelling. A clone shares what was read.
 #[derive(Clone, Debug)]
 pub struct RawObject {
-    piece: Piece,
+    piece: JsonSlice,
     /// Where the key of each member begins in it.
     begins: Arc<Vec<u32>>,
     /// `None` if the object is unchanged.
-    changes: Option<Box<Changes>>,
+    changes: Option<Box<ObjectChanges>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Changes {
+struct ObjectChanges {
     /// The current values of changed members, by index; `None` for a removed one.
-    members: BTreeMap<usize, Option<Piece>>,
+    members: BTreeMap<usize, Option<JsonSlice>>,
     /// New members in order, by the spelling of the key.
-    added: Vec<(String, Piece)>,
+    added: Vec<(String, JsonSlice)>,
 }
 
 /// A JSON array whose elements keep their spelling. A clone shares what was read.
 #[derive(Clone, Debug)]
 pub struct RawArray {
-    piece: Piece,
+    piece: JsonSlice,
     /// New elements, after those that were read.
-    added: Vec<Piece>,
+    added: Vec<JsonSlice>,
     is_modified: bool,
 }
 
 /// What happens to an element.
 #[derive(Debug)]
-pub enum Change {
+pub enum ElementChange {
     /// It stays.
     Keep,
     /// It is removed.
@@ -118,7 +119,7 @@ pub enum Change {
 
 impl Default for RawObject {
     fn default() -> Self {
-        Self { piece: Piece::new("{}"), begins: Arc::default(), changes: Some(Box::default()) }
+        Self { piece: JsonSlice::new("{}"), begins: Arc::default(), changes: Some(Box::default()) }
     }
 }
 
@@ -140,34 +141,34 @@ impl RawObject {
 
     /// As [`Self::parse`], for a text that is shared and not copied.
     pub fn parse_text(text: Arc<String>) -> Result<Self, RawError> {
-        let piece = Piece::shared(text);
+        let piece = JsonSlice::from_shared(text);
         let text = piece.as_str();
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let begins = deserializer.deserialize_map(AnObject { text })?;
+        let begins = deserializer.deserialize_map(SkippedObject { text })?;
         deserializer.end()?;
-        Self::of_members(piece, begins)
+        Self::from_members(piece, begins)
     }
 
     /// Opens an array element that is an object; its text was checked together with the array's.
     ///
     /// # Errors
     /// [`RawError`] if it is something else, or a key appears twice.
-    pub(crate) fn part(element: &str) -> Result<Self, RawError> {
-        Self::open(Piece::new(element))
+    pub(crate) fn parse_element(element: &str) -> Result<Self, RawError> {
+        Self::open(JsonSlice::new(element))
     }
 
     /// Opens a piece of a text that was checked to be JSON.
-    fn open(piece: Piece) -> Result<Self, RawError> {
+    fn open(piece: JsonSlice) -> Result<Self, RawError> {
         let text = piece.as_str();
         if !text.starts_with('{') {
-            serde_json::Deserializer::from_str(text).deserialize_map(AnObject { text })?;
+            serde_json::Deserializer::from_str(text).deserialize_map(SkippedObject { text })?;
         }
-        let begins = member_begins(text);
-        Self::of_members(piece, begins)
+        let begins = find_members(text);
+        Self::from_members(piece, begins)
     }
 
     /// An object whose members' keys begin at `begins`.
-    fn of_members(piece: Piece, begins: Vec<u32>) -> Result<Self, RawError> {
+    fn from_members(piece: JsonSlice, begins: Vec<u32>) -> Result<Self, RawError> {
         let text = piece.as_str();
         if u32::try_from(text.len()).is_err() {
             return Err(RawError::TooLong);
@@ -200,32 +201,32 @@ impl RawObject {
 
     /// The keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        self.members().map(|member| decoded(member.spelling()))
+        self.members().map(|member| decode_string(member.spelling()))
     }
 
     /// Keys and the texts of their values, in order, for keys accepted by `is_wanted`; the others
     /// cost nothing.
-    pub fn texts(
+    pub fn matching_members(
         &self,
         is_wanted: impl Fn(&str) -> bool,
     ) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
         self.members().filter_map(move |member| {
-            let key = decoded(member.spelling());
+            let key = decode_string(member.spelling());
             is_wanted(&key).then(|| (key, member.value()))
         })
     }
 
-    fn members(&self) -> impl Iterator<Item = Member<'_>> {
+    fn members(&self) -> impl Iterator<Item = MemberRef<'_>> {
         let changes = self.changes.as_deref();
         let changed = move |index: usize| changes.and_then(|changes| changes.members.get(&index));
         let read = (0..self.begins.len()).filter_map(move |index| match changed(index) {
-            None => Some(Member::Read(self, index)),
-            Some(Some(value)) => Some(Member::Changed(self, index, value)),
+            None => Some(MemberRef::Read(self, index)),
+            Some(Some(value)) => Some(MemberRef::Changed(self, index, value)),
             Some(None) => None,
         });
         let added = changes.map(|changes| changes.added.iter());
         let added = added.into_iter().flatten();
-        read.chain(added.map(|(key, value)| Member::Added(key, value)))
+        read.chain(added.map(|(key, value)| MemberRef::Added(key, value)))
     }
 
     /// Where the key of a member that was read begins.
@@ -242,21 +243,21 @@ impl RawObject {
     /// The index of a member that was read, even if it has been removed.
     fn index_of(&self, key: &str) -> Option<usize> {
         let text = self.piece.as_str();
-        let is_it = |begin: &u32| is_key(text, *begin as usize, key);
-        self.begins.iter().position(is_it)
+        let matches = |begin: &u32| is_key(text, *begin as usize, key);
+        self.begins.iter().position(matches)
     }
 
-    fn value(&self, key: &str) -> Option<Piece> {
+    fn value(&self, key: &str) -> Option<JsonSlice> {
         let changes = self.changes.as_deref();
         let index = self.index_of(key);
         let changed = |index| changes.and_then(|changes| changes.members.get(&index));
         match index.map(|index| (index, changed(index))) {
-            Some((index, None)) => Some(self.piece.part(&self.range(index))),
+            Some((index, None)) => Some(self.piece.slice(&self.range(index))),
             Some((_, Some(Some(value)))) => Some(value.clone()),
             Some((_, Some(None))) | None => {
                 let mut added = changes?.added.iter();
-                let is_it = |(spelling, _): &&(String, Piece)| decoded(spelling) == key;
-                added.find(is_it).map(|(_, value)| value.clone())
+                let matches = |(spelling, _): &&(String, JsonSlice)| decode_string(spelling) == key;
+                added.find(matches).map(|(_, value)| value.clone())
             }
         }
     }
@@ -274,10 +275,10 @@ impl RawObject {
     /// [`RawError::Value`] if it is not a `T`, is a list of more than [`MAX_VALUES`], or contains a
     /// string longer than [`MAX_STRING`].
     pub fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, RawError> {
-        let Some(value) = self.present(key) else {
+        let Some(value) = self.non_null(key) else {
             return Ok(None);
         };
-        read_text(value.as_str()).map(Some).map_err(|error| error.at(key))
+        read_text(value.as_str()).map(Some).map_err(|error| error.with_key(key))
     }
 
     /// Opens the object at `key`; `None` if it is absent or `null`.
@@ -285,8 +286,8 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if it is something else, or has a key twice.
     pub fn object(&self, key: &str) -> Result<Option<Self>, RawError> {
-        let opened = self.present(key).map(Self::open).transpose();
-        opened.map_err(|error| error.at(key))
+        let opened = self.non_null(key).map(Self::open).transpose();
+        opened.map_err(|error| error.with_key(key))
     }
 
     /// Opens the array at `key`; `None` if it is absent or `null`.
@@ -294,59 +295,59 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if it is something else.
     pub fn array(&self, key: &str) -> Result<Option<RawArray>, RawError> {
-        let opened = self.present(key).map(RawArray::open).transpose();
-        opened.map_err(|error| error.at(key))
+        let opened = self.non_null(key).map(RawArray::open).transpose();
+        opened.map_err(|error| error.with_key(key))
     }
 
     /// Reads each element of the array at `key`, one at a time, so that no list is too long.
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a `T`.
-    pub fn each<T: DeserializeOwned>(
+    pub fn each_element<T: DeserializeOwned>(
         &self,
         key: &str,
-        mut take: impl FnMut(T),
+        mut visit: impl FnMut(T),
     ) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
             let element = read_text(element);
-            take(element.map_err(|error| error.at(format!("[{index}]")).at(key))?);
+            visit(element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
         }
         Ok(())
     }
 
-    /// As [`Self::each`], for an array of strings, which are copied only if they contain escapes.
+    /// As [`Self::each_element`], for an array of strings, which are copied only if they contain escapes.
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a string.
-    pub fn each_string(&self, key: &str, mut take: impl FnMut(&str)) -> Result<(), RawError> {
+    pub fn each_string(&self, key: &str, mut visit: impl FnMut(&str)) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
             let element = read_string(element);
-            take(&element.map_err(|error| error.at(format!("[{index}]")).at(key))?);
+            visit(&element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
         }
         Ok(())
     }
 
-    fn present(&self, key: &str) -> Option<Piece> {
+    fn non_null(&self, key: &str) -> Option<JsonSlice> {
         self.value(key).filter(|value| value.as_str() != "null")
     }
 
-    fn put(&mut self, key: &str, value: Piece) {
+    fn set_piece(&mut self, key: &str, value: JsonSlice) {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
-        let is_there = |index: &usize| !matches!(changes.members.get(index), Some(None));
-        if let Some(index) = index.filter(is_there) {
+        let is_present = |index: &usize| !matches!(changes.members.get(index), Some(None));
+        if let Some(index) = index.filter(is_present) {
             changes.members.insert(index, Some(value));
             return;
         }
-        let spelled = spell(key);
-        match changes.added.iter_mut().find(|(held, _)| *held == spelled) {
-            Some((_, held)) => *held = value,
+        let spelled = encode_key(key);
+        match changes.added.iter_mut().find(|(existing, _)| *existing == spelled) {
+            Some((_, existing)) => *existing = value,
             None => changes.added.push((spelled, value)),
         }
     }
@@ -356,22 +357,22 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if `value` cannot be expressed in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
-        let value = to_raw_value(value).map_err(|error| RawError::from(error).at(key))?;
-        self.put(key, Piece::new(value.get()));
+        let value = to_raw_value(value).map_err(|error| RawError::from(error).with_key(key))?;
+        self.set_piece(key, JsonSlice::new(value.get()));
         Ok(())
     }
 
     /// Puts an object at `key`. Nothing changes if it is what was opened there.
     pub fn set_object(&mut self, key: &str, value: &Self) {
         if value.is_modified() || !self.contains(key) {
-            self.put(key, value.written());
+            self.set_piece(key, value.to_piece());
         }
     }
 
     /// Puts an array at `key`. Nothing changes if it is what was opened there.
     pub fn set_array(&mut self, key: &str, value: &RawArray) {
         if value.is_modified() || !self.contains(key) {
-            self.put(key, value.written());
+            self.set_piece(key, value.to_piece());
         }
     }
 
@@ -382,8 +383,8 @@ impl RawObject {
         }
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
-        let spelled = spell(key);
-        changes.added.retain(|(held, _)| *held != spelled);
+        let spelled = encode_key(key);
+        changes.added.retain(|(existing, _)| *existing != spelled);
         if let Some(index) = index {
             changes.members.insert(index, None);
         }
@@ -396,14 +397,14 @@ impl RawObject {
         for member in self.members() {
             let spelling = member.spelling();
             // An ASCII key without escapes has the same length in either case.
-            let is_plain = plain(spelling).is_some_and(str::is_ascii);
+            let is_plain = plain_content(spelling).is_some_and(str::is_ascii);
             let fits = |meant: &&str| meant.len() + 2 == spelling.len();
             if is_plain && !known.iter().any(fits) {
                 continue;
             }
-            let key = decoded(spelling);
+            let key = decode_string(spelling);
             let variant = |meant: &&&'static str| {
-                **meant != key && key.chars().map(fold).eq(meant.chars().map(fold))
+                **meant != key && key.chars().map(fold_case).eq(meant.chars().map(fold_case))
             };
             if let Some(meant) = known.iter().find(variant) {
                 return Err(RawError::Case { found: key.into_owned(), meant });
@@ -413,7 +414,7 @@ impl RawObject {
     }
 
     /// Its JSON form, which is copied only if it was changed.
-    fn written(&self) -> Piece {
+    fn to_piece(&self) -> JsonSlice {
         let Some(changes) = &self.changes else {
             return self.piece.clone();
         };
@@ -423,7 +424,7 @@ impl RawObject {
         let mut size = self.piece.len() + added;
         for (index, value) in &changes.members {
             size -= self.range(*index).len();
-            size += value.as_ref().map_or(0, Piece::len);
+            size += value.as_ref().map_or(0, JsonSlice::len);
         }
         let mut text = String::with_capacity(size);
         for member in self.members() {
@@ -443,18 +444,18 @@ impl RawObject {
     /// The object's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.written().into_bytes()
+        self.to_piece().into_bytes()
     }
 }
 
 /// A current member of an object.
-enum Member<'a> {
+enum MemberRef<'a> {
     Read(&'a RawObject, usize),
-    Changed(&'a RawObject, usize, &'a Piece),
-    Added(&'a str, &'a Piece),
+    Changed(&'a RawObject, usize, &'a JsonSlice),
+    Added(&'a str, &'a JsonSlice),
 }
 
-impl<'a> Member<'a> {
+impl<'a> MemberRef<'a> {
     /// The spelling of its key, with quotes.
     fn spelling(&self) -> &'a str {
         match *self {
@@ -476,7 +477,7 @@ impl<'a> Member<'a> {
 
 impl Default for RawArray {
     fn default() -> Self {
-        Self { piece: Piece::new("[]"), added: Vec::new(), is_modified: true }
+        Self { piece: JsonSlice::new("[]"), added: Vec::new(), is_modified: true }
     }
 }
 
@@ -488,9 +489,9 @@ impl RawArray {
     }
 
     /// Opens a piece of a text that was checked to be JSON.
-    fn open(piece: Piece) -> Result<Self, RawError> {
+    fn open(piece: JsonSlice) -> Result<Self, RawError> {
         if !piece.as_str().starts_with('[') {
-            serde_json::Deserializer::from_str(piece.as_str()).deserialize_seq(AnArray)?;
+            serde_json::Deserializer::from_str(piece.as_str()).deserialize_seq(SkippedArray)?;
         }
         Ok(Self { piece, added: Vec::new(), is_modified: false })
     }
@@ -504,7 +505,7 @@ impl RawArray {
     /// The number of elements; counted on every call.
     #[must_use]
     pub fn len(&self) -> usize {
-        Elements::of(self.piece.as_str()).count() + self.added.len()
+        Elements::new(self.piece.as_str()).count() + self.added.len()
     }
 
     /// Whether it has no elements.
@@ -515,8 +516,8 @@ impl RawArray {
 
     /// The texts of the elements, in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let read = Elements::of(self.piece.as_str());
-        read.chain(self.added.iter().map(Piece::as_str))
+        let read = Elements::new(self.piece.as_str());
+        read.chain(self.added.iter().map(JsonSlice::as_str))
     }
 
     /// Opens every element as an object.
@@ -524,17 +525,17 @@ impl RawArray {
     /// # Errors
     /// [`RawError::Value`] if one is something else, or has a key twice; [`RawError::TooMany`] if
     /// there are more than [`MAX_VALUES`].
-    pub fn objects(&self) -> Result<Vec<RawObject>, RawError> {
+    pub fn parse_objects(&self) -> Result<Vec<RawObject>, RawError> {
         let mut objects = Vec::new();
         let text = self.piece.as_str();
-        for (index, element) in Elements::of(text).enumerate() {
+        for (index, element) in Elements::new(text).enumerate() {
             if index == MAX_VALUES {
                 return Err(RawError::TooMany);
             }
             let begin = element.as_ptr().addr() - text.as_ptr().addr();
-            let element = self.piece.part(&(begin..begin + element.len()));
+            let element = self.piece.slice(&(begin..begin + element.len()));
             let object = RawObject::open(element);
-            objects.push(object.map_err(|error| error.at(format!("[{index}]")))?);
+            objects.push(object.map_err(|error| error.with_key(format!("[{index}]")))?);
         }
         for value in &self.added {
             objects.push(RawObject::open(value.clone())?);
@@ -547,23 +548,23 @@ impl RawArray {
     /// # Errors
     /// The errors of `change`, which gets each element's text, with the element's index. The array
     /// is then unchanged.
-    pub fn change_each(
+    pub fn edit_elements(
         &mut self,
-        mut change: impl FnMut(&str) -> Result<Change, RawError>,
+        mut change: impl FnMut(&str) -> Result<ElementChange, RawError>,
     ) -> Result<(), RawError> {
         let mut text: Option<String> = None;
         for (index, element) in self.iter().enumerate() {
-            let change = change(element).map_err(|error| error.at(format!("[{index}]")))?;
-            if text.is_none() && !matches!(change, Change::Keep) {
-                let mut begun = String::with_capacity(self.size() + 4096);
-                let kept = self.iter().take(index);
-                kept.for_each(|element| append(&mut begun, element));
-                text = Some(begun);
+            let change = change(element).map_err(|error| error.with_key(format!("[{index}]")))?;
+            if text.is_none() && !matches!(change, ElementChange::Keep) {
+                let mut copied = String::with_capacity(self.max_size() + 4096);
+                let unchanged = self.iter().take(index);
+                unchanged.for_each(|element| append(&mut copied, element));
+                text = Some(copied);
             }
             match (&mut text, change) {
-                (None, _) | (_, Change::Drop) => {}
-                (Some(text), Change::Keep) => append(text, element),
-                (Some(text), Change::Replace(value)) => append(text, value.get()),
+                (None, _) | (_, ElementChange::Drop) => {}
+                (Some(text), ElementChange::Keep) => append(text, element),
+                (Some(text), ElementChange::Replace(value)) => append(text, value.get()),
             }
         }
         if let Some(text) = text {
@@ -574,10 +575,10 @@ impl RawArray {
 
     /// Adds an object at the end.
     pub fn push_object(&mut self, object: &RawObject) {
-        self.push_piece(object.written());
+        self.push_piece(object.to_piece());
     }
 
-    fn push_piece(&mut self, value: Piece) {
+    fn push_piece(&mut self, value: JsonSlice) {
         self.is_modified = true;
         self.added.push(value);
     }
@@ -588,22 +589,22 @@ impl RawArray {
     /// [`RawError::Parse`] if `value` cannot be expressed in JSON.
     pub fn push_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value)?;
-        self.push_piece(Piece::new(value.get()));
+        self.push_piece(JsonSlice::new(value.get()));
         Ok(())
     }
 
     /// Its JSON form, which is copied only if something was added.
-    fn written(&self) -> Piece {
+    fn to_piece(&self) -> JsonSlice {
         if self.added.is_empty() {
             return self.piece.clone();
         }
-        let mut text = String::with_capacity(self.size());
+        let mut text = String::with_capacity(self.max_size());
         self.iter().for_each(|element| append(&mut text, element));
         close(text, "[", ']')
     }
 
     /// The maximum number of bytes of its JSON form.
-    fn size(&self) -> usize {
+    fn max_size(&self) -> usize {
         let added: usize = self.added.iter().map(|value| value.len() + 1).sum();
         self.piece.len() + added
     }
@@ -616,18 +617,18 @@ fn append(text: &mut String, element: &str) {
 }
 
 /// Closes an object or array, which is still to be opened if it is empty.
-fn close(mut text: String, open: &str, end: char) -> Piece {
+fn close(mut text: String, open: &str, end: char) -> JsonSlice {
     if text.is_empty() {
         text.push_str(open);
     }
     text.push(end);
-    Piece::new(text)
+    JsonSlice::new(text)
 }
 
 /// Refuses the first repeated key. Keys are compared only if their hashes are equal, so time grows
 /// linearly with the number of keys, and memory by eight bytes each.
 fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
-    let key = |begin: u32| decoded(key_spelling(object, begin as usize));
+    let key = |begin: u32| decode_string(key_spelling(object, begin as usize));
     let hash = |begin: u32| {
         let mut hasher = DefaultHasher::new();
         key(begin).hash(&mut hasher);
@@ -673,13 +674,13 @@ fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
 /// # Errors
 /// [`RawError::Parse`] if it is something else.
 pub fn read_string(text: &str) -> Result<Cow<'_, str>, RawError> {
-    match plain(text) {
+    match plain_content(text) {
         Some(plain) => Ok(Cow::Borrowed(plain)),
         None => Ok(Cow::Owned(serde_json::from_str(text)?)),
     }
 }
 
-fn fold(letter: char) -> char {
+fn fold_case(letter: char) -> char {
     match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -687,16 +688,16 @@ fn fold(letter: char) -> char {
     }
 }
 
-fn spell(key: &str) -> String {
+fn encode_key(key: &str) -> String {
     serde_json::Value::from(key).to_string()
 }
 
 /// Any object, checked and skipped.
-struct AnObject<'a> {
+struct SkippedObject<'a> {
     text: &'a str,
 }
 
-impl<'de> Visitor<'de> for AnObject<'_> {
+impl<'de> Visitor<'de> for SkippedObject<'_> {
     type Value = Vec<u32>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -704,11 +705,11 @@ impl<'de> Visitor<'de> for AnObject<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vec<u32>, A::Error> {
-        let whole = self.text.as_ptr() as usize;
+        let text_start = self.text.as_ptr() as usize;
         let mut begins = Vec::new();
         // As `IgnoredAny`, a key would have to be text, which one with a lone surrogate is not.
         while let Some((key, IgnoredAny)) = access.next_entry::<&RawValue, IgnoredAny>()? {
-            let begin = (key.get().as_ptr() as usize).wrapping_sub(whole);
+            let begin = (key.get().as_ptr() as usize).wrapping_sub(text_start);
             begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
         }
         Ok(begins)
@@ -716,9 +717,9 @@ impl<'de> Visitor<'de> for AnObject<'_> {
 }
 
 /// Any array, checked and skipped.
-struct AnArray;
+struct SkippedArray;
 
-impl<'de> Visitor<'de> for AnArray {
+impl<'de> Visitor<'de> for SkippedArray {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use thiserror::Error;
 
-use crate::json::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
+use crate::json::{ElementChange, MAX_STRING, RawArray, RawError, RawObject, read_string};
 use crate::name::HookName;
 use crate::spec::Hook;
 
@@ -26,7 +26,7 @@ pub enum OciConfigError {
 
 /// The user of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct User {
+pub struct OciUser {
     /// User id in the container.
     pub uid: u32,
     /// Group id in the container.
@@ -167,20 +167,20 @@ impl MountEntry {
 
     /// Whether it is at this path, spelled exactly like this.
     #[must_use]
-    pub fn is_at(&self, destination: &str) -> bool {
-        self.says("destination", destination)
+    pub fn has_destination(&self, destination: &str) -> bool {
+        self.has_value("destination", destination)
     }
 
     /// Whether this is its source.
     #[must_use]
-    pub fn is_from(&self, source: &str) -> bool {
-        self.says("source", source)
+    pub fn has_source(&self, source: &str) -> bool {
+        self.has_value("source", source)
     }
 
-    fn says(&self, key: &str, value: &str) -> bool {
-        let mut found = self.0.texts(|name| name == key);
-        let said = found.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
-        said.unwrap_or(value.is_empty())
+    fn has_value(&self, key: &str, value: &str) -> bool {
+        let mut values = self.0.matching_members(|name| name == key);
+        let matches = values.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
+        matches.unwrap_or(value.is_empty())
     }
 
     /// File system type; empty if it has none.
@@ -283,7 +283,7 @@ impl OciConfig {
         let part = |key: &'static str, known: &[&'static str]| -> Result<_, RawError> {
             let part = root.object(key)?;
             if let Some(part) = &part {
-                part.refuse_case_variants(known).map_err(|error| error.at(key))?;
+                part.refuse_case_variants(known).map_err(|error| error.with_key(key))?;
             }
             Ok(part)
         };
@@ -291,16 +291,17 @@ impl OciConfig {
         let linux = part("linux", &IN_LINUX)?;
         let hooks = part("hooks", &HookName::ALL.map(HookName::as_str))?;
         let annotations = part("annotations", &[])?;
-        let mounts = root.array("mounts")?.unwrap_or_default().objects();
-        let mounts = mounts.map_err(|error| error.at("mounts"))?;
+        let mounts = root.array("mounts")?.unwrap_or_default().parse_objects();
+        let mounts = mounts.map_err(|error| error.with_key("mounts"))?;
         for (index, mount) in mounts.iter().enumerate() {
-            check_mount(mount).map_err(|error| error.at(format!("[{index}]")).at("mounts"))?;
+            check_mount(mount)
+                .map_err(|error| error.with_key(format!("[{index}]")).with_key("mounts"))?;
         }
         // What cannot be opened here is reported by the code that needs it.
         let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
             let object = part.and_then(|part| part.object(key).ok()?);
             let checked = object.unwrap_or_default().refuse_case_variants(known);
-            checked.map_err(|error: RawError| error.at(key))
+            checked.map_err(|error: RawError| error.with_key(key))
         };
         inner(Some(&root), "root", &["path"])?;
         let (in_process, in_linux) = (process.as_ref(), linux.as_ref());
@@ -366,31 +367,31 @@ impl OciConfig {
     /// `root.path`: the root file system, absolute or relative to the bundle.
     pub fn root_path(&self) -> Result<Option<String>, OciConfigError> {
         let read = || match self.root.object("root")? {
-            Some(root) => root.read("path").map_err(|error| error.at("root")),
+            Some(root) => root.read("path").map_err(|error| error.with_key("root")),
             None => Ok(None),
         };
         read().map_err(OciConfigError::Read)
     }
 
-    fn in_process<T: Default>(
+    fn read_process<T: Default>(
         &self,
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
         read_in(self.process.as_ref(), &["process"], read)
     }
 
-    fn in_linux<T: Default>(
+    fn read_linux<T: Default>(
         &self,
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
         read_in(self.linux.as_ref(), &["linux"], read)
     }
 
-    fn in_resources<T: Default>(
+    fn read_resources<T: Default>(
         &self,
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
-        let resources = self.in_linux(|linux| linux.object("resources"))?;
+        let resources = self.read_linux(|linux| linux.object("resources"))?;
         read_in(resources.as_ref(), &["resources", "linux"], read)
     }
 
@@ -398,31 +399,31 @@ impl OciConfig {
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
     ) -> Result<(), OciConfigError> {
-        edit(self.process_mut()).map_err(|error| OciConfigError::Change(error.at("process")))
+        edit(self.process_mut()).map_err(|error| OciConfigError::Change(error.with_key("process")))
     }
 
     fn edit_linux(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
     ) -> Result<(), OciConfigError> {
-        edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.at("linux")))
+        edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.with_key("linux")))
     }
 
     /// Each of `process.args`.
-    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.in_process(|process| process.each_string("args", take))
+    pub fn each_arg(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
+        self.read_process(|process| process.each_string("args", visit))
     }
 
     /// Each entry of `process.env`.
-    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.in_process(|process| process.each_string("env", take))
+    pub fn each_env(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
+        self.read_process(|process| process.each_string("env", visit))
     }
 
     /// The value that the process will see for `name`: the last one, if the list has several.
     ///
     /// # Errors
     /// [`OciConfigError::Read`], also if the value is longer than [`MAX_STRING`].
-    pub fn env_get(&self, name: &str) -> Result<Option<String>, OciConfigError> {
+    pub fn env_value(&self, name: &str) -> Result<Option<String>, OciConfigError> {
         let mut last = None;
         let mut is_long = false;
         self.each_env(|entry| {
@@ -433,7 +434,7 @@ impl OciConfig {
             }
         })?;
         if is_long {
-            let error = RawError::LongString.at(name).at("env").at("process");
+            let error = RawError::LongString.with_key(name).with_key("env").with_key("process");
             return Err(OciConfigError::Read(error));
         }
         Ok(last)
@@ -442,7 +443,7 @@ impl OciConfig {
     /// Adds `NAME=value` entries one after another, all in one pass. An entry takes the position of the first one
     /// with that name, and further ones are removed, so that readers who keep the first and readers who keep the last
     /// see the same. A new variable is added at the end. Other variables are not touched.
-    pub fn env_append(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
+    pub fn append_env(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
         let entries = entries.iter().map(|entry| match entry.split_once('=') {
             Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
             None => (entry.clone(), Cow::Owned(format!("{entry}="))),
@@ -458,12 +459,12 @@ impl OciConfig {
     }
 
     /// `process.user`; missing members are 0.
-    pub fn user(&self) -> Result<User, OciConfigError> {
-        self.in_process(|process| {
+    pub fn user(&self) -> Result<OciUser, OciConfigError> {
+        self.read_process(|process| {
             let Some(user) = process.object("user")? else {
-                return Ok(User::default());
+                return Ok(OciUser::default());
             };
-            Ok(User {
+            Ok(OciUser {
                 uid: user.read("uid")?.unwrap_or_default(),
                 gid: user.read("gid")?.unwrap_or_default(),
                 additional_gids: user.read("additionalGids")?.unwrap_or_default(),
@@ -472,7 +473,7 @@ impl OciConfig {
     }
 
     /// Adds a supplementary group unless it is already there.
-    pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), OciConfigError> {
+    pub fn add_additional_gid(&mut self, gid: u32) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut user = process.object("user")?.unwrap_or_default();
             let gids: Vec<u32> = user.read("additionalGids")?.unwrap_or_default();
@@ -487,9 +488,9 @@ impl OciConfig {
     /// The limit named `name`; the last of several, which runc and crun set last. NRI adds a plugin's limit behind the one that
     /// is there.
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
-        self.in_process(|process| {
+        self.read_process(|process| {
             let mut last = None;
-            process.each("rlimits", |limit: Rlimit| {
+            process.each_element("rlimits", |limit: Rlimit| {
                 if limit.type_ == name {
                     last = Some(limit);
                 }
@@ -499,21 +500,21 @@ impl OciConfig {
     }
 
     /// Sets a limit, in the position of an existing one of that type.
-    pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
+    pub fn set_rlimit(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
         let limits = [(limit.type_.clone(), limit)];
-        self.edit_process(|process| replace(process, "rlimits", field("type"), &limits))
+        self.edit_process(|process| replace(process, "rlimits", field_reader("type"), &limits))
     }
 
     /// A set of `process.capabilities`.
     pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
-        self.in_process(|process| match process.object("capabilities")? {
+        self.read_process(|process| match process.object("capabilities")? {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
             None => Ok(Vec::new()),
         })
     }
 
     /// Adds a capability to each of `sets` that does not have it yet.
-    pub fn capability_add(
+    pub fn add_capability(
         &mut self,
         sets: &[CapabilitySet],
         name: &str,
@@ -547,29 +548,29 @@ impl OciConfig {
     }
 
     /// Each of `linux.devices`.
-    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
-        self.in_linux(|linux| linux.each("devices", take))
+    pub fn each_device(&self, visit: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
+        self.read_linux(|linux| linux.each_element("devices", visit))
     }
 
     /// For each of `devices` in turn: removes the first at its path and adds it at the end.
-    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
+    pub fn set_devices(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
-            let mut paths: BTreeMap<&str, Same> = BTreeMap::new();
+            let mut paths: BTreeMap<&str, SamePathDevices> = BTreeMap::new();
             for device in devices {
                 paths.entry(&device.path).or_default().later += 1;
             }
-            let path_of = field("path");
-            let taken = list.change_each(|element| {
+            let path_of = field_reader("path");
+            let taken = list.edit_elements(|element| {
                 let path = path_of(element)?;
                 let same = path.and_then(|path| paths.get_mut(path.as_str()));
                 let Some(same) = same.filter(|same| same.taken < same.later) else {
-                    return Ok(Change::Keep);
+                    return Ok(ElementChange::Keep);
                 };
                 same.taken += 1;
-                Ok(Change::Drop)
+                Ok(ElementChange::Drop)
             });
-            taken.map_err(|error| error.at("devices"))?;
+            taken.map_err(|error| error.with_key("devices"))?;
             for device in devices {
                 let same = paths.entry(&device.path).or_default();
                 same.later -= 1;
@@ -585,16 +586,16 @@ impl OciConfig {
 
     /// `linux.resources.devices`.
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
-        self.in_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
+        self.read_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.devices`.
-    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
-        self.in_resources(|resources| resources.each("devices", take))
+    pub fn each_device_rule(&self, visit: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
+        self.read_resources(|resources| resources.each_element("devices", visit))
     }
 
     /// Adds device rules at the end.
-    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), OciConfigError> {
+    pub fn add_device_rules(&mut self, rules: &[DeviceRule]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
             push(&mut resources, "devices", rules)?;
@@ -605,24 +606,24 @@ impl OciConfig {
 
     /// `linux.resources.hugepageLimits`.
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
-        self.in_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
+        self.read_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
     }
 
     /// Each of `linux.resources.hugepageLimits`.
     pub fn each_hugepage_limit(
         &self,
-        take: impl FnMut(HugepageLimit),
+        visit: impl FnMut(HugepageLimit),
     ) -> Result<(), OciConfigError> {
-        self.in_resources(|resources| resources.each("hugepageLimits", take))
+        self.read_resources(|resources| resources.each_element("hugepageLimits", visit))
     }
 
     /// Sets the limits of page sizes, each in the position of an existing one.
-    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
+    pub fn set_hugepage_limits(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
         let limits: Vec<(String, &HugepageLimit)> =
             limits.iter().map(|limit| (limit.page_size.clone(), limit)).collect();
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
-            replace(&mut resources, "hugepageLimits", field("pageSize"), &limits)?;
+            replace(&mut resources, "hugepageLimits", field_reader("pageSize"), &limits)?;
             linux.set_object("resources", &resources);
             Ok(())
         })
@@ -630,23 +631,23 @@ impl OciConfig {
 
     /// `linux.cgroupsPath`.
     pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
-        self.in_linux(|linux| linux.read("cgroupsPath"))
+        self.read_linux(|linux| linux.read("cgroupsPath"))
     }
 
     /// `linux.mountLabel`: the label of SELinux for the container's files; an empty one is none.
     pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
-        let label: Option<String> = self.in_linux(|linux| linux.read("mountLabel"))?;
+        let label: Option<String> = self.read_linux(|linux| linux.read("mountLabel"))?;
         Ok(label.filter(|label| !label.is_empty()))
     }
 
     /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.
     pub fn cpuset(&self) -> Result<Cpuset, OciConfigError> {
-        self.in_resources(|resources| {
+        self.read_resources(|resources| {
             let Some(cpu) = resources.object("cpu")? else {
                 return Ok(Cpuset::default());
             };
             let list = |key| -> Result<Option<String>, RawError> {
-                let text: Option<String> = cpu.read(key).map_err(|error| error.at("cpu"))?;
+                let text: Option<String> = cpu.read(key).map_err(|error| error.with_key("cpu"))?;
                 Ok(text.filter(|text| !text.trim().is_empty()))
             };
             Ok(Cpuset { cpus: list("cpus")?, mems: list("mems")? })
@@ -654,11 +655,13 @@ impl OciConfig {
     }
 
     /// Sets those of `linux.resources.cpu.cpus` and `linux.resources.cpu.mems` that are given.
-    pub fn cpuset_set(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
+    pub fn set_cpuset(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
-            let mut cpu =
-                resources.object("cpu").map_err(|error| error.at("resources"))?.unwrap_or_default();
+            let mut cpu = resources
+                .object("cpu")
+                .map_err(|error| error.with_key("resources"))?
+                .unwrap_or_default();
             for (key, list) in [("cpus", &set.cpus), ("mems", &set.mems)] {
                 if let Some(list) = list {
                     cpu.write(key, list)?;
@@ -678,25 +681,25 @@ impl OciConfig {
     /// The paths of the namespaces of this type; empty for a new namespace.
     pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
-        struct Namespace {
+        struct OciNamespace {
             #[serde(rename = "type")]
             kind: String,
             path: Option<String>,
         }
         let mut paths = Vec::new();
-        let take = |namespace: Namespace| {
+        let add_path = |namespace: OciNamespace| {
             if namespace.kind == kind {
                 paths.push(namespace.path.unwrap_or_default());
             }
         };
-        self.in_linux(|linux| linux.each("namespaces", take))?;
+        self.read_linux(|linux| linux.each_element("namespaces", add_path))?;
         Ok(paths)
     }
 
     /// The interfaces that `linux.netDevices` moves: each one's name on the host, and its name in the container if that is
     /// said.
     pub fn net_devices(&self) -> Result<Vec<(String, Option<String>)>, OciConfigError> {
-        self.in_linux(|linux| {
+        self.read_linux(|linux| {
             let Some(devices) = linux.object("netDevices")? else {
                 return Ok(Vec::new());
             };
@@ -707,12 +710,12 @@ impl OciConfig {
                 Ok((host.into_owned(), name.filter(|name| !name.is_empty())))
             };
             let named: Result<_, RawError> = devices.keys().map(named).collect();
-            named.map_err(|error| error.at("netDevices"))
+            named.map_err(|error| error.with_key("netDevices"))
         })
     }
 
     /// Removes `linux.netDevices.<host>`, and the object with its last member.
-    pub fn net_device_remove(&mut self, host: &str) -> Result<(), OciConfigError> {
+    pub fn remove_net_device(&mut self, host: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let Some(mut devices) = linux.object("netDevices")? else {
                 return Ok(());
@@ -728,7 +731,7 @@ impl OciConfig {
     }
 
     /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
-    pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), OciConfigError> {
+    pub fn set_net_device(&mut self, host: &str, name: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut devices = linux.object("netDevices")?.unwrap_or_default();
             let mut device = RawObject::new();
@@ -750,14 +753,14 @@ impl OciConfig {
     pub fn each_hook(
         &self,
         stage: HookName,
-        take: impl FnMut(OciHook),
+        visit: impl FnMut(OciHook),
     ) -> Result<(), OciConfigError> {
-        let each = |hooks: &RawObject| hooks.each(stage.as_str(), take);
+        let each = |hooks: &RawObject| hooks.each_element(stage.as_str(), visit);
         read_in(self.hooks.as_ref(), &["hooks"], each)
     }
 
     /// Adds hooks of specifications after those of their stages, but none whose name is not valid.
-    pub fn hooks_add(&mut self, hooks: &[Hook]) -> Result<(), OciConfigError> {
+    pub fn add_hooks(&mut self, hooks: &[Hook]) -> Result<(), OciConfigError> {
         let mut stages: Vec<(HookName, Vec<OciHook>)> = Vec::new();
         for hook in hooks {
             let Some(name) = hook.hook_name.valid() else {
@@ -771,19 +774,20 @@ impl OciConfig {
         for (stage, of_stage) in &stages {
             let hooks = self.hooks.get_or_insert_default();
             let done = push(hooks, stage.as_str(), of_stage);
-            done.map_err(|error| OciConfigError::Change(error.at("hooks")))?;
+            done.map_err(|error| OciConfigError::Change(error.with_key("hooks")))?;
         }
         Ok(())
     }
 
     /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not
     /// text.
-    pub fn annotations_of<'a>(
+    pub fn annotations_with_prefix<'a>(
         &'a self,
         prefix: &'a str,
     ) -> impl Iterator<Item = (Cow<'a, str>, Option<Cow<'a, str>>)> {
         let parts = self.annotations.iter();
-        let ours = parts.flat_map(move |all| all.texts(move |key| key.starts_with(prefix)));
+        let ours =
+            parts.flat_map(move |all| all.matching_members(move |key| key.starts_with(prefix)));
         ours.map(|(key, text)| (key, read_string(text).ok()))
     }
 
@@ -800,21 +804,21 @@ impl OciConfig {
 /// Reads in a part. One that does not exist has nothing. `at` are the keys that lead to it, its own first.
 fn read_in<T: Default>(
     part: Option<&RawObject>,
-    at: &[&str],
+    keys: &[&str],
     read: impl FnOnce(&RawObject) -> Result<T, RawError>,
 ) -> Result<T, OciConfigError> {
     let Some(part) = part else {
         return Ok(T::default());
     };
     read(part).map_err(|error| {
-        let error = at.iter().fold(error, |error, key| error.at(*key));
+        let error = keys.iter().fold(error, |error, key| error.with_key(*key));
         OciConfigError::Read(error)
     })
 }
 
 /// Devices at one path that are set together.
 #[derive(Default)]
-struct Same {
+struct SamePathDevices {
     /// How many are still to come.
     later: usize,
     /// How many existing ones have been removed for them.
@@ -835,15 +839,15 @@ fn check_mount(mount: &RawObject) -> Result<(), RawError> {
 fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result<(), RawError> {
     let mut array = object.array(key)?.unwrap_or_default();
     for value in values {
-        array.push_value(value).map_err(|error| error.at(key))?;
+        array.push_value(value).map_err(|error| error.with_key(key))?;
     }
     object.set_array(key, &array);
     Ok(())
 }
 
 /// Reads the field of an element that identifies it; the element must be an object.
-fn field(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
-    move |element| RawObject::part(element)?.read(name)
+fn field_reader(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
+    move |element| RawObject::parse_element(element)?.read(name)
 }
 
 /// Puts each of `values` in the position of the first element of the array at `key` with the same
@@ -860,22 +864,22 @@ fn replace<T: Serialize>(
         last.insert(name, (value, false));
     }
     let mut array = object.array(key)?.unwrap_or_default();
-    let changed = array.change_each(|element| {
+    let changed = array.edit_elements(|element| {
         let name = name_of(element)?;
         let Some((value, is_placed)) = name.and_then(|name| last.get_mut(name.as_str())) else {
-            return Ok(Change::Keep);
+            return Ok(ElementChange::Keep);
         };
         Ok(match std::mem::replace(is_placed, true) {
-            true => Change::Drop,
-            false => Change::Replace(to_raw_value(value)?),
+            true => ElementChange::Drop,
+            false => ElementChange::Replace(to_raw_value(value)?),
         })
     });
-    changed.map_err(|error| error.at(key))?;
+    changed.map_err(|error| error.with_key(key))?;
     for (name, _) in values {
         if let Some((value, is_placed)) = last.get_mut(name.as_str())
             && !std::mem::replace(is_placed, true)
         {
-            array.push_value(value).map_err(|error| error.at(key))?;
+            array.push_value(value).map_err(|error| error.with_key(key))?;
         }
     }
     object.set_array(key, &array);

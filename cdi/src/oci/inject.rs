@@ -55,7 +55,7 @@ impl NodeKind {
 
 /// A device node of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct HostNode {
     /// Its kind.
     pub kind: NodeKind,
     /// Major number.
@@ -67,20 +67,20 @@ pub struct Node {
 }
 
 /// Where device nodes are looked up.
-pub trait NodeInfo {
+pub trait NodeLookup {
     /// The node at `host_path` itself, without following a symbolic link.
     ///
     /// # Errors
     /// The kernel's error, or `InvalidInput` if it is not a device node.
-    fn node(&self, host_path: &str) -> io::Result<Node>;
+    fn node(&self, host_path: &str) -> io::Result<HostNode>;
 }
 
 /// The nodes of this host's mount namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostNodes;
 
-impl NodeInfo for HostNodes {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for HostNodes {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let stat = lstat(Path::new(host_path))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => NodeKind::Char,
@@ -91,7 +91,7 @@ impl NodeInfo for HostNodes {
             }
         };
         let mode = stat.st_mode & 0o7777;
-        Ok(Node { kind, major: major(stat.st_rdev), minor: minor(stat.st_rdev), mode })
+        Ok(HostNode { kind, major: major(stat.st_rdev), minor: minor(stat.st_rdev), mode })
     }
 }
 
@@ -106,23 +106,23 @@ impl NodeInfo for HostNodes {
 pub fn apply(
     config: &mut OciConfig,
     edits: &ContainerEdits,
-    nodes: &dyn NodeInfo,
+    lookup: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
     validate_edits(edits)?;
     if !edits.env.is_empty() {
-        config.env_append(&edits.env)?;
+        config.append_env(&edits.env)?;
     }
-    add_devices(config, &edits.device_nodes, nodes)?;
+    add_devices(config, &edits.device_nodes, lookup)?;
     for device in &edits.net_devices {
-        config.net_device_set(&device.host_interface_name, &device.name)?;
+        config.set_net_device(&device.host_interface_name, &device.name)?;
     }
     add_mounts(config, edits)?;
-    config.hooks_add(&edits.hooks)?;
+    config.add_hooks(&edits.hooks)?;
     if let Some(rdt) = &edits.intel_rdt {
         set_rdt(config, rdt)?;
     }
     for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
-        config.additional_gid_add(*gid)?;
+        config.add_additional_gid(*gid)?;
     }
     Ok(())
 }
@@ -150,17 +150,17 @@ pub fn map_ids(edits: &mut ContainerEdits) {
 /// All of them at once: the lists to which they are added may be long.
 fn add_devices(
     config: &mut OciConfig,
-    wanted: &[DeviceNode],
-    nodes: &dyn NodeInfo,
+    device_nodes: &[DeviceNode],
+    lookup: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
-    if wanted.is_empty() {
+    if device_nodes.is_empty() {
         return Ok(());
     }
-    let mut devices = Vec::with_capacity(wanted.len());
-    let mut rules = Vec::with_capacity(wanted.len());
-    for node in wanted {
-        let device = resolve(node, nodes)?;
-        rules.extend(rule(&device, node));
+    let mut devices = Vec::with_capacity(device_nodes.len());
+    let mut rules = Vec::with_capacity(device_nodes.len());
+    for node in device_nodes {
+        let device = resolve(node, lookup)?;
+        rules.extend(cgroup_rule(&device, node));
         devices.push(device);
     }
     let user = config.user()?;
@@ -168,15 +168,15 @@ fn add_devices(
         device.uid = device.uid.or((user.uid > 0).then_some(user.uid));
         device.gid = device.gid.or((user.gid > 0).then_some(user.gid));
     }
-    config.devices_set(&devices)?;
+    config.set_devices(&devices)?;
     if !rules.is_empty() {
-        config.device_rules_add(&rules)?;
+        config.add_device_rules(&rules)?;
     }
     Ok(())
 }
 
 /// The cgroup rule for a device; a pipe needs none.
-fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
+fn cgroup_rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     if device.type_ != "b" && device.type_ != "c" {
         return None;
     }
@@ -192,39 +192,39 @@ fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
 
 /// Completes the edits from the host's node. A node whose type and major number are given need not
 /// exist; if it does, its mode is used, since a rootless runtime bind-mounts it.
-fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectError> {
-    let written = node.type_.as_deref().filter(|kind| !kind.is_empty());
+fn resolve(node: &DeviceNode, lookup: &dyn NodeLookup) -> Result<OciDevice, InjectError> {
+    let node_type = node.type_.as_deref().filter(|kind| !kind.is_empty());
     let major = node.major.unwrap_or_default();
     let mut device = OciDevice {
         path: node.path.clone(),
-        type_: written.unwrap_or_default().to_owned(),
+        type_: node_type.unwrap_or_default().to_owned(),
         major,
         minor: node.minor.unwrap_or_default(),
         file_mode: node.file_mode,
         uid: node.uid,
         gid: node.gid,
     };
-    let complete = written.is_some_and(|kind| major != 0 || kind == "p");
+    let is_complete = node_type.is_some_and(|kind| major != 0 || kind == "p");
     let path = node.source();
     let failed = |source| InjectError::Node { path: path.to_owned(), source };
-    let found = match nodes.node(path) {
-        Ok(found) => found,
-        Err(_) if complete => return Ok(device),
+    let host_node = match lookup.node(path) {
+        Ok(host_node) => host_node,
+        Err(_) if is_complete => return Ok(device),
         Err(source) => return Err(failed(source)),
     };
-    device.file_mode = device.file_mode.or(Some(found.mode));
-    if complete {
+    device.file_mode = device.file_mode.or(Some(host_node.mode));
+    if is_complete {
         return Ok(device);
     }
-    let letter = found.kind.letter();
-    if let Some(want) = written.filter(|want| *want != letter) {
-        let other = format!("it is of type {letter}, the edits say {want}");
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, other)));
+    let letter = host_node.kind.letter();
+    if let Some(expected) = node_type.filter(|expected| *expected != letter) {
+        let message = format!("it is of type {letter}, the edits say {expected}");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, message)));
     }
     letter.clone_into(&mut device.type_);
     if device.major == 0 && device.type_ != "p" {
-        device.major = found.major.into();
-        device.minor = found.minor.into();
+        device.major = host_node.major.into();
+        device.minor = host_node.minor.into();
     }
     Ok(device)
 }
@@ -237,33 +237,33 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
         let kind = mount.type_.as_deref().unwrap_or_default();
         let entry = MountEntry::new(&mount.container_path, kind, &mount.host_path, &mount.options)?;
         let mounts = config.mounts_mut();
-        let same = |other: &MountEntry| other.is_at(&mount.container_path);
+        let same = |other: &MountEntry| other.has_destination(&mount.container_path);
         if let Some(index) = mounts.iter().position(same) {
             mounts.remove(index);
         }
         mounts.push(entry);
     }
-    config.mounts_mut().sort_by_cached_key(|mount| depth(&mount.destination()));
+    config.mounts_mut().sort_by_cached_key(|mount| mount_depth(&mount.destination()));
     Ok(())
 }
 
 /// The depth of a mount's destination, as engines count it to sort mounts: the separators in the
 /// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
 #[must_use]
-pub fn depth(path: &str) -> usize {
+pub fn mount_depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
-    let mut kept: Vec<&str> = Vec::new();
+    let mut components: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." if kept.last().is_some_and(|last| *last != "..") => {
-                kept.pop();
+            ".." if components.last().is_some_and(|last| *last != "..") => {
+                components.pop();
             }
             ".." if absolute => {}
-            part => kept.push(part),
+            part => components.push(part),
         }
     }
-    if absolute { kept.len().max(1) } else { kept.len().saturating_sub(1) }
+    if absolute { components.len().max(1) } else { components.len().saturating_sub(1) }
 }
 
 /// The hook as written in a configuration.
@@ -282,5 +282,5 @@ impl From<&Hook> for OciHook {
 fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), OciConfigError> {
     // The fields of both specifications have the same names.
     let written = config.linux_mut().write("intelRdt", rdt);
-    written.map_err(|error| OciConfigError::Change(error.at("linux")))
+    written.map_err(|error| OciConfigError::Change(error.with_key("linux")))
 }

@@ -18,6 +18,8 @@ mod inject;
 
 pub use config::{
     CapabilitySet, Cpuset, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciConfigError,
-    OciDevice, OciHook, Rlimit, User,
+    OciDevice, OciHook, OciUser, Rlimit,
 };
-pub use inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply, depth, map_ids};
+pub use inject::{
+    HostNode, HostNodes, InjectError, NodeKind, NodeLookup, apply, map_ids, mount_depth,
+};

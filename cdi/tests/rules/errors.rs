@@ -2,7 +2,7 @@ use std::fs;
 use std::io;
 
 use onload_cdi::json::RawObject;
-use onload_cdi::oci::{HostNodes, Node, NodeInfo, OciConfig, OciConfigError, apply};
+use onload_cdi::oci::{HostNode, HostNodes, NodeLookup, OciConfig, OciConfigError, apply};
 use onload_cdi::{
     HookName, Kind, LoadError, ParseError, QualifiedName, Registry, RegistryError, SpecSource,
     from_json, to_json, validate,
@@ -86,8 +86,8 @@ fn each_stage_is_read_from_its_name_and_from_no_other() {
 /// A host without device nodes.
 struct NoNodes;
 
-impl NodeInfo for NoNodes {
-    fn node(&self, _: &str) -> io::Result<Node> {
+impl NodeLookup for NoNodes {
+    fn node(&self, _: &str) -> io::Result<HostNode> {
         Err(io::ErrorKind::NotFound.into())
     }
 }

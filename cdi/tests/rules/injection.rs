@@ -2,23 +2,23 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_cdi::oci::{
-    HostNodes, InjectError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids,
+    HostNode, HostNodes, InjectError, NodeKind, NodeLookup, OciConfig, apply, map_ids,
 };
 use serde_json::{Value, json};
 
 use crate::{edits, told};
 
 /// A host with the nodes that a test defines.
-struct Nodes(BTreeMap<&'static str, Node>);
+struct Nodes(BTreeMap<&'static str, HostNode>);
 
-impl NodeInfo for Nodes {
-    fn node(&self, path: &str) -> io::Result<Node> {
+impl NodeLookup for Nodes {
+    fn node(&self, path: &str) -> io::Result<HostNode> {
         self.0.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 fn nodes() -> Nodes {
-    let node = |kind, major, minor| Node { kind, major, minor, mode: 0o660 };
+    let node = |kind, major, minor| HostNode { kind, major, minor, mode: 0o660 };
     Nodes(BTreeMap::from([
         ("/dev/null", node(NodeKind::Char, 1, 3)),
         ("/dev/zero", node(NodeKind::Char, 1, 5)),
@@ -91,7 +91,7 @@ fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
         let preload = edits(r#"{"env": ["LD_PRELOAD=libvendor.so"]}"#);
         let error = told(&apply(&mut config, &preload, &nodes()).expect_err(entry));
         assert!(error.starts_with("changing config.json: process: env: [1]: "), "{error}");
-        assert!(config.env_get("LD_PRELOAD").is_err(), "{entry}");
+        assert!(config.env_value("LD_PRELOAD").is_err(), "{entry}");
     }
 }
 

@@ -67,8 +67,8 @@ proptest! {
         object.write(&key, &true).expect("a value");
         let after = RawObject::parse(&object.to_bytes()).expect("what was written");
         prop_assert!(before.keys().eq(after.keys()));
-        for (name, value) in after.texts(|_| true) {
-            let (_, held) = before.texts(|key| key == name).next().expect("a value");
+        for (name, value) in after.matching_members(|_| true) {
+            let (_, held) = before.matching_members(|key| key == name).next().expect("a value");
             let want = if name == key { "true" } else { held };
             prop_assert_eq!(value, want);
         }
@@ -84,7 +84,7 @@ proptest! {
         let mut array = array_of(&object);
         object.set_array("b", &array);
         let both = RawObject::parse(&object.to_bytes()).expect("what was written");
-        let text_of = |key: &str| both.texts(|held| held == key).next().expect("a value").1.to_owned();
+        let text_of = |key: &str| both.matching_members(|held| held == key).next().expect("a value").1.to_owned();
         prop_assert_eq!(text_of("b"), text_of("a"));
         array.push_value("x").expect("a value");
         object.set_array("a", &array);
@@ -107,7 +107,7 @@ proptest! {
         let text = format!(r#"{{"x": {extra}, "process": {{"cwd": "/", "y": {inner} , "env": ["A=1"]}}, "z": 1e3}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
         prop_assert_eq!(config.to_bytes(), text.as_bytes());
-        config.env_append(&strings(&["A=2"])).expect("a variable");
+        config.append_env(&strings(&["A=2"])).expect("a variable");
         let want = format!(r#"{{"x":{extra},"process":{{"cwd":"/","y":{inner},"env":["A=2"]}},"z":1e3}}"#);
         prop_assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
     }
@@ -133,7 +133,7 @@ fn deep_nesting_costs_no_stack() {
             );
             let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
             assert_eq!(config.to_bytes(), text.as_bytes());
-            config.env_append(&strings(&["A=b"])).expect("a variable");
+            config.append_env(&strings(&["A=b"])).expect("a variable");
             config.mounts_mut();
             let bytes = config.to_bytes();
             assert!(bytes.len() > text.len() && bytes.ends_with(b"}"));
@@ -164,7 +164,7 @@ fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
     let inside = r#"{"process": {"user": {"uid": 0, "uid": 1000}}}"#;
     let mut config = OciConfig::parse(inside.as_bytes()).expect("not opened yet");
     assert!(config.user().is_err());
-    assert!(config.additional_gid_add(5).is_err());
+    assert!(config.add_additional_gid(5).is_err());
 }
 
 #[test]
@@ -195,12 +195,12 @@ fn interfaces_that_move_are_read_and_taken_out_and_the_rest_stays() {
     ];
     assert_eq!(config.net_devices().expect("a list"), all);
     for host in ["eth1", "eth2", "eth3", "eth9"] {
-        config.net_device_remove(host).expect("a change");
+        config.remove_net_device(host).expect("a change");
     }
     let written = String::from_utf8(config.to_bytes()).expect("text");
     assert!(written.contains(r#"{"name": "net0", "odd": 1.0}"#), "{written}");
     assert!(written.contains("1e3") && !written.contains("eth1"), "{written}");
-    config.net_device_remove("eth0").expect("a change");
+    config.remove_net_device("eth0").expect("a change");
     let written = String::from_utf8(config.to_bytes()).expect("text");
     assert!(!written.contains("netDevices"), "{written}");
     assert!(config.net_devices().expect("a list").is_empty());
@@ -254,9 +254,9 @@ fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
     let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
     assert!(config.process().is_none() && config.mounts().is_empty());
     assert_eq!(config.to_bytes(), text.as_bytes());
-    config.env_append(&strings(&["A=b"])).expect("a variable");
+    config.append_env(&strings(&["A=b"])).expect("a variable");
     let hook = Hook { hook_name: HookName::Poststop.into(), ..Hook::default() };
-    config.hooks_add(&[hook]).expect("a hook");
+    config.add_hooks(&[hook]).expect("a hook");
     let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":{"poststop":[{"path":""}]},"annotations":null}"#;
     assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
 }
@@ -285,8 +285,8 @@ fn a_configuration_is_read_through_its_accessors() {
     let config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
     assert_eq!(config.root_path().expect("a path").as_deref(), Some("rootfs"));
     assert_eq!(told_one_by_one(|take| config.each_arg(take)), ["sh"]);
-    assert_eq!(config.env_get("A").expect("a variable").as_deref(), Some("2"));
-    assert_eq!(config.env_get("PAT").expect("no variable"), None);
+    assert_eq!(config.env_value("A").expect("a variable").as_deref(), Some("2"));
+    assert_eq!(config.env_value("PAT").expect("no variable"), None);
     let user = config.user().expect("a user");
     assert_eq!((user.uid, user.gid, user.additional_gids), (7, 8, vec![9]));
     let limit = config.rlimit("RLIMIT_NOFILE").expect("limits").expect("a limit");
@@ -311,7 +311,7 @@ fn a_configuration_is_read_through_its_accessors() {
     assert_eq!(config.hugepage_limits().expect("limits")[0].limit, 5);
     assert_eq!(config.hooks(HookName::Poststop).expect("hooks")[0].timeout, Some(3));
     assert!(config.hooks(HookName::Prestart).expect("hooks").is_empty());
-    let keys = config.annotations_of("").map(|(key, _)| key);
+    let keys = config.annotations_with_prefix("").map(|(key, _)| key);
     assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
     assert_eq!(config.annotation("a").expect("a text").as_deref(), Some("1"));
     assert_eq!(config.annotation("c").expect("absent"), None);
@@ -324,12 +324,12 @@ fn a_configuration_is_changed_through_its_accessors() {
     let mut config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
     let memlock = Rlimit { type_: "RLIMIT_MEMLOCK".to_owned(), hard: u64::MAX, soft: 1 };
     let nofile = Rlimit { type_: "RLIMIT_NOFILE".to_owned(), hard: 5, soft: 4 };
-    config.rlimit_set(&memlock).expect("a limit");
-    config.rlimit_set(&nofile).expect("a limit");
+    config.set_rlimit(&memlock).expect("a limit");
+    config.set_rlimit(&nofile).expect("a limit");
     let limits = config.process().expect("a process").read("rlimits");
     assert_eq!(limits.expect("limits"), Some(vec![nofile, memlock]));
     for _ in 0..2 {
-        config.capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK").expect("a capability");
+        config.add_capability(&CapabilitySet::ALL, "CAP_IPC_LOCK").expect("a capability");
     }
     assert_eq!(
         config.capabilities(CapabilitySet::Bounding).expect("a set"),
@@ -337,18 +337,18 @@ fn a_configuration_is_changed_through_its_accessors() {
     );
     assert_eq!(config.capabilities(CapabilitySet::Ambient).expect("a set"), ["CAP_IPC_LOCK"]);
     let limit = |page_size: &str, limit| HugepageLimit { page_size: page_size.to_owned(), limit };
-    config.hugepage_limits_set(&[limit("1GB", 1 << 30), limit("2MB", 1 << 27)]).expect("limits");
+    config.set_hugepage_limits(&[limit("1GB", 1 << 30), limit("2MB", 1 << 27)]).expect("limits");
     assert_eq!(
         config.hugepage_limits().expect("limits"),
         [limit("2MB", 1 << 27), limit("1GB", 1 << 30)]
     );
-    config.env_append(&strings(&["A=3", "B=4=5"])).expect("variables");
+    config.append_env(&strings(&["A=3", "B=4=5"])).expect("variables");
     assert_eq!(told_one_by_one(|take| config.each_env(take)), ["PATH=/bin", "A=3", "B=4=5"]);
     let other = MountEntry::new("/proc", "proc", "other", &[]).expect("a mount");
     *config.mounts_mut() = vec![other];
     let written = OciConfig::parse(&config.to_bytes()).expect("what was written");
     assert_eq!((written.mounts().len(), written.mounts()[0].source()), (1, "other".to_owned()));
-    let keys = written.annotations_of("").map(|(key, _)| key);
+    let keys = written.annotations_with_prefix("").map(|(key, _)| key);
     assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
 }
 
@@ -361,7 +361,7 @@ fn the_last_limit_of_a_type_is_the_one_that_counts() {
     let limit = |type_: &str, hard, soft| Rlimit { type_: type_.to_owned(), hard, soft };
     assert_eq!(config.rlimit("A").expect("limits"), Some(limit("A", 3, 2)));
     let set = limit("A", 5, 5);
-    config.rlimit_set(&set).expect("a limit");
+    config.set_rlimit(&set).expect("a limit");
     let limits = config.process().expect("a process").read("rlimits");
     assert_eq!(limits.expect("limits"), Some(vec![set, limit("B", 7, 7)]));
 }

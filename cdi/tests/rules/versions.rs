@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use onload_cdi::{
-    ContainerEdits, Device, DeviceNode, IntelRdt, Mount, NetDevice, Spec, Version, minimum_version,
-    validate,
+    CdiVersion, ContainerEdits, Device, DeviceNode, IntelRdt, Mount, NetDevice, Spec,
+    minimum_version, validate,
 };
 
 use crate::{edits, spec_with, strings};
@@ -85,7 +85,7 @@ fn empty_fields_need_no_version() {
             "mounts": [{"hostPath": "/a", "containerPath": "/a", "type": ""}],
             "netDevices": [], "additionalGids": []}"#,
     ));
-    assert_eq!(minimum_version(&spec).version, Version::EARLIEST);
+    assert_eq!(minimum_version(&spec).version, CdiVersion::EARLIEST);
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn a_declared_version_must_be_known_and_high_enough() {
 
 #[test]
 fn versions_are_ordered_as_they_were_released() {
-    assert!(Version::ALL.is_sorted());
-    assert_eq!(Version::ALL.last(), Some(&Version::CURRENT));
-    for version in Version::ALL {
+    assert!(CdiVersion::ALL.is_sorted());
+    assert_eq!(CdiVersion::ALL.last(), Some(&CdiVersion::CURRENT));
+    for version in CdiVersion::ALL {
         assert_eq!(version.as_str().parse(), Ok(version));
         assert_eq!(format!("v{version}").parse(), Ok(version));
     }
-    assert!(Version::V1_0_0 > Version::V0_8_0);
+    assert!(CdiVersion::V1_0_0 > CdiVersion::V0_8_0);
 }

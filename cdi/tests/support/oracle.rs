@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use onload_cdi::oci::{HostNodes, OciConfig, apply, depth, map_ids};
+use onload_cdi::oci::{HostNodes, OciConfig, apply, map_ids, mount_depth};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, Spec, to_json};
 use serde_json::Value;
 
@@ -306,7 +306,7 @@ fn even_out(deviation: Deviation, ours: &mut Value, theirs: &mut Value) {
             if let Some(mounts) = ours.get_mut("mounts").and_then(Value::as_array_mut) {
                 mounts.sort_by_key(|mount| {
                     let destination = mount["destination"].as_str().unwrap_or_default().to_owned();
-                    (depth(&destination), destination)
+                    (mount_depth(&destination), destination)
                 });
             }
         }

@@ -9,18 +9,18 @@ use rustix::rand::{GetRandomFlags, getrandom};
 pub struct Backoff {
     next: Duration,
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Backoff::between(Duration::from_millis(500), Duration::from_secs(60))
+        Backoff::new(Duration::from_millis(500), Duration::from_secs(60))
     }
 }
 
 impl Backoff {
-    pub fn between(first: Duration, most: Duration) -> Self {
-        Backoff { next: first, first, most }
+    pub fn new(first: Duration, max: Duration) -> Self {
+        Backoff { next: first, first, max }
     }
 
     pub fn reset(&mut self) {
@@ -28,8 +28,8 @@ impl Backoff {
     }
 
     /// What was tried has worked for so long: after the longest wait the waits begin anew.
-    pub fn held(&mut self, time: Duration) {
-        if time >= self.most {
+    pub fn record_success(&mut self, time: Duration) {
+        if time >= self.max {
             self.reset();
         }
     }
@@ -38,17 +38,17 @@ impl Backoff {
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Duration {
         let wait = self.next;
-        self.next = self.most.min(wait * 2);
+        self.next = self.max.min(wait * 2);
         // Without randomness the wait is the longest.
-        jittered(wait, random().unwrap_or(u8::MAX))
+        add_jitter(wait, random_byte().unwrap_or(u8::MAX))
     }
 }
 
-fn jittered(wait: Duration, random: u8) -> Duration {
+fn add_jitter(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
 }
 
-pub fn random() -> Option<u8> {
+pub fn random_byte() -> Option<u8> {
     let mut byte = [0];
     let read = getrandom(&mut byte, GetRandomFlags::NONBLOCK);
     (read == Ok(1)).then_some(byte[0])
@@ -63,9 +63,9 @@ mod tests {
     #[test]
     fn waits_begin_anew_after_what_has_held_for_a_minute() {
         let mut backoff = Backoff { next: MOST, ..Backoff::default() };
-        backoff.held(MOST / 2);
+        backoff.record_success(MOST / 2);
         assert_eq!(backoff.next, MOST);
-        backoff.held(MOST);
+        backoff.record_success(MOST);
         assert_eq!(backoff.next, backoff.first);
     }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_random_part_is_at_most_half() {
         let second = Duration::from_secs(1);
-        assert_eq!(jittered(second, 0), second / 2);
-        assert_eq!(jittered(second, u8::MAX), second);
+        assert_eq!(add_jitter(second, 0), second / 2);
+        assert_eq!(add_jitter(second, u8::MAX), second);
     }
 }

@@ -3,10 +3,10 @@
 
 mod backoff;
 #[cfg(feature = "survey")]
-pub mod log;
-mod said;
+pub mod host_watch;
+mod last_message;
 #[cfg(feature = "survey")]
-pub mod survey;
+pub mod log;
 
-pub use backoff::{Backoff, random};
-pub use said::Said;
+pub use backoff::{Backoff, random_byte};
+pub use last_message::LastMessage;

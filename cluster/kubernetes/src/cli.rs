@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use onload_core::kubernetes_settings::Listen;
+use onload_core::kubernetes_settings::ListenAddress;
 
 use crate::names::NodeName;
 use crate::spec_writer::HOOK_DIR;
@@ -12,19 +12,19 @@ use crate::spec_writer::HOOK_DIR;
 /// Offers the devices of this node to Kubernetes
 #[derive(Debug, Parser)]
 #[command(name = "onload-kubernetes", version, max_term_width = 100)]
-pub struct Cli {
+pub struct KubernetesCli {
     /// Options of every command.
     #[command(flatten)]
-    pub global: Global,
+    pub global: KubernetesArgs,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: KubernetesCommand,
 }
 
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
-pub struct Global {
+pub struct KubernetesArgs {
     /// Use this directory as the root of the host, instead of /
     #[arg(
         long,
@@ -55,24 +55,24 @@ pub struct Global {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum KubernetesCommand {
     /// Offer the devices of this node to its kubelet, until SIGTERM
-    Run(Run),
+    Run(RunArgs),
     /// Ask the daemon for its health, as the probes of its pod do
     ///
     /// The exit status is 1 if it is unhealthy or not ready, and 2 if it does not answer.
-    Health(Health),
+    Health(HealthArgs),
     /// Install the hook of this version on the host, and remove older ones that are not in use
-    Install(Install),
+    Install(InstallArgs),
     /// Remove hooks, specifications and configuration that this program put on the host
     ///
     /// Files that a container, a lease or a specification still names are kept, and the exit status is 1.
-    Uninstall(Uninstall),
+    Uninstall(UninstallArgs),
 }
 
 /// Install the hook.
 #[derive(Clone, Debug, Args)]
-pub struct Install {
+pub struct InstallArgs {
     /// The hook to install
     #[arg(
         long,
@@ -97,7 +97,7 @@ pub struct Install {
 
 /// Remove what was installed.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Uninstall {
+pub struct UninstallArgs {
     /// Wait for SIGTERM after everything is removed, so that kubelet does not start the container again
     #[arg(long, env = "ONLOAD_KUBERNETES_UNINSTALL_STAY")]
     pub stay: bool,
@@ -105,7 +105,7 @@ pub struct Uninstall {
 
 /// Run the daemon.
 #[derive(Clone, Debug, Args)]
-pub struct Run {
+pub struct RunArgs {
     /// Directory in which kubelet and device plugins have their sockets
     ///
     /// Kubelet uses this one whatever its --root-dir says.
@@ -151,7 +151,7 @@ pub struct Run {
     /// Address of /metrics, /healthz and /readyz: ADDRESS:PORT, unix:/PATH, or an empty text for none
     /// [default: listen in section kubernetes of the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenAddress>,
     /// Socket on which the daemon answers "health"; only root can use it
     #[arg(
         long,
@@ -164,7 +164,7 @@ pub struct Run {
 
 /// Ask the daemon how it is.
 #[derive(Clone, Debug, Args)]
-pub struct Health {
+pub struct HealthArgs {
     /// Also ask whether kubelet has registered everything that the node offers
     #[arg(long)]
     pub ready: bool,

@@ -5,10 +5,9 @@
 //! kubelet's directory, in the words of [`wire`]; [`dra`] puts devices into ResourceSlices instead, by their [`names`].
 //! [`install`] puts the hook on the host, and [`spec_writer`] the specifications, where the package does not.
 
-mod changes;
 pub mod cli;
 pub mod dra;
-pub mod host_state;
+mod health_changes;
 pub mod install;
 pub mod names;
 pub mod observe;
@@ -16,6 +15,7 @@ pub mod plugin;
 pub mod resources;
 pub mod run;
 mod serve;
+pub mod snapshot;
 pub mod socket;
 pub mod spec_writer;
 pub mod surveyor;

@@ -6,15 +6,17 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use onload_host::host::Host;
-use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
-use onload_kubernetes::install::{self, Place, Report};
-use onload_kubernetes::observe::health::ask;
+use onload_kubernetes::cli::{
+    HealthArgs, InstallArgs, KubernetesArgs, KubernetesCli, KubernetesCommand, UninstallArgs,
+};
+use onload_kubernetes::install::{self, InstallReport, InstallSite};
+use onload_kubernetes::observe::health::query;
 use onload_kubernetes::run;
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = KubernetesCli::parse();
     match dispatch(&cli) {
         Ok(status) => status,
         Err(error) => {
@@ -25,26 +27,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(cli: &Cli) -> Result<ExitCode> {
+fn dispatch(cli: &KubernetesCli) -> Result<ExitCode> {
     match &cli.command {
-        Command::Run(args) => run::run(&cli.global, args)?,
-        Command::Health(args) => return health(args),
-        Command::Install(args) => install(&cli.global, args)?,
-        Command::Uninstall(args) => return uninstall(&cli.global, *args),
+        KubernetesCommand::Run(args) => run::run(&cli.global, args)?,
+        KubernetesCommand::Health(args) => return health(args),
+        KubernetesCommand::Install(args) => install(&cli.global, args)?,
+        KubernetesCommand::Uninstall(args) => return uninstall(&cli.global, *args),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn install(global: &Global, args: &Install) -> Result<()> {
+fn install(global: &KubernetesArgs, args: &InstallArgs) -> Result<()> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
-    let (place, config) = (place(global, &host), args.default_config.as_deref());
-    print(&install::install(&place, &args.from, config, args.force)?)?;
+    let (site, config) = (place(global, &host), args.default_config.as_deref());
+    print(&install::install(&site, &args.from, config, args.force)?)?;
     Ok(())
 }
 
-fn health(args: &Health) -> Result<ExitCode> {
-    let state = ask(&args.health_socket)?;
+fn health(args: &HealthArgs) -> Result<ExitCode> {
+    let state = query(&args.health_socket)?;
     let reason = if args.ready { state.not_ready } else { state.stuck };
     let (line, status) = match reason {
         None => ("ok".to_owned(), ExitCode::SUCCESS),
@@ -54,7 +56,7 @@ fn health(args: &Health) -> Result<ExitCode> {
     Ok(status)
 }
 
-fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode> {
+fn uninstall(global: &KubernetesArgs, args: UninstallArgs) -> Result<ExitCode> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
     let report = install::uninstall(&place(global, &host))?;
@@ -68,11 +70,11 @@ fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn place<'p>(global: &'p Global, host: &'p Host) -> Place<'p> {
-    Place { host, directory: &global.hook_dir, owners: Owners::root() }
+fn place<'p>(global: &'p KubernetesArgs, host: &'p Host) -> InstallSite<'p> {
+    InstallSite { host, directory: &global.hook_dir, owners: TrustedOwners::root() }
 }
 
-fn print(report: &Report) -> io::Result<()> {
+fn print(report: &InstallReport) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in report.done.iter().chain(&report.kept).chain(&report.in_use) {
         writeln!(out, "{line}")?;

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_host::specdir::sha256;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
@@ -37,14 +37,14 @@ impl NodeName {
     }
 
     /// The pool of a class: one a class and node, so that a busy class holds up no other.
-    pub fn pool(&self, class: Class) -> String {
-        behind_node(&self.0, &format!("/{class}"))
+    pub fn pool_name(&self, class: Class) -> String {
+        append_to_node(&self.0, &format!("/{class}"))
     }
 
     /// The class of a pool; none if it is no pool of this node.
-    pub fn class_of(&self, pool: &str) -> Option<Class> {
+    pub fn parse_pool(&self, pool: &str) -> Option<Class> {
         let class = pool.rsplit_once('/')?.1.parse().ok()?;
-        (self.pool(class) == pool).then_some(class)
+        (self.pool_name(class) == pool).then_some(class)
     }
 }
 
@@ -71,8 +71,8 @@ impl FromStr for NodeName {
 
 /// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
 /// Onload without an interface.
-pub fn is_device(offer: &Offer) -> bool {
-    !offer.class.is_uncountable() && !offer.is_loopback()
+pub fn is_allocatable(device: &HostDevice) -> bool {
+    !device.class.is_uncountable() && !device.is_loopback()
 }
 
 /// The names of a node's devices, both ways.
@@ -80,37 +80,37 @@ pub fn is_device(offer: &Offer) -> bool {
 pub struct DeviceNames {
     devices: BTreeMap<(Class, String), DeviceName>,
     /// The names of the few devices whose own would be that of another.
-    others: BTreeMap<(Class, DeviceName), String>,
+    other_labels: BTreeMap<(Class, DeviceName), String>,
 }
 
 impl DeviceNames {
-    pub fn of(offers: &[Offer]) -> DeviceNames {
+    pub fn new(devices: &[HostDevice]) -> DeviceNames {
         let mut names = DeviceNames::default();
-        for offer in offers.iter().filter(|offer| is_device(offer)) {
-            names.add(offer.class, &offer.name);
+        for device in devices.iter().filter(|device| is_allocatable(device)) {
+            names.add(device.class, &device.name);
         }
         names
     }
 
     fn add(&mut self, class: Class, name: &DeviceName) {
-        let usual = base(name.as_str());
+        let usual = base_label(name.as_str());
         let mut key = (class, usual.clone());
         // Two hashes of 32 bits are the same: only then another device decides, and the second has a longer one.
         let mut digits = DIGITS;
         while self.devices.get(&key).is_some_and(|other| other != name) && digits < DIGITS * 4 {
             digits += DIGITS;
-            key.1 = hashed(name.as_str(), digits);
+            key.1 = hash_name(name.as_str(), digits);
         }
         if key.1 != usual {
-            self.others.insert((class, name.clone()), key.1.clone());
+            self.other_labels.insert((class, name.clone()), key.1.clone());
         }
         self.devices.insert(key, name.clone());
     }
 
     /// The device of an offer, or one slot of it. It is a DNS label.
-    pub fn device(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
-        let other = self.others.get(&(class, name.clone()));
-        let base = other.cloned().unwrap_or_else(|| base(name.as_str()));
+    pub fn device_name(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
+        let other = self.other_labels.get(&(class, name.clone()));
+        let base = other.cloned().unwrap_or_else(|| base_label(name.as_str()));
         match slot {
             None => base,
             Some(slot) => format!("{base}{SLOT}{slot}"),
@@ -124,27 +124,28 @@ impl DeviceNames {
     }
 
     /// The same in a pool of a node, among these offers, which are sorted by class and name.
-    pub fn offer<'o>(
+    pub fn find_device<'o>(
         &self,
-        offers: &'o [Offer],
+        devices: &'o [HostDevice],
         node: &NodeName,
         pool: &str,
         device: &str,
-    ) -> Option<&'o Offer> {
-        let class = node.class_of(pool)?;
-        let found = (class, self.find(class, device)?);
-        let at = offers.binary_search_by(|offer| (offer.class, &offer.name).cmp(&found));
-        offers.get(at.ok()?)
+    ) -> Option<&'o HostDevice> {
+        let class = node.parse_pool(pool)?;
+        let key = (class, self.find(class, device)?);
+        let index = devices
+            .binary_search_by(|host_device| (host_device.class, &host_device.name).cmp(&key));
+        devices.get(index.ok()?)
     }
 }
 
 /// A name that begins with that of a node. A node with a very long one is told by its hash.
-pub(crate) fn behind_node(node: &str, end: &str) -> String {
+pub(crate) fn append_to_node(node: &str, end: &str) -> String {
     if node.len() + end.len() <= MOST_NAME {
         return format!("{node}{end}");
     }
-    let most = MOST_NAME - end.len() - DIGITS - 1;
-    let short = node.get(..most).unwrap_or(node);
+    let max = MOST_NAME - end.len() - DIGITS - 1;
+    let short = node.get(..max).unwrap_or(node);
     let short = short.trim_end_matches(['.', '-']);
     format!("{short}-{}{end}", hash(node, DIGITS))
 }
@@ -152,22 +153,22 @@ pub(crate) fn behind_node(node: &str, end: &str) -> String {
 /// The label of a device. Names of lower case letters, digits and single underscores keep their look, and so
 /// do PCI addresses: no two of these meet. Any other has a hash of itself at its end, as those have that end
 /// like a hash or a slot.
-fn base(name: &str) -> String {
+fn base_label(name: &str) -> String {
     let label = name.replace(['_', ':', '.'], "-");
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let is_own = match name.parse::<PciAddress>() {
         Ok(address) => address.to_string() == name,
-        Err(_) => name.bytes().all(is_plain) && !is_like_another(&label),
+        Err(_) => name.bytes().all(is_plain) && !is_ambiguous(&label),
     };
     if is_own && is_label(&label) && label.len() <= MOST_BASE && !label.contains("--") {
         label
     } else {
-        hashed(name, DIGITS)
+        hash_name(name, DIGITS)
     }
 }
 
 /// Whether a label could be that of a PCI address, or have a hash or a slot.
-fn is_like_another(label: &str) -> bool {
+fn is_ambiguous(label: &str) -> bool {
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hash = label.rsplit_once('-').map(|(_, last)| last);
     let is_hashed = hash.is_some_and(|hash| hash.len() % DIGITS == 0 && is_hex(hash));
@@ -176,7 +177,7 @@ fn is_like_another(label: &str) -> bool {
     is_hashed || is_pci || split_slot(label).is_some()
 }
 
-fn hashed(name: &str, digits: usize) -> String {
+fn hash_name(name: &str, digits: usize) -> String {
     let mut label = String::new();
     for char in name.chars() {
         match char.to_ascii_lowercase() {
@@ -197,7 +198,7 @@ fn hash(text: &str, digits: usize) -> String {
 }
 
 /// The slot that a device is.
-pub(crate) fn slot_of(label: &str) -> Option<u32> {
+pub(crate) fn parse_slot(label: &str) -> Option<u32> {
     split_slot(label).map(|(_, slot)| slot)
 }
 
@@ -209,8 +210,8 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
 }
 
 /// The first bytes of a text that are whole characters.
-pub(crate) fn cut(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
+pub(crate) fn truncate(text: &str, max: usize) -> &str {
+    let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -241,9 +242,9 @@ mod tests {
     }
 
     fn names(devices: &[(Class, &str)]) -> DeviceNames {
-        let offers: Vec<Offer> =
-            devices.iter().map(|(class, name)| Offer::new(*class, name).unwrap()).collect();
-        DeviceNames::of(&offers)
+        let host_devices: Vec<HostDevice> =
+            devices.iter().map(|(class, name)| HostDevice::new(*class, name).unwrap()).collect();
+        DeviceNames::new(&host_devices)
     }
 
     #[test]
@@ -257,17 +258,17 @@ mod tests {
             (Class::Vfio, "10000:81:10.7", "10000-81-10-7"),
             (Class::Ptp, "ptp0", "ptp0"),
         ] {
-            assert_eq!(names.device(class, &name(device), None), label);
+            assert_eq!(names.device_name(class, &name(device), None), label);
         }
-        let slot = names.device(Class::Nic, &name("ens1"), Some(9));
+        let slot = names.device_name(Class::Nic, &name("ens1"), Some(9));
         assert_eq!(slot, "ens1-slot-9");
-        assert_eq!(node("n1").pool(Class::NicPlain), "n1/nic-plain");
+        assert_eq!(node("n1").pool_name(Class::NicPlain), "n1/nic-plain");
     }
 
     #[test]
     fn names_that_would_meet_have_a_hash() {
         let rdma = names(&[(Class::Rdma, "mlx5_0"), (Class::Rdma, "mlx5-0")]);
-        let other = rdma.device(Class::Rdma, &name("mlx5-0"), None);
+        let other = rdma.device_name(Class::Rdma, &name("mlx5-0"), None);
         assert_eq!(other, "mlx5-0-a5648384");
         for (label, device) in [("mlx5-0", "mlx5_0"), (other.as_str(), "mlx5-0")] {
             assert_eq!(rdma.find(Class::Rdma, label), Some(&name(device)));
@@ -276,9 +277,9 @@ mod tests {
 
     #[test]
     fn what_the_node_does_not_offer_is_not_found() {
-        let offers = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
-            .map(|(class, name)| Offer::new(class, name).unwrap());
-        let (names, node) = (DeviceNames::of(&offers), node("n1"));
+        let devices = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
+            .map(|(class, name)| HostDevice::new(class, name).unwrap());
+        let (names, node) = (DeviceNames::new(&devices), node("n1"));
         for (pool, device) in [
             ("n1/nic", "ens2"),
             ("n2/nic", "ens1"),
@@ -292,11 +293,11 @@ mod tests {
             ("n1/nic", "ens1-slot-1-slot-1"),
             ("n1/hugepages", "2Mi"),
         ] {
-            let found = names.offer(&offers, &node, pool, device);
+            let found = names.find_device(&devices, &node, pool, device);
             assert!(found.is_none(), "{pool} {device}");
         }
-        let found = names.offer(&offers, &node, "n1/nic", "ens1-slot-4294967295");
-        assert_eq!(found.unwrap().name, offers[0].name);
+        let found = names.find_device(&devices, &node, "n1/nic", "ens1-slot-4294967295");
+        assert_eq!(found.unwrap().name, devices[0].name);
     }
 
     #[test]
@@ -304,7 +305,7 @@ mod tests {
         let long = |end: &str| node(&format!("{}.{end}", vec!["a".repeat(49); 5].join(".")));
         let (one, two) = (long("b"), long("c"));
         assert_eq!(one.as_str().len(), 251);
-        let pools = |node: &NodeName| Class::ALL.map(|class| node.pool(class));
+        let pools = |node: &NodeName| Class::ALL.map(|class| node.pool_name(class));
         let all: BTreeSet<String> = pools(&one).into_iter().chain(pools(&two)).collect();
         assert_eq!(all.len(), 2 * Class::ALL.len());
         for pool in all {
@@ -346,7 +347,7 @@ mod tests {
             let mut labels = BTreeSet::new();
             for (class, device) in &devices {
                 for slot in [None, Some(0), Some(7), Some(u32::MAX)] {
-                    let label = names.device(*class, &name(device), slot);
+                    let label = names.device_name(*class, &name(device), slot);
                     prop_assert!(is_label(&label), "{label}");
                     prop_assert!(labels.insert(label.clone()), "{label} of {device}");
                     let found = names.find(Class::Nic, &label).unwrap();
@@ -364,8 +365,8 @@ mod tests {
             let all: Vec<(Class, &str)> = others.chain([(Class::Rdma, device.as_str())]).collect();
             let (class, device) = (Class::Rdma, name(&device));
             prop_assert_eq!(
-                names(&all).device(class, &device, Some(3)),
-                alone.device(class, &device, Some(3))
+                names(&all).device_name(class, &device, Some(3)),
+                alone.device_name(class, &device, Some(3))
             );
         }
     }

@@ -8,27 +8,29 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Listen, ResourceName};
+use onload_core::kubernetes_settings::{ListenAddress, ResourceName};
 use onload_host::host::Host;
-use onload_host::specdir::given_or_engine_dirs;
+use onload_host::specdir::resolve_dirs;
 use onload_sys::fs::lock::Lock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::changes;
-use crate::cli::{Global, Run};
-use crate::dra::driver::Driver;
+use crate::cli::{KubernetesArgs, RunArgs};
+use crate::dra::driver::DraDriver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
-use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::metrics::Metrics;
+use crate::health_changes;
+use crate::observe::metrics::DaemonMetrics;
 use crate::observe::{health, http, log};
-use crate::plugin::{Kubelet, Node, Offering, offer, watch as watch_directory};
+use crate::plugin::{
+    KubeletState, PluginContext, PluginHost, serve_resource, watch as watch_directory,
+};
 use crate::resources::Resource;
-use crate::spec_writer::{Keeper, OFFER_LOCK, claim};
-use crate::surveyor::Surveyor;
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
+use crate::spec_writer::{OFFER_LOCK, SpecWriter, try_lock};
+use crate::surveyor::KubernetesSurveyor;
 
 /// How long the resources may take to be withdrawn at the end.
 const END: Duration = Duration::from_secs(10);
@@ -40,16 +42,17 @@ const SECOND: &str = "another onload-kubernetes offers the devices of this host;
 const STARTING: &str = "starting the daemon";
 
 /// Offers devices until SIGTERM or SIGINT.
-pub fn run(global: &Global, args: &Run) -> Result<()> {
+pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let host = Host::open(&global.host_root)?;
-    let spec_dirs = given_or_engine_dirs(&host, &args.spec_dir)?;
-    let metrics = Arc::new(Metrics::default());
+    let spec_dirs = resolve_dirs(&host, &args.spec_dir)?;
+    let metrics = Arc::new(DaemonMetrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
     // Specifications in directories that somebody named are somebody's, too.
-    let keeper = args.spec_dir.is_empty().then(|| Keeper::new(global.hook_dir.clone()));
-    let named = global.config.clone();
+    let spec_writer = args.spec_dir.is_empty().then(|| SpecWriter::new(global.hook_dir.clone()));
+    let config_path = global.config.clone();
     let is_listen_set = args.listen.is_some();
-    let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics, is_listen_set)?;
+    let mut surveyor =
+        KubernetesSurveyor::new(host, config_path, &specs, spec_writer, &metrics, is_listen_set)?;
     log::init(surveyor.config().log.level);
     let listen = match &args.listen {
         Some(listen) => (listen.clone(), "--listen or ONLOAD_KUBERNETES_LISTEN"),
@@ -58,16 +61,16 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
             (listen.clone(), "[kubernetes] listen")
         }
     };
-    let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
+    let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_survey()?));
     let settings = &surveyor.config().kubernetes;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context(STARTING)?;
     // kube's client begins a task where it is made.
-    let within = runtime.enter();
+    let runtime_guard = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
-    let found = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
-    let dra = found.map(|(node, api)| Driver {
+    let node_api = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
+    let dra = node_api.map(|(node, api)| DraDriver {
         node,
         kubelet_dir: args.kubelet_dir.clone(),
         host_root: global.host_root.clone(),
@@ -77,62 +80,62 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         metrics: Arc::clone(&metrics),
     });
     let host = Host::open(&global.host_root)?;
-    let alone = claim(&host, OFFER_LOCK)?;
-    if alone.is_none() && dra.is_none() {
+    let offer_lock = try_lock(&host, OFFER_LOCK)?;
+    if offer_lock.is_none() && dra.is_none() {
         bail!(SECOND);
     }
-    drop(within);
-    let node = Arc::new(Node { host: snapshots, specs, metrics });
+    drop(runtime_guard);
+    let node = Arc::new(PluginHost { host: snapshots, specs, metrics });
     runtime.block_on(async {
         surveyor.start(sender)?;
-        offer_all(args, listen, node, dra, (host, alone)).await
+        offer_all(args, listen, node, dra, (host, offer_lock)).await
     })
 }
 
 /// `listen` is where metrics are served, and what sets that; `alone` the lock of the instance that offers by the device
 /// plugin, and the host that has it.
 async fn offer_all(
-    args: &Run,
-    listen: (Listen, &'static str),
-    node: Arc<Node>,
-    dra: Option<Driver>,
+    args: &RunArgs,
+    listen: (ListenAddress, &'static str),
+    node: Arc<PluginHost>,
+    dra: Option<DraDriver>,
     alone: (Host, Option<Lock>),
 ) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context(STARTING)?;
     let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
-    let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
+    let (kubelet_sender, kubelet) = watch::channel(KubeletState::default());
     let (stop, stopped) = watch::channel(false);
     let mut snapshots = node.host.clone();
     // Without a DRA driver all classes are the device plugin's.
     let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
     let (none_sender, mut none) = watch::channel(BTreeSet::new());
-    let asked = health::Daemon {
+    let daemon = health::Daemon {
         metrics: Arc::clone(&node.metrics),
         host: snapshots.clone(),
         plugin: classes.clone(),
     };
-    tokio::spawn(http::serve(listen, asked.clone()));
+    tokio::spawn(http::serve(listen, daemon.clone()));
     if let Some(path) = args.health_socket.clone() {
-        tokio::spawn(health::serve(path, asked));
+        tokio::spawn(health::serve(path, daemon));
     }
     let directory = &args.device_plugin_dir;
-    let mut resources = Resources {
-        offering: Offering { directory: directory.clone(), node, kubelet, stop: stopped },
+    let mut resources = OfferedResources {
+        context: PluginContext { directory: directory.clone(), node, kubelet, stop: stopped },
         senders: BTreeMap::new(),
         left_out: BTreeSet::new(),
         tasks: JoinSet::new(),
     };
     if let Some(driver) = dra {
         plugin.send_replace(BTreeSet::new());
-        let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
-        let running = node::run(driver, directory.clone(), told, stopped);
+        let (senders, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
+        let running = node::run(driver, directory.clone(), senders, stopped);
         resources.tasks.spawn(running);
     }
     let mut watching = tokio::spawn(watch_alone(directory.clone(), kubelet_sender, alone));
     let ended = loop {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        let offered = classes.borrow_and_update().clone();
-        resources.update(&snapshot, &offered, &none.borrow_and_update());
+        let offered_classes = classes.borrow_and_update().clone();
+        resources.update(&snapshot, &offered_classes, &none.borrow_and_update());
         drop(snapshot);
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
@@ -159,7 +162,7 @@ async fn offer_all(
 /// it is updated, the second one serves claims, and offers by the device plugin when the first has ended.
 async fn watch_alone(
     path: PathBuf,
-    kubelet: watch::Sender<Kubelet>,
+    kubelet: watch::Sender<KubeletState>,
     (host, mut alone): (Host, Option<Lock>),
 ) -> Result<Infallible> {
     if alone.is_none() {
@@ -167,7 +170,7 @@ async fn watch_alone(
     }
     while alone.is_none() {
         sleep(OTHER).await;
-        alone = claim(&host, OFFER_LOCK)?;
+        alone = try_lock(&host, OFFER_LOCK)?;
     }
     watch_directory(path, kubelet).await
 }
@@ -175,28 +178,28 @@ async fn watch_alone(
 /// The resources that were offered since the start. One that lost its devices stays, without any: kubelet
 /// would otherwise count those that it knows for minutes. One whose class is offered by DRA ends: of a resource that
 /// the device plugin has, DRA serves no pod.
-struct Resources {
-    offering: Offering,
-    senders: BTreeMap<ResourceName, Sender>,
+struct OfferedResources {
+    context: PluginContext,
+    senders: BTreeMap<ResourceName, ResourceSender>,
     left_out: BTreeSet<String>,
     tasks: JoinSet<()>,
 }
 
-struct Sender {
+struct ResourceSender {
     resource: watch::Sender<Arc<Resource>>,
     _end: watch::Sender<bool>,
 }
 
-impl Resources {
+impl OfferedResources {
     /// Offers the resources of these classes, and without any device those of `none`.
     fn update(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &KubernetesSnapshot,
         classes: &BTreeSet<Class>,
         none: &BTreeSet<ResourceName>,
     ) {
         let plan = &snapshot.plan;
-        let is_elsewhere = |resource: &Resource| !resource.is_of(classes);
+        let is_elsewhere = |resource: &Resource| !resource.has_class(classes);
         self.senders.retain(|name, sender| {
             let now = plan.resources.get(name).cloned();
             none.contains(name)
@@ -210,13 +213,13 @@ impl Resources {
         let gone: BTreeSet<&ResourceName> = gone.chain(none).collect();
         let gone: Vec<Arc<Resource>> =
             gone.into_iter().cloned().map(Resource::empty).map(Arc::new).collect();
-        let here = plan.resources.values().filter(|resource| !is_elsewhere(resource));
-        for resource in gone.iter().chain(here) {
-            self.offering.node.metrics.resource(resource);
+        let served = plan.resources.values().filter(|resource| !is_elsewhere(resource));
+        for resource in gone.iter().chain(served) {
+            self.context.node.metrics.set_resource(resource);
             match self.senders.get(&resource.name) {
                 Some(sender) => {
                     let sender = &sender.resource;
-                    sender.send_if_modified(|before| change(before, resource));
+                    sender.send_if_modified(|before| replace_if_changed(before, resource));
                 }
                 None => self.begin(resource),
             }
@@ -224,21 +227,21 @@ impl Resources {
     }
 
     fn begin(&mut self, resource: &Arc<Resource>) {
-        changes::log(None, resource);
+        health_changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
         let (end, stop) = watch::channel(false);
-        let offering = Offering { stop, ..self.offering.clone() };
-        let sender = Sender { resource: sender, _end: end };
+        let context = PluginContext { stop, ..self.context.clone() };
+        let sender = ResourceSender { resource: sender, _end: end };
         self.senders.insert(resource.name.clone(), sender);
-        self.tasks.spawn(offer(offering, receiver));
+        self.tasks.spawn(serve_resource(context, receiver));
     }
 }
 
 /// Whether it differs. An equal one is taken too, so that the old one's memory is given back.
-fn change(before: &mut Arc<Resource>, now: &Arc<Resource>) -> bool {
+fn replace_if_changed(before: &mut Arc<Resource>, now: &Arc<Resource>) -> bool {
     let differs = before != now;
     if differs {
-        changes::log(Some(before), now);
+        health_changes::log(Some(before), now);
     }
     *before = Arc::clone(now);
     differs

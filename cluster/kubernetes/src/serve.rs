@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,24 +19,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Calls that have begun are completed within this time after the end was asked for.
 const GRACE: Duration = Duration::from_secs(5);
 
-pub(crate) async fn stopped(stop: &watch::Receiver<bool>) {
+pub(crate) async fn wait_stopped(stop: &watch::Receiver<bool>) {
     // A sender that is gone has stopped everything.
     let _ = stop.clone().wait_for(|stop| *stop).await;
 }
 
 /// Sleeps until then; without a time for ever.
-pub(crate) async fn sleep_until(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => pending().await,
     }
 }
 
 pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::Receiver<bool>) {
-    let connections = connections(UnixListenerStream::new(listener));
-    let served = router.serve_with_incoming_shutdown(connections, stopped(&stop));
+    let connections = accept(UnixListenerStream::new(listener));
+    let served = router.serve_with_incoming_shutdown(connections, wait_stopped(&stop));
     if let Err(error) = served.await {
-        tracing::error!(error = %Chain(&error), "serving ended");
+        tracing::error!(error = %ErrorChain(&error), "serving ended");
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn end(stop: watch::Sender<bool>, servers: JoinSet<()>) {
 }
 
 /// The connections that a listener takes. After an error it rests.
-pub(crate) fn connections<S>(
+pub(crate) fn accept<S>(
     listener: impl Stream<Item = io::Result<S>>,
 ) -> impl Stream<Item = io::Result<S>> {
     let mut is_failing = false;

@@ -15,14 +15,14 @@ use tokio::time::timeout;
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// What tells a file from others that exist with it: its device and its inode.
-pub type Identity = (u64, u64);
+pub type FileIdentity = (u64, u64);
 
 /// When the attributes of a file changed last, in seconds and nanoseconds.
 pub type ChangeTime = (i64, i64);
 
 /// Which file has a path, and when it changed last. One that took the place of a removed one may have its numbers, but
 /// not its time.
-pub fn identity(path: &Path) -> Option<(Identity, ChangeTime)> {
+pub fn identity(path: &Path) -> Option<(FileIdentity, ChangeTime)> {
     let metadata = fs::symlink_metadata(path).ok()?;
     let time = (metadata.ctime(), metadata.ctime_nsec());
     Some(((metadata.dev(), metadata.ino()), time))
@@ -30,27 +30,27 @@ pub fn identity(path: &Path) -> Option<(Identity, ChangeTime)> {
 
 /// Where a socket was made. It is removed when this goes, if it is still that one.
 #[derive(Debug)]
-pub struct Place {
+pub struct SocketFile {
     path: PathBuf,
-    own: Option<Identity>,
+    identity: Option<FileIdentity>,
 }
 
-impl Place {
+impl SocketFile {
     /// Whether it is still there: kubelet removes all sockets when it starts.
-    pub fn is_there(&self) -> bool {
-        let is_at = |own| identity(&self.path).is_some_and(|(there, _)| there == own);
-        self.own.is_some_and(is_at)
+    pub fn exists(&self) -> bool {
+        let is_at = |own| identity(&self.path).is_some_and(|(current, _)| current == own);
+        self.identity.is_some_and(is_at)
     }
 
     /// Lets the socket stay when the program ends.
     pub fn leave(mut self) {
-        self.own = None;
+        self.identity = None;
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.exists() {
             // The next start takes away what stays.
             let _ = fs::remove_file(&self.path);
         }
@@ -59,12 +59,12 @@ impl Drop for Place {
 
 /// Makes a socket that its owner alone can connect to. One of this user's own that a killed process left is
 /// replaced; whatever else has the name stays.
-pub fn bind(path: &Path) -> Result<(UnixListener, Place)> {
+pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     let shown = path.display();
     let making = || format!("making socket {shown}");
     match fs::symlink_metadata(path) {
         Ok(metadata) => {
-            if let Some(what) = foreign(&metadata) {
+            if let Some(what) = foreign_reason(&metadata) {
                 bail!("making socket {shown}: {what} has this name; move it away");
             }
             fs::remove_file(path).with_context(making)?;
@@ -74,13 +74,15 @@ pub fn bind(path: &Path) -> Result<(UnixListener, Place)> {
     }
     let listener = UnixListener::bind(path).with_context(making)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(making)?;
-    let place = Place { path: path.to_owned(), own: identity(path).map(|(own, _)| own) };
-    Ok((listener, place))
+    let socket_file =
+        SocketFile { path: path.to_owned(), identity: identity(path).map(|(own, _)| own) };
+    Ok((listener, socket_file))
 }
 
 /// Whether a socket of this user's own stands there at which nobody listens: a killed process left it.
 pub async fn is_left_over(path: &Path) -> bool {
-    let is_own = fs::symlink_metadata(path).is_ok_and(|metadata| foreign(&metadata).is_none());
+    let is_own =
+        fs::symlink_metadata(path).is_ok_and(|metadata| foreign_reason(&metadata).is_none());
     if !is_own {
         return false;
     }
@@ -91,7 +93,7 @@ pub async fn is_left_over(path: &Path) -> bool {
 }
 
 /// What is not ours to remove.
-fn foreign(metadata: &Metadata) -> Option<&'static str> {
+fn foreign_reason(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
     if kind.is_symlink() {
         Some("a symbolic link")
@@ -116,7 +118,7 @@ mod tests {
         let path = dir.path().join("a.sock");
         let (_listener, place) = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(place.is_there());
+        assert!(place.exists());
         drop(place);
         assert!(!path.exists());
     }
@@ -182,7 +184,7 @@ mod tests {
         let (_listener, place) = bind(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert!(!place.is_there());
+        assert!(!place.exists());
         drop(place);
         assert!(path.exists());
     }

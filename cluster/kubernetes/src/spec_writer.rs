@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config};
+use onload_core::config::{CdiConfig, Config};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
-use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::pools::Pools;
+use onload_host::pools::PoolSet;
 use onload_host::spec_name::SpecName;
 use onload_host::specdir::{
-    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, WRITER_LOCK, Wanted, package_writes,
-    plan,
+    DesiredSpecs, LOCK_NAME, MANIFEST_NAME, Manifest, SpecDir, SpecFormat, SpecPlan, WRITER_LOCK,
+    is_package_writer, plan,
 };
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 
 /// Where specifications are written.
 pub const SPEC_DIR: &str = "/var/run/cdi";
@@ -38,7 +38,7 @@ pub const OFFER_LOCK: &str = "device-plugin";
 
 /// Takes the place of the daemon that writes or that offers devices, if it is free; it stays taken until the result is
 /// dropped. During an update two instances may run: the second one reads until the first has gone.
-pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
+pub fn try_lock(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let locks = path.join(LOCKS);
@@ -46,15 +46,20 @@ pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
     // The hook's own directory: containers may enter it, and not list it.
     set_mode(&run, RUN_DIR_MODE).with_context(opening)?;
     let directory = open_private(&run, LOCKS).with_context(opening)?;
-    Ok(Lock::if_free(directory, &locks, name)?)
+    Ok(Lock::try_acquire(directory, &locks, name)?)
 }
 
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
 /// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
 /// alone may be able to change it.
-pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> Result<PathBuf> {
-    let packaged = Cdi::default().hook_path;
-    let places = if config.cdi.hook_path == packaged {
+pub fn hook_path(
+    host: &Host,
+    config: &Config,
+    directory: &Path,
+    owners: &TrustedOwners,
+) -> Result<PathBuf> {
+    let packaged = CdiConfig::default().hook_path;
+    let paths = if config.cdi.hook_path == packaged {
         vec![directory.join(VERSION).join(HOOK_NAME), packaged]
     } else {
         vec![config.cdi.hook_path.clone()]
@@ -64,57 +69,60 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
         format!("writing CDI specifications: the hook {path} is not used")
     };
     let root = host.outside_path(Path::new("/"));
-    let trusted = Trusted::below(&root, owners.clone()).with_context(|| unused(&root))?;
-    for place in &places {
-        match trusted.open(place) {
-            Ok(file) if file.is_executable() => return Ok(place.clone()),
+    let trusted = TrustedTree::for_tree(&root, owners.clone()).with_context(|| unused(&root))?;
+    for path in &paths {
+        match trusted.open(path) {
+            Ok(file) if file.is_executable() => return Ok(path.clone()),
             Ok(_) => bail!(
                 "writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it",
-                place.display()
+                path.display()
             ),
             Err(error) if error.is_absent() => {}
-            Err(error) => return Err(error).with_context(|| unused(place)),
+            Err(error) => return Err(error).with_context(|| unused(path)),
         }
     }
-    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     bail!(
         "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
-        places.join(" or ")
+        paths.join(" or ")
     )
 }
 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
-pub enum Kept {
-    Here { plan: Box<Plan>, hook: PathBuf },
+pub enum WriteResult {
+    Here { plan: Box<SpecPlan>, hook: PathBuf },
     ByPackage,
     ByAnother,
 }
 
-impl Kept {
+impl WriteResult {
     /// Whether a specification has changed.
     pub fn changes_files(&self) -> bool {
-        matches!(self, Kept::Here { plan, .. } if plan.changes_files())
+        matches!(self, WriteResult::Here { plan, .. } if plan.changes_files())
     }
 
     /// Who writes them, for the log.
-    pub fn said(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
-            Kept::Here { plan, hook } => {
-                let left: Vec<&str> = plan.left().collect();
-                let but = match left.as_slice() {
+            WriteResult::Here { plan, hook } => {
+                let foreign: Vec<&str> = plan.left_files().collect();
+                let but = match foreign.as_slice() {
                     [] => String::new(),
-                    left => {
-                        format!(", but {}, which somebody else wrote or changed", left.join(", "))
+                    foreign => {
+                        format!(
+                            ", but {}, which somebody else wrote or changed",
+                            foreign.join(", ")
+                        )
                     }
                 };
                 let hook = hook.display();
                 format!("this daemon writes the specifications, with the hook {hook}{but}")
             }
-            Kept::ByPackage => {
+            WriteResult::ByPackage => {
                 "the package writes the specifications, by onload-cdi.service".to_owned()
             }
-            Kept::ByAnother => {
+            WriteResult::ByAnother => {
                 "another daemon of this node writes the specifications until it ends".to_owned()
             }
         }
@@ -123,51 +131,51 @@ impl Kept {
 
 /// Keeps the specifications of a node up to date where that is nobody else's work.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct SpecWriter {
     hook_dir: PathBuf,
     /// Who has to own the hook: root, but in tests.
-    owners: Owners,
-    claim: Option<Lock>,
+    owners: TrustedOwners,
+    lock: Option<Lock>,
 }
 
-impl Keeper {
+impl SpecWriter {
     /// One whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
-        Keeper { hook_dir, owners: Owners::root(), claim: None }
+        SpecWriter { hook_dir, owners: TrustedOwners::root(), lock: None }
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
-    pub fn keep(
+    pub fn update(
         &mut self,
         host: &Host,
         config: &Config,
         inventory: &Inventory,
-        pools: &Pools,
-    ) -> Result<Kept> {
+        pools: &PoolSet,
+    ) -> Result<WriteResult> {
         // Somebody who removed the lock's file let another daemon in.
-        if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
-            self.claim = None;
-            self.claim = claim(host, WRITER_LOCK)?;
+        if !self.lock.as_ref().is_some_and(Lock::is_linked) {
+            self.lock = None;
+            self.lock = try_lock(host, WRITER_LOCK)?;
         }
-        if self.claim.is_none() {
-            return Ok(Kept::ByAnother);
+        if self.lock.is_none() {
+            return Ok(WriteResult::ByAnother);
         }
-        if package_writes(host)? {
-            return Ok(Kept::ByPackage);
+        if is_package_writer(host)? {
+            return Ok(WriteResult::ByPackage);
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
                 "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
             );
         }
-        let hook = hook(host, config, &self.hook_dir, &self.owners)?;
+        let hook = hook_path(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
         config.cdi.hook_path.clone_from(&hook);
-        let surroundings = Surroundings::of(host, &config)?;
-        let specs = generate(inventory, &pools.offered, &config, surroundings)?;
+        let installed = InstalledFiles::read(host, &config)?;
+        let specs = generate(inventory, &pools.offered, &config, installed)?;
         let kinds = &config.cdi.kinds;
-        let plan = Box::new(write(host, &specs, kinds, inventory.undecided())?);
-        Ok(Kept::Here { plan, hook })
+        let plan = Box::new(write(host, &specs, kinds, inventory.undecided_classes())?);
+        Ok(WriteResult::Here { plan, hook })
     }
 }
 
@@ -175,48 +183,48 @@ impl Keeper {
 /// new one. A class of `undecided` keeps its devices: not everything about it could be read.
 pub fn write(
     host: &Host,
-    specs: &Specs,
+    specs: &GeneratedSpecs,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Plan> {
+) -> Result<SpecPlan> {
     let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
     let files = files.map(|(name, spec)| (*name, to_json(spec).into_bytes()));
     let path = host.outside_path(Path::new(SPEC_DIR));
     let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
-    carry_out(&directory, files.collect(), kinds, undecided)
+    write_files(&directory, files.collect(), kinds, undecided)
 }
 
-fn carry_out(
+fn write_files(
     directory: &SpecDir,
     files: BTreeMap<SpecName, Vec<u8>>,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Plan> {
-    let wanted = Wanted {
+) -> Result<SpecPlan> {
+    let desired = DesiredSpecs {
         scope: Class::ALL.to_vec(),
         files,
-        format: Format::Json,
+        format: SpecFormat::Json,
         undecided,
-        asked: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
+        manifest: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
         force: false,
     };
     let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
-    let manifest = directory.manifest()?.unwrap_or_default();
-    let plan = plan(&wanted, &directory.existing()?, manifest.as_ref());
-    directory.carry_out(&plan)?;
+    let manifest = directory.read_manifest()?.unwrap_or_default();
+    let plan = plan(&desired, &directory.read_files()?, manifest.as_ref());
+    directory.apply(&plan)?;
     Ok(plan)
 }
 
 /// Removes every specification of ours, and what else of ours stands beside them; what somebody else wrote or
 /// changed stays, and is named by the plan. `None` if there is no such directory.
-pub fn remove(host: &Host) -> Result<Option<Plan>> {
+pub fn remove(host: &Host) -> Result<Option<SpecPlan>> {
     let path = host.outside_path(Path::new(SPEC_DIR));
     let Some(open) = host.directory(Path::new(SPEC_DIR))? else {
         return Ok(None);
     };
     let directory = SpecDir::new(path.clone(), open);
-    let plan = carry_out(&directory, BTreeMap::new(), &[], BTreeSet::new())?;
+    let plan = write_files(&directory, BTreeMap::new(), &[], BTreeSet::new())?;
     for name in [MANIFEST_NAME, LOCK_NAME] {
         atomic::remove(directory.descriptor(), OsStr::new(name))
             .map_err(|failed| failed.source)
@@ -229,7 +237,7 @@ pub fn remove(host: &Host) -> Result<Option<Plan>> {
 mod tests {
     use super::*;
     use onload_cdi::{ContainerEdits, Spec};
-    use onload_host::specdir::{Action, LAST_RUN};
+    use onload_host::specdir::{FileAction, LAST_RUN};
     use onload_test_tree::Tree;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -263,20 +271,20 @@ mod tests {
         }
 
         /// Who runs the test owns what it makes.
-        fn owners(&self) -> Owners {
-            Owners::of(&[fs::metadata(self.0.root()).unwrap().uid()])
+        fn owners(&self) -> TrustedOwners {
+            TrustedOwners::from_users(&[fs::metadata(self.0.root()).unwrap().uid()])
         }
 
-        fn keeper(&self) -> Keeper {
-            Keeper { owners: self.owners(), ..Keeper::new(PathBuf::from(HOOKS)) }
+        fn keeper(&self) -> SpecWriter {
+            SpecWriter { owners: self.owners(), ..SpecWriter::new(PathBuf::from(HOOKS)) }
         }
 
         fn hook(&self, config: &Config) -> Result<PathBuf> {
-            hook(&self.host(), config, Path::new(HOOKS), &self.owners())
+            hook_path(&self.host(), config, Path::new(HOOKS), &self.owners())
         }
 
         fn package_writes(&self) -> bool {
-            package_writes(&self.host()).unwrap()
+            is_package_writer(&self.host()).unwrap()
         }
 
         fn last_run(&self, ago: Duration) {
@@ -299,13 +307,17 @@ mod tests {
         let node = Node::new();
         node.program(PACKAGED);
         let config = Config::default();
-        let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+        let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
         let mut keeper = node.keeper();
-        let mut keep = || keeper.keep(&node.host(), &config, &inventory, &pools).unwrap();
-        assert!(matches!(keep(), Kept::Here { .. }));
+        let mut keep = || keeper.update(&node.host(), &config, &inventory, &pools).unwrap();
+        assert!(matches!(keep(), WriteResult::Here { .. }));
         for (seconds, by_package) in [(0, true), (200, true), (240, false)] {
             node.last_run(Duration::from_secs(seconds));
-            assert_eq!(matches!(keep(), Kept::ByPackage), by_package, "a run {seconds} s ago");
+            assert_eq!(
+                matches!(keep(), WriteResult::ByPackage),
+                by_package,
+                "a run {seconds} s ago"
+            );
         }
     }
 
@@ -321,28 +333,28 @@ mod tests {
     #[test]
     fn one_daemon_at_a_time_writes() {
         let node = Node::new();
-        let first = claim(&node.host(), WRITER_LOCK).unwrap();
+        let first = try_lock(&node.host(), WRITER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_none());
         drop(first);
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn one_daemon_at_a_time_offers_whoever_writes() {
         let node = Node::new();
-        let first = claim(&node.host(), OFFER_LOCK).unwrap();
+        let first = try_lock(&node.host(), OFFER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_none());
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), OFFER_LOCK).unwrap().is_none());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_some());
         drop(first);
-        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), OFFER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn the_place_of_the_writer_is_taken_where_only_root_can_enter() {
         let node = Node::new();
-        let _claim = claim(&node.host(), WRITER_LOCK).unwrap();
+        let _claim = try_lock(&node.host(), WRITER_LOCK).unwrap();
         let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode("run/onload-ctk"), mode("run/onload-ctk/@locks")), (0o711, 0o700));
     }
@@ -431,20 +443,20 @@ mod tests {
         let node = Node::new();
         node.program(PACKAGED);
         let mut first = node.keeper();
-        let keep = |keeper: &mut Keeper| {
+        let keep = |keeper: &mut SpecWriter| {
             let config = Config::default();
-            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
-            keeper.keep(&node.host(), &config, &inventory, &pools).unwrap()
+            let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
+            keeper.update(&node.host(), &config, &inventory, &pools).unwrap()
         };
-        assert!(matches!(keep(&mut first), Kept::Here { .. }));
+        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
         let locks = node.path("run/onload-ctk/@locks");
         fs::remove_dir_all(&locks).unwrap();
-        assert!(matches!(keep(&mut first), Kept::Here { .. }));
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
+        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
         fs::remove_dir_all(&locks).unwrap();
         let mut second = node.keeper();
-        assert!(matches!(keep(&mut second), Kept::Here { .. }));
-        assert!(matches!(keep(&mut first), Kept::ByAnother));
+        assert!(matches!(keep(&mut second), WriteResult::Here { .. }));
+        assert!(matches!(keep(&mut first), WriteResult::ByAnother));
     }
 
     #[test]
@@ -455,18 +467,18 @@ mod tests {
         let mut keeper = node.keeper();
         let config = Config::default();
         let mut keep = || {
-            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
-            keeper.keep(&node.host(), &config, &inventory, &pools)
+            let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
+            keeper.update(&node.host(), &config, &inventory, &pools)
         };
         assert!(keep().unwrap_err().to_string().contains("there is no hook at "));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
-        assert!(matches!(keep(), Ok(Kept::Here { .. })));
+        assert!(matches!(keep(), Ok(WriteResult::Here { .. })));
         assert!(!node.path(FILE).exists(), "this node has no such device");
     }
 
-    fn specs() -> Specs {
-        let kind = Class::Rdma.kind();
+    fn specs() -> GeneratedSpecs {
+        let kind = Class::Rdma.cdi_kind();
         let device = onload_cdi::Device {
             name: "mlx5_0".into(),
             container_edits: ContainerEdits {
@@ -481,7 +493,7 @@ mod tests {
             devices: vec![device],
             ..Spec::default()
         };
-        Specs::from([(SpecName::devices(Class::Rdma), spec)])
+        GeneratedSpecs::from([(SpecName::devices(Class::Rdma), spec)])
     }
 
     const FILE: &str = "var/run/cdi/onload.dev-rdma.json";
@@ -510,9 +522,9 @@ mod tests {
         node.file(FILE, "theirs");
         node.file("var/run/cdi/other.json", "theirs");
         let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
-        assert_eq!(plan.left().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
+        assert_eq!(plan.left_files().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
         let plan = remove(&node.host()).unwrap().unwrap();
-        assert!(plan.steps.iter().any(|step| step.action == Action::Leave));
+        assert!(plan.steps.iter().any(|step| step.action == FileAction::Leave));
         for path in [FILE, "var/run/cdi/other.json"] {
             assert_eq!(fs::read_to_string(node.path(path)).unwrap(), "theirs");
         }

@@ -7,21 +7,21 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
-use onload_agent::Said;
-use onload_agent::survey::{self, Watch};
+use onload_agent::LastMessage;
+use onload_agent::host_watch::{self, HostWatch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 use onload_host::settings;
-use onload_host::watch::{Sources, Watcher};
-use onload_report::metrics::{Measured, openmetrics};
+use onload_host::watch::{WatchSources, Watcher};
+use onload_report::metrics::{MetricsInput, render_openmetrics};
 use tokio::sync::watch;
 
-use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::metrics::Metrics;
-use crate::resources::WrittenBy;
-use crate::spec_writer::{Keeper, Kept};
+use crate::observe::metrics::DaemonMetrics;
+use crate::resources::SpecAuthor;
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
+use crate::spec_writer::{SpecWriter, WriteResult};
 
 /// The time between two looks at the host where changes cannot be waited for.
 const UNTOLD: Duration = Duration::from_secs(10);
@@ -34,41 +34,41 @@ const MEASURES: usize = 3;
 
 /// Where the host is, and what is configured.
 #[derive(Debug)]
-pub struct Surveyor {
+pub struct KubernetesSurveyor {
     host: Host,
     /// The configuration file, if it is not the host's own.
-    named: Option<PathBuf>,
+    config_path: Option<PathBuf>,
     specs: Arc<SpecNames>,
     config: Config,
-    metrics: Arc<Metrics>,
+    metrics: Arc<DaemonMetrics>,
     /// Who writes the specifications, if that is the daemon's work at all.
-    keeper: Option<Keeper>,
+    spec_writer: Option<SpecWriter>,
     /// Whether the command line says where metrics are served: what the file says of it matters only if not.
     is_listen_set: bool,
     /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
     /// said twice.
-    said: [Said; 4],
+    last_messages: [LastMessage; 4],
 }
 
-impl Surveyor {
+impl KubernetesSurveyor {
     pub fn new(
         host: Host,
-        named: Option<PathBuf>,
+        config_path: Option<PathBuf>,
         specs: &Arc<SpecNames>,
-        keeper: Option<Keeper>,
-        metrics: &Arc<Metrics>,
+        spec_writer: Option<SpecWriter>,
+        metrics: &Arc<DaemonMetrics>,
         is_listen_set: bool,
     ) -> Result<Self> {
-        let config = settings::load(&host, named.as_deref())?;
-        Ok(Surveyor {
+        let config = settings::load(&host, config_path.as_deref())?;
+        Ok(KubernetesSurveyor {
             host,
-            named,
+            config_path,
             specs: Arc::clone(specs),
             config,
             metrics: Arc::clone(metrics),
-            keeper,
+            spec_writer,
             is_listen_set,
-            said: Default::default(),
+            last_messages: Default::default(),
         })
     }
 
@@ -77,25 +77,25 @@ impl Surveyor {
     }
 
     /// What the host has now. Its specifications are written first, where that is the daemon's work.
-    pub fn look(&mut self) -> Result<Snapshot> {
-        let mut survey = self.survey()?;
-        let (written_by, has_changed) = self.keep_specs(&survey);
+    pub fn survey_host(&mut self) -> Result<KubernetesSnapshot> {
+        let mut survey = self.read_survey()?;
+        let (written_by, has_changed) = self.update_specs(&survey);
         if has_changed {
             survey.specs = Registry::scan(self.specs.dirs());
         }
         // No request has to wait for them to be read.
         let _ = self.specs.now();
-        let offers = survey.offers();
-        self.measure(&survey, &offers);
-        Ok(Snapshot::of(survey, offers, &self.config, written_by))
+        let devices = survey.offers();
+        self.update_metrics(&survey, &devices);
+        Ok(KubernetesSnapshot::from_survey(survey, devices, &self.config, written_by))
     }
 
     /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
-    fn measure(&mut self, survey: &Survey, offers: &[Offer]) {
-        let text = openmetrics(Measured {
+    fn update_metrics(&mut self, survey: &Survey, devices: &[HostDevice]) {
+        let text = render_openmetrics(MetricsInput {
             host: &self.host,
             inventory: &survey.inventory,
-            offers,
+            devices,
             leases: Some(&survey.leases),
             // It sees no process of the node.
             grantees: None,
@@ -103,89 +103,89 @@ impl Surveyor {
         });
         match text {
             Ok(text) => {
-                self.said[MEASURES].clear();
-                self.metrics.host(&text);
+                self.last_messages[MEASURES].clear();
+                self.metrics.set_host_text(&text);
             }
             Err(error) => {
                 let message = "the host is not measured; its metrics are those of before";
-                self.say(MEASURES, error, message);
+                self.log_once(MEASURES, error, message);
             }
         }
     }
 
-    fn survey(&self) -> Result<Survey> {
+    fn read_survey(&self) -> Result<Survey> {
         let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
-        self.metrics.survey(survey.is_ok());
+        self.metrics.record_survey(survey.is_ok());
         survey
     }
 
     /// Brings the specifications up to date; who writes them, and whether one has changed.
-    fn keep_specs(&mut self, survey: &Survey) -> (WrittenBy, bool) {
-        let Some(keeper) = &mut self.keeper else {
-            return (WrittenBy::Operator, false);
+    fn update_specs(&mut self, survey: &Survey) -> (SpecAuthor, bool) {
+        let Some(spec_writer) = &mut self.spec_writer else {
+            return (SpecAuthor::Operator, false);
         };
         let (host, config) = (&self.host, &self.config);
-        let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
-        let by = match &kept {
-            Ok(Kept::ByPackage) => WrittenBy::Operator,
+        let result = spec_writer.update(host, config, &survey.inventory, &survey.pools);
+        let author = match &result {
+            Ok(WriteResult::ByPackage) => SpecAuthor::Operator,
             // Where it could not, its log says why.
-            Ok(Kept::Here { .. } | Kept::ByAnother) | Err(_) => WrittenBy::Daemon,
+            Ok(WriteResult::Here { .. } | WriteResult::ByAnother) | Err(_) => SpecAuthor::Daemon,
         };
-        let kept = match kept {
-            Ok(kept) => kept,
+        let result = match result {
+            Ok(result) => result,
             Err(error) => {
                 let message = "the specifications are not brought up to date; what is there stays";
-                self.say(SPECIFICATIONS, error, message);
-                return (by, false);
+                self.log_once(SPECIFICATIONS, error, message);
+                return (author, false);
             }
         };
-        let said = kept.said();
-        if self.said[SPECIFICATIONS].is_news(&said) {
-            tracing::info!("{said}");
+        let message = result.describe();
+        if self.last_messages[SPECIFICATIONS].is_new(&message) {
+            tracing::info!("{message}");
         }
-        (by, kept.changes_files())
+        (author, result.changes_files())
     }
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and
     /// keeps what a look has needed for the next thread.
-    pub fn first_look(&mut self) -> Result<Snapshot> {
+    pub fn first_survey(&mut self) -> Result<KubernetesSnapshot> {
         thread::scope(|scope| {
-            let look = scope.spawn(move || self.look());
-            look.join().map_err(|_| anyhow!("it ended early").context(STARTING))?
+            let survey = scope.spawn(move || self.survey_host());
+            survey.join().map_err(|_| anyhow!("it ended early").context(STARTING))?
         })
     }
 
     /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
-    pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<()> {
-        let look = move |watch: &mut Watch| {
-            watch.begin(|| self.watcher());
-            self.look_again(&to).then_some(UNTOLD)
+    pub fn start(mut self, to: watch::Sender<Arc<KubernetesSnapshot>>) -> Result<()> {
+        let survey = move |watch: &mut HostWatch| {
+            watch.begin(|| self.new_watcher());
+            self.survey_again(&to).then_some(UNTOLD)
         };
-        survey::start(look, untold).context(STARTING)
+        host_watch::start(survey, log_watch_failure).context(STARTING)
     }
 
-    fn watcher(&self) -> io::Result<Watcher> {
-        let mut sources = Sources::of_host(&self.host, self.specs.dirs());
-        let named = self.named.as_deref().and_then(Path::parent);
-        sources.directories.extend(named.map(Path::to_owned));
+    fn new_watcher(&self) -> io::Result<Watcher> {
+        let mut sources = WatchSources::for_host(&self.host, self.specs.dirs());
+        let config_dir = self.config_path.as_deref().and_then(Path::parent);
+        sources.directories.extend(config_dir.map(Path::to_owned));
         let watcher = Watcher::new(sources)?;
-        for reason in watcher.without() {
+        for reason in watcher.missing_sources() {
             tracing::warn!(%reason, "changes are found later, within a minute");
         }
         Ok(watcher)
     }
 
     /// Whether anybody wants to know more.
-    fn look_again(&mut self, to: &watch::Sender<Arc<Snapshot>>) -> bool {
+    fn survey_again(&mut self, to: &watch::Sender<Arc<KubernetesSnapshot>>) -> bool {
         self.reload();
-        match self.look() {
+        match self.survey_host() {
             Ok(snapshot) => {
-                self.said[1].clear();
+                self.last_messages[1].clear();
                 to.send(Arc::new(snapshot)).is_ok()
             }
             Err(error) => {
                 let message = "the host cannot be looked at; what was found before stays offered";
-                self.say(1, error, message);
+                self.log_once(1, error, message);
                 !to.is_closed()
             }
         }
@@ -193,9 +193,9 @@ impl Surveyor {
 
     /// Takes a changed configuration. One that is wrong changes nothing.
     fn reload(&mut self) {
-        match settings::load(&self.host, self.named.as_deref()) {
+        match settings::load(&self.host, self.config_path.as_deref()) {
             Ok(config) => {
-                self.said[0].clear();
+                self.last_messages[0].clear();
                 if config == self.config {
                     return;
                 }
@@ -207,20 +207,22 @@ impl Surveyor {
                 tracing::info!("the configuration has changed");
                 self.config = config;
             }
-            Err(error) => {
-                self.say(0, error, "the configuration is not taken; the one before stays in force")
-            }
+            Err(error) => self.log_once(
+                0,
+                error,
+                "the configuration is not taken; the one before stays in force",
+            ),
         }
     }
 
-    fn say(&mut self, of: usize, error: impl Into<anyhow::Error>, message: &'static str) {
+    fn log_once(&mut self, index: usize, error: impl Into<anyhow::Error>, message: &'static str) {
         let text = format!("{:#}", error.into());
-        if self.said[of].is_news(&text) {
+        if self.last_messages[index].is_new(&text) {
             tracing::error!(error = %text, message);
         }
     }
 }
 
-fn untold(error: &io::Error) {
+fn log_watch_failure(error: &io::Error) {
     tracing::error!(%error, "changes are not told; looking at the host every few seconds");
 }

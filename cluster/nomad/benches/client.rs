@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::to_json;
 use onload_core::config::Config;
-use onload_host::generate::{Surroundings, generate};
+use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
 use onload_host::pools;
 use serde_json::json;
@@ -30,8 +30,8 @@ fn host(functions: usize) -> AgentHost {
     synthetic::build(&built, functions);
     built.boot("a-boot");
     let (host, config) = (Host::open(built.root()).unwrap(), Config::default());
-    let (inventory, pools) = pools::survey(&host, &config);
-    let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+    let (inventory, pools) = pools::discover_with_pools(&host, &config);
+    let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
     let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
     for (name, spec) in specs {
         let path = built.spec_dir().join(format!("onload.dev-{name}.json"));

@@ -8,7 +8,7 @@ use clap::{Parser, ValueHint};
 /// Offers the devices of this host to Nomad, as a plugin that its agent starts
 #[derive(Clone, Debug, Parser)]
 #[command(name = "onload-nomad-device", version, max_term_width = 100)]
-pub struct Cli {
+pub struct NomadCli {
     /// Use this directory as the root of the host, instead of /
     #[arg(
         long,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::config::LogLevel;
-use onload_core::timestamp::rfc3339;
+use onload_core::timestamp::format_rfc3339;
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -61,16 +61,16 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut message = Message::default();
+        let mut message = LogMessage::default();
         event.record(&mut message);
-        to.write_str(&line(*event.metadata().level(), &message.0, SystemTime::now()))
+        to.write_str(&format_line(*event.metadata().level(), &message.0, SystemTime::now()))
     }
 }
 
 #[derive(Default)]
-struct Message(String);
+struct LogMessage(String);
 
-impl Visit for Message {
+impl Visit for LogMessage {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
             self.0 = format!("{value:?}");
@@ -78,9 +78,9 @@ impl Visit for Message {
     }
 }
 
-fn line(level: Level, message: &str, now: SystemTime) -> String {
+fn format_line(level: Level, message: &str, now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = rfc3339(since.as_secs());
+    let seconds = format_rfc3339(since.as_secs());
     let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros());
     let line = json!({
         "@level": level.as_str().to_ascii_lowercase(),
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_line_is_what_hclog_reads_whatever_stands_in_the_message() {
         let now = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042);
-        let line = line(Level::WARN, "a \"b\"\n{c}", now);
+        let line = format_line(Level::WARN, "a \"b\"\n{c}", now);
         assert_eq!(
             line,
             "{\"@level\":\"warn\",\"@message\":\"a \\\"b\\\"\\n{c}\",\"@module\":\"onload\",\"@timestamp\":\"2023-11-14T22:13:20.000042Z\"}\n"

@@ -5,22 +5,22 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use onload_nomad::cli::Cli;
+use onload_nomad::cli::NomadCli;
 use onload_nomad::log;
 use onload_nomad::plugin::handshake::{self, Handshake};
 use onload_nomad::plugin::serve::serve;
-use onload_nomad::surveyor::Surveyor;
+use onload_nomad::surveyor::NomadSurveyor;
 
 fn main() -> ExitCode {
     log::start();
-    let cli = match Cli::try_parse() {
+    let cli = match NomadCli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && is_plugin() => {
-            let said = error.to_string();
-            let said = said.lines().next().unwrap_or_default();
-            let said = said.trim_start_matches("error: ");
+            let message = error.to_string();
+            let message = message.lines().next().unwrap_or_default();
+            let message = message.trim_start_matches("error: ");
             tracing::error!(
-                "{said}; correct args in the block of this plugin in the agent's configuration"
+                "{message}; correct args in the block of this plugin in the agent's configuration"
             );
             return ExitCode::from(2);
         }
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn is_plugin() -> bool {
-    handshake::is_by_nomad(|name| env::var_os(name))
+    handshake::is_started_by_nomad(|name| env::var_os(name))
 }
 
 /// The agent shows lines of its own form alone at their level.
@@ -49,10 +49,10 @@ fn report(error: &anyhow::Error) {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
-    let handshake = Handshake::of(|name| env::var_os(name))?;
+fn run(cli: NomadCli) -> anyhow::Result<()> {
+    let handshake = Handshake::from_environment(|name| env::var_os(name))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surveyor = Surveyor::new(cli);
+    let surveyor = NomadSurveyor::new(cli);
     let served = runtime.block_on(serve(&handshake, surveyor));
     // The thread that looks at the host is not waited for.
     runtime.shutdown_background();

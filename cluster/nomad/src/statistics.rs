@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use onload_host::host::Host;
 use prost_types::Timestamp;
 
-use crate::devices::group::{Counted, Group};
+use crate::devices::group::{NomadGroup, StatisticsSource};
 use crate::wire::device::{DeviceGroupStats, DeviceStats};
 use crate::wire::structs::{StatObject, StatValue};
 
@@ -19,7 +19,7 @@ const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
 const STACKS: &str = "/proc/driver/onload/stacks";
 
 /// The statistics of all groups of which something can be counted. The slots of a device have the same ones.
-pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
+pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timestamp = Timestamp {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
@@ -27,7 +27,7 @@ pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
     };
     let groups = groups.iter().filter_map(|group| {
         let devices = group.devices.iter().filter_map(|device| {
-            let (summary, stats) = of(host, &device.counted)?;
+            let (summary, stats) = read_statistics(host, &device.statistics)?;
             let stats = DeviceStats {
                 summary: Some(summary),
                 stats: Some(stats),
@@ -47,30 +47,30 @@ pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
 }
 
 /// The statistics of a device, and the one of them that is shown first; none where nothing can be counted.
-fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
+fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue, StatObject)> {
     let mut stats = StatObject::default();
     let mut summaries = Vec::new();
-    if let Some(pages) = counted.page_kib.and_then(|kib| pages(host, kib)) {
+    if let Some(pages) = source.page_kib.and_then(|kib| page_usage(host, kib)) {
         summaries.push(pages.clone());
         stats.attributes.insert("free".to_owned(), pages);
     }
-    if let Some(rdma) = &counted.rdma {
-        stats.nested = rdma_ports(host, rdma);
+    if let Some(rdma) = &source.rdma {
+        stats.nested = read_rdma_ports(host, rdma);
         let first = stats.nested.values().next();
-        let traffic = |port: &StatObject| traffic(port, "port_rcv_data", "port_xmit_data");
+        let traffic = |port: &StatObject| traffic_value(port, "port_rcv_data", "port_xmit_data");
         summaries.extend(first.and_then(traffic));
     }
-    if let Some(interface) = &counted.interface {
+    if let Some(interface) = &source.interface {
         let dir = Path::new(NET).join(interface).join("statistics");
         let counters =
-            StatObject { attributes: counters(host, &dir, unit_of), ..StatObject::default() };
-        summaries.extend(traffic(&counters, "rx_bytes", "tx_bytes"));
+            StatObject { attributes: read_counters(host, &dir, unit_of), ..StatObject::default() };
+        summaries.extend(traffic_value(&counters, "rx_bytes", "tx_bytes"));
         if !counters.attributes.is_empty() {
             stats.nested.insert("interface".to_owned(), counters);
         }
     }
-    if counted.stacks
-        && let Some(stacks) = stacks(host)
+    if source.stacks
+        && let Some(stacks) = stack_count(host)
     {
         summaries.push(stacks.clone());
         stats.attributes.insert("onload_stacks".to_owned(), stacks);
@@ -79,7 +79,7 @@ fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
 }
 
 /// The counters of a directory by file name; what is no number is none.
-fn counters(
+fn read_counters(
     host: &Host,
     dir: &Path,
     unit: fn(&str) -> &'static str,
@@ -89,13 +89,13 @@ fn counters(
     };
     let names = listing.names.iter();
     let values = names.filter_map(|name| {
-        let value = number(host, &dir.join(name))?;
+        let value = read_number(host, &dir.join(name))?;
         Some((name.to_owned(), count(value, unit(name), name)))
     });
     values.collect()
 }
 
-fn number(host: &Host, path: &Path) -> Option<u64> {
+fn read_number(host: &Host, path: &Path) -> Option<u64> {
     host.text(path).ok()??.trim().parse().ok()
 }
 
@@ -118,7 +118,7 @@ fn unit_of_port(name: &str) -> &'static str {
     }
 }
 
-fn traffic(counters: &StatObject, received: &str, sent: &str) -> Option<StatValue> {
+fn traffic_value(counters: &StatObject, received: &str, sent: &str) -> Option<StatValue> {
     let value = |name: &str| counters.attributes.get(name)?.int_numerator_val;
     let sum = value(received)?.saturating_add(value(sent)?);
     let unit = counters.attributes.get(received)?.unit.as_str();
@@ -126,7 +126,7 @@ fn traffic(counters: &StatObject, received: &str, sent: &str) -> Option<StatValu
     Some(count(sum, unit, "received and sent"))
 }
 
-fn rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
+fn read_rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
     let dir = Path::new(RDMA).join(device).join("ports");
     let Ok(listing) = host.list(&dir) else {
         return BTreeMap::new();
@@ -135,7 +135,7 @@ fn rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
     for port in &listing.names {
         let mut values = BTreeMap::new();
         for kind in ["hw_counters", "counters"] {
-            values.extend(counters(host, &dir.join(port).join(kind), unit_of_port));
+            values.extend(read_counters(host, &dir.join(port).join(kind), unit_of_port));
         }
         // A file beside the counters, which says how often they are read from the hardware.
         values.remove("lifespan");
@@ -147,17 +147,17 @@ fn rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
     ports
 }
 
-fn pages(host: &Host, kib: u64) -> Option<StatValue> {
+fn page_usage(host: &Host, kib: u64) -> Option<StatValue> {
     let dir = Path::new(HUGEPAGES).join(format!("hugepages-{kib}kB"));
-    let free = number(host, &dir.join("free_hugepages"))?;
-    let all = number(host, &dir.join("nr_hugepages"))?;
+    let free = read_number(host, &dir.join("free_hugepages"))?;
+    let all = read_number(host, &dir.join("nr_hugepages"))?;
     Some(StatValue {
         int_denominator_val: Some(i64::try_from(all).unwrap_or(i64::MAX)),
         ..count(free, "pages", "free pages of this size")
     })
 }
 
-fn stacks(host: &Host) -> Option<StatValue> {
+fn stack_count(host: &Host) -> Option<StatValue> {
     let text = host.text(Path::new(STACKS)).ok()??;
     Some(count(count_stacks(&text), "", "Onload stacks on this host"))
 }
@@ -200,9 +200,12 @@ mod tests {
             ("sys/class/net/ens1/statistics/odd", "x\n"),
             ("proc/driver/onload/stacks", "0: 17 0 1 2\n12: 18 999 1 2\nodd\n"),
         ]);
-        let counted =
-            Counted { interface: Some("ens1".to_owned()), stacks: true, ..Counted::default() };
-        let (summary, stats) = of(&host, &counted).unwrap();
+        let counted = StatisticsSource {
+            interface: Some("ens1".to_owned()),
+            stacks: true,
+            ..StatisticsSource::default()
+        };
+        let (summary, stats) = read_statistics(&host, &counted).unwrap();
         assert_eq!((summary.int_numerator_val, summary.unit.as_str()), (Some(120), "B"));
         let interface = &stats.nested["interface"].attributes;
         let names: Vec<&str> = interface.keys().map(String::as_str).collect();
@@ -222,8 +225,9 @@ mod tests {
         let files: Vec<(&str, &str)> =
             files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_root, host) = host(&files);
-        let counted = Counted { rdma: Some("mlx5_0".to_owned()), ..Counted::default() };
-        let (summary, stats) = of(&host, &counted).unwrap();
+        let counted =
+            StatisticsSource { rdma: Some("mlx5_0".to_owned()), ..StatisticsSource::default() };
+        let (summary, stats) = read_statistics(&host, &counted).unwrap();
         assert_eq!((summary.int_numerator_val, summary.unit.as_str()), (Some(10), "4 B"));
         let names: Vec<&str> =
             stats.nested["port_1"].attributes.keys().map(String::as_str).collect();
@@ -238,21 +242,21 @@ mod tests {
         let files: Vec<(&str, &str)> =
             files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_root, host) = host(&files);
-        let counted = Counted { page_kib: Some(2048), ..Counted::default() };
-        let (summary, _) = of(&host, &counted).unwrap();
+        let counted = StatisticsSource { page_kib: Some(2048), ..StatisticsSource::default() };
+        let (summary, _) = read_statistics(&host, &counted).unwrap();
         assert_eq!((summary.int_numerator_val, summary.int_denominator_val), (Some(3), Some(64)));
     }
 
     #[test]
     fn what_cannot_be_counted_has_no_statistics() {
         let (_root, host) = host(&[]);
-        let counted = Counted {
+        let counted = StatisticsSource {
             interface: Some("ens1".to_owned()),
             rdma: Some("mlx5_0".to_owned()),
             page_kib: Some(4),
             stacks: true,
         };
-        assert_eq!(of(&host, &counted), None);
-        assert_eq!(of(&host, &Counted::default()), None);
+        assert_eq!(read_statistics(&host, &counted), None);
+        assert_eq!(read_statistics(&host, &StatisticsSource::default()), None);
     }
 }

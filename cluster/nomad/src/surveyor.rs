@@ -8,69 +8,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use onload_agent::Said;
-use onload_agent::survey::{self, Watch};
+use onload_agent::LastMessage;
+use onload_agent::host_watch::{self, HostWatch};
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
-use onload_host::specdir::given_or_engine_dirs;
-use onload_host::watch::{Sources, Waker, Watcher};
+use onload_host::specdir::resolve_dirs;
+use onload_host::watch::{Waker, WatchSources, Watcher};
 use tokio::sync::watch;
 
-use crate::cli::Cli;
-use crate::host_state::Snapshot;
+use crate::cli::NomadCli;
 use crate::log;
-use crate::settings::Settings;
+use crate::settings::PluginSettings;
+use crate::snapshot::NomadSnapshot;
 
 /// The shortest time after which everything is looked at again: what changes is told anyway.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Surveyor {
-    options: Cli,
-    shared: Mutex<Shared>,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+pub struct NomadSurveyor {
+    options: NomadCli,
+    state: Mutex<SurveyorState>,
+    snapshots: watch::Sender<Option<Arc<NomadSnapshot>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    settings: Settings,
+struct SurveyorState {
+    settings: PluginSettings,
     is_started: bool,
     waker: Option<Waker>,
 }
 
-impl Surveyor {
-    pub fn new(options: Cli) -> Self {
-        Surveyor { options, shared: Mutex::default(), snapshots: watch::channel(None).0 }
+impl NomadSurveyor {
+    pub fn new(options: NomadCli) -> Self {
+        NomadSurveyor { options, state: Mutex::default(), snapshots: watch::channel(None).0 }
     }
 
-    pub fn options(&self) -> &Cli {
+    pub fn options(&self) -> &NomadCli {
         &self.options
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shared(&self) -> MutexGuard<'_, SurveyorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set(&self, settings: Settings) {
-        let mut shared = self.shared();
-        shared.settings = settings;
-        if let Some(waker) = &shared.waker {
+    pub fn set(&self, settings: PluginSettings) {
+        let mut state = self.shared();
+        state.settings = settings;
+        if let Some(waker) = &state.waker {
             // It looks again after a while in any case.
             let _ = waker.wake();
         }
     }
 
-    fn watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
-        let mut sources = Sources::of_host(host, dirs);
+    fn new_watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
+        let mut sources = WatchSources::for_host(host, dirs);
         sources.interval = period;
         let run = host.outside_path(RUN_DIR.as_ref());
         sources.directories.push(run.join(REQUESTS));
-        let named = self.options.config.as_ref();
-        let named = named.and_then(|path| Some(path.parent()?.to_owned()));
-        sources.directories.extend(named);
+        let config_path = self.options.config.as_ref();
+        let config_dir = config_path.and_then(|path| Some(path.parent()?.to_owned()));
+        sources.directories.extend(config_dir);
         let watcher = Watcher::new(sources)?;
-        for reason in watcher.without() {
+        for reason in watcher.missing_sources() {
             tracing::warn!("changes are found later, after fingerprint_period: {reason}");
         }
         self.shared().waker = Some(watcher.waker());
@@ -78,18 +78,21 @@ impl Surveyor {
     }
 
     /// What the host has. The first call begins to look at it; nothing is there before the first look.
-    pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<Snapshot>>> {
+    pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<NomadSnapshot>>> {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.shared().is_started, true);
         if is_first {
-            let mut looking = Looking {
+            let mut task = SurveyTask {
                 surveyor: Arc::clone(self),
                 period: SHORTEST_PERIOD,
-                said: Said::default(),
+                last_message: LastMessage::default(),
                 left_out: BTreeSet::new(),
                 warnings: BTreeSet::new(),
             };
-            let started = survey::start(move |watch| Some(looking.look_again(watch)), untold);
+            let started = host_watch::start(
+                move |watch| Some(task.survey_until_current(watch)),
+                log_watch_failure,
+            );
             if let Err(error) = started {
                 tracing::error!(
                     "starting the thread that looks at the host: {error}; no devices are published"
@@ -101,34 +104,34 @@ impl Surveyor {
     }
 }
 
-fn untold(error: &io::Error) {
+fn log_watch_failure(error: &io::Error) {
     tracing::error!(
         "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
     );
 }
 
-struct Looking {
-    surveyor: Arc<Surveyor>,
+struct SurveyTask {
+    surveyor: Arc<NomadSurveyor>,
     /// How often everything is looked at in any case.
     period: Duration,
-    said: Said,
+    last_message: LastMessage,
     left_out: BTreeSet<String>,
     warnings: BTreeSet<String>,
 }
 
-impl Looking {
+impl SurveyTask {
     /// Looks until that was by the settings of now: others may have come before there was a waker.
-    fn look_again(&mut self, watch: &mut Watch) -> Duration {
+    fn survey_until_current(&mut self, watch: &mut HostWatch) -> Duration {
         loop {
             let settings = self.surveyor.shared().settings.clone();
-            match self.look(&settings, watch) {
+            match self.survey(&settings, watch) {
                 Ok(snapshot) => {
-                    self.said.clear();
+                    self.last_message.clear();
                     self.explain(&snapshot);
                     let snapshots = &self.surveyor.snapshots;
                     snapshots.send_replace(Some(Arc::new(snapshot)));
                 }
-                Err(error) => self.failed(&error),
+                Err(error) => self.log_failure(&error),
             }
             if self.surveyor.shared().settings == settings {
                 return self.period;
@@ -136,26 +139,32 @@ impl Looking {
         }
     }
 
-    fn look(&mut self, settings: &Settings, watch: &mut Watch) -> Result<Snapshot> {
+    fn survey(
+        &mut self,
+        settings: &PluginSettings,
+        watch: &mut HostWatch,
+    ) -> Result<NomadSnapshot> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
-        let dirs = given_or_engine_dirs(&host, &options.spec_dir)?;
+        let dirs = resolve_dirs(&host, &options.spec_dir)?;
         let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
         if std::mem::replace(&mut self.period, period) != period {
             watch.discard();
         }
-        watch.begin(|| self.surveyor.watcher(&host, &dirs, period));
+        watch.begin(|| self.surveyor.new_watcher(&host, &dirs, period));
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
-        Snapshot::of(&host, &config, settings, &dirs, earlier.as_deref())
+        NomadSnapshot::new(&host, &config, settings, &dirs, earlier.as_deref())
     }
 
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
-    fn failed(&mut self, error: &anyhow::Error) {
-        let said = format!("{error:#}");
-        if self.said.is_news(&said) {
-            tracing::error!("looking at the host: {said}; what was found before stays published");
+    fn log_failure(&mut self, error: &anyhow::Error) {
+        let message = format!("{error:#}");
+        if self.last_message.is_new(&message) {
+            tracing::error!(
+                "looking at the host: {message}; what was found before stays published"
+            );
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
             let is_first = snapshot.is_none();
@@ -167,7 +176,7 @@ impl Looking {
     }
 
     /// Says once what is offered and not published, and what may be a mistake.
-    fn explain(&mut self, snapshot: &Snapshot) {
+    fn explain(&mut self, snapshot: &NomadSnapshot) {
         for line in snapshot.plan.left_out.difference(&self.left_out) {
             tracing::info!("{line}");
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Lease, Token};
+use onload_core::lease::{DeviceId, Lease, Token};
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_core::ticket::{NewTicket, Tickets};
 use onload_host::host::Host;
@@ -26,16 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn write(
     host: &Host,
     devices: &BTreeSet<(Class, QualifiedName)>,
-    exclusive: &[Device],
+    exclusive: &[DeviceId],
     description: &str,
 ) -> Result<Token> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let opened = host.create_directory(Path::new(RUN_DIR))?;
     set_mode(&opened, RUN_DIR_MODE).with_context(|| format!("opening {path:?}"))?;
     let run = RunDir::new(opened, &path);
-    let tickets = Tickets::open(&run, processes(host))?;
+    let tickets = Tickets::open(&run, host_processes(host))?;
     let new = NewTicket {
-        request: &request(devices),
+        request: &format_request(devices),
         exclusive,
         engine: ENGINE,
         description: Some(description),
@@ -43,12 +43,12 @@ pub fn write(
     Ok(tickets.write(new, PATIENCE)?)
 }
 
-fn processes(host: &Host) -> Processes {
-    Processes::at(&host.outside_path(Path::new("/")))
+fn host_processes(host: &Host) -> Processes {
+    Processes::at_root(&host.outside_path(Path::new("/")))
 }
 
 /// The devices as a request has them: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
-fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
+fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
     let words = classes.into_iter().map(|class| {
         let names = devices.iter().filter(|(of, _)| *of == class);
@@ -67,63 +67,63 @@ pub struct OwnTasks {
     /// What was reserved for them.
     pub slots: OwnSlots,
     /// What a task was started for with a ticket that is good now.
-    started: BTreeSet<Device>,
+    started: BTreeSet<DeviceId>,
 }
 
 impl OwnTasks {
     /// Those of a host. What cannot be read is nobody's: the device of a task is then said to be held from
     /// elsewhere, and no other task gets it.
-    pub fn of(host: &Host) -> OwnTasks {
+    pub fn read(host: &Host) -> OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
-        let tickets = run.and_then(|run| Tickets::find(&run, processes(host)).ok().flatten());
-        let listed = tickets.and_then(|tickets| {
-            let listed = tickets.list().ok()?;
+        let tickets = run.and_then(|run| Tickets::find(&run, host_processes(host)).ok().flatten());
+        let entries = tickets.and_then(|tickets| {
+            let entries = tickets.list().ok()?;
             // Where that fails, the next look does it.
-            let _ = tickets.tidy(&listed, PATIENCE);
-            Some(listed)
+            let _ = tickets.prune(&entries, PATIENCE);
+            Some(entries)
         });
-        let mut own = OwnTasks::default();
-        for listed in listed.into_iter().flatten() {
-            let Ok(ticket) = listed.ticket else {
+        let mut own_tasks = OwnTasks::default();
+        for entry in entries.into_iter().flatten() {
+            let Ok(ticket) = entry.ticket else {
                 continue;
             };
             if ticket.engine != ENGINE {
                 continue;
             }
-            own.tickets.insert(listed.id.into());
+            own_tasks.tickets.insert(entry.id.into());
             for id in ticket.description.iter().flat_map(|ids| ids.split(SEPARATOR)) {
-                *own.slots.entry(id.to_owned()).or_default() |= listed.is_used;
+                *own_tasks.slots.entry(id.to_owned()).or_default() |= entry.is_used;
             }
             if let Some(user) = ticket.user {
-                own.started.extend(ticket.exclusive);
-                own.containers.insert((user.container, user.bundle));
+                own_tasks.started.extend(ticket.exclusive);
+                own_tasks.containers.insert((user.container, user.bundle));
             }
         }
-        own
+        own_tasks
     }
 
     /// Adds those of an earlier look that a lease still names: a reservation for the next task takes the ticket of the
     /// one before, which may still run. Once a task was started with the later ticket, whoever holds the device by the
     /// earlier one is no task of Nomad's.
-    pub fn and_earlier<'l>(
+    pub fn merge_earlier<'l>(
         mut self,
         earlier: &OwnTasks,
-        leases: impl Iterator<Item = (Device, &'l Lease)>,
+        leases: impl Iterator<Item = (DeviceId, &'l Lease)>,
     ) -> OwnTasks {
-        let held = leases.filter(|(_, lease)| earlier.hold(lease));
-        let held =
-            held.filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
-        let (late, kept): (Vec<_>, Vec<_>) =
-            held.partition(|(device, _)| self.started.contains(device));
+        let held_tickets = leases.filter(|(_, lease)| earlier.holds(lease));
+        let held_tickets = held_tickets
+            .filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
+        let (late, retained): (Vec<_>, Vec<_>) =
+            held_tickets.partition(|(device, _)| self.started.contains(device));
         let late: BTreeSet<String> = late.into_iter().map(|(_, ticket)| ticket).collect();
-        let kept = kept.into_iter().map(|(_, ticket)| ticket);
-        self.tickets.extend(kept.filter(|ticket| !late.contains(ticket)));
+        let retained = retained.into_iter().map(|(_, ticket)| ticket);
+        self.tickets.extend(retained.filter(|ticket| !late.contains(ticket)));
         self
     }
 
     /// Whether a container that was started with one of them holds a lease.
-    pub fn hold(&self, lease: &Lease) -> bool {
+    pub fn holds(&self, lease: &Lease) -> bool {
         match &lease.ticket {
             Some(ticket) => self.tickets.contains(ticket.as_str()),
             None => {
@@ -185,7 +185,7 @@ mod tests {
         let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
         let id = write(&host, &devices, &exclusive, "vfio").unwrap();
         let run = RunDir::find(&host.outside_path(Path::new(RUN_DIR))).unwrap().unwrap();
-        let tickets = Tickets::find(&run, processes(&host)).unwrap().unwrap();
+        let tickets = Tickets::find(&run, host_processes(&host)).unwrap().unwrap();
         let ticket = tickets.read(&id).unwrap();
         assert_eq!(ticket.request, "rdma=mlx5_0;vfio=0000:81:10.0,0000:81:10.2");
         assert_eq!((ticket.engine.as_str(), ticket.exclusive.len()), ("nomad", 1));
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn without_tickets_no_task_is_ours() {
         let (_root, host) = host();
-        assert_eq!(OwnTasks::of(&host), OwnTasks::default());
+        assert_eq!(OwnTasks::read(&host), OwnTasks::default());
     }
 
     #[test]
@@ -208,30 +208,30 @@ mod tests {
         let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
         let id = write(&host, &devices, &exclusive, "vfio").unwrap();
         let (of_task, of_another) = (lease(Some(id)), lease(None));
-        let before = OwnTasks::of(&host);
-        assert!(before.hold(&of_task) && !before.hold(&of_another));
-        assert!(!before.hold(&lease(Some([9; 16].into()))), "a ticket of nobody's");
+        let before = OwnTasks::read(&host);
+        assert!(before.holds(&of_task) && !before.holds(&of_another));
+        assert!(!before.holds(&lease(Some([9; 16].into()))), "a ticket of nobody's");
         write(&host, &devices, &exclusive, "vfio").unwrap();
-        assert!(!OwnTasks::of(&host).hold(&of_task));
+        assert!(!OwnTasks::read(&host).holds(&of_task));
         let both = || [&of_task, &of_another].map(|lease| (exclusive[0].clone(), lease));
-        let after = OwnTasks::of(&host).and_earlier(&before, both().into_iter());
-        assert!(after.hold(&of_task) && !after.hold(&of_another));
+        let after = OwnTasks::read(&host).merge_earlier(&before, both().into_iter());
+        assert!(after.holds(&of_task) && !after.holds(&of_another));
         // It is forgotten when it holds nothing any more.
-        let later = OwnTasks::of(&host).and_earlier(&after, [].into_iter());
-        assert!(!later.hold(&of_task));
+        let later = OwnTasks::read(&host).merge_earlier(&after, [].into_iter());
+        assert!(!later.holds(&of_task));
     }
 
     #[test]
     fn the_container_that_was_started_with_a_ticket_holds_what_several_may_have_too() {
         let (root, host) = host();
         let id = write(&host, &names(&["onload.dev/nic=ens1"]), &[], "nic").unwrap();
-        assert!(!OwnTasks::of(&host).hold(&lease(None)), "it is not started");
+        assert!(!OwnTasks::read(&host).holds(&lease(None)), "it is not started");
         start(&root, &id, "redis", "/bundles/redis");
-        let own = OwnTasks::of(&host);
-        assert!(own.hold(&lease(None)));
+        let own = OwnTasks::read(&host);
+        assert!(own.holds(&lease(None)));
         let another = Lease { container: "another".parse().unwrap(), ..lease(None) };
         let of_another_engine = Lease { bundle: "/pods/redis".into(), ..lease(None) };
-        assert!(!own.hold(&another) && !own.hold(&of_another_engine));
+        assert!(!own.holds(&another) && !own.holds(&of_another_engine));
     }
 
     /// Writes down which container was started with a ticket.
@@ -251,16 +251,16 @@ mod tests {
         let devices = names(&["onload.dev/vfio=0000:81:10.0"]);
         let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
         let old = write(&host, &devices, &exclusive, "vfio").unwrap();
-        let before = OwnTasks::of(&host);
+        let before = OwnTasks::read(&host);
         let by_old = lease(Some(old));
         let new = write(&host, &devices, &exclusive, "vfio").unwrap();
         let now = || {
             let held = [(exclusive[0].clone(), &by_old)];
-            OwnTasks::of(&host).and_earlier(&before, held.into_iter())
+            OwnTasks::read(&host).merge_earlier(&before, held.into_iter())
         };
-        assert!(now().hold(&by_old), "its task may run");
+        assert!(now().holds(&by_old), "its task may run");
         start(&root, &new, "b", "/b");
-        assert!(!now().hold(&by_old), "another task was started for it");
-        assert!(now().hold(&lease(Some(new))));
+        assert!(!now().holds(&by_old), "another task was started for it");
+        assert!(now().holds(&lease(Some(new))));
     }
 }

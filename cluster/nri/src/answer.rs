@@ -4,11 +4,11 @@
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
-use onload_hooks::config::adjust::{Adjustment, LD_PRELOAD, Node};
+use onload_hooks::config::adjust::{Adjustment, ContainerNode, LD_PRELOAD};
 use onload_sys::error::{Error, Result};
 use onload_sys::{bail, error};
 
-use crate::runtime::Runtime;
+use crate::runtime::NriRuntime;
 use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
     LinuxDevice, LinuxResources, Mount, OptionalFileMode, OptionalInt, OptionalUInt32, PosixRlimit,
@@ -22,19 +22,19 @@ const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
 /// Refuses what cannot be told beside devices, before anything is decided or kept.
-pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
-    if let Some(asked) = &request.ipc_lock {
+pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
+    if let Some(entry) = &request.ipc_lock {
         bail!(
             "{}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload",
-            asked.origin
+            entry.origin
         );
     }
     match &request.hugepages_limit {
-        Some(asked) if !runtime.takes_hugepage_limits() => {
+        Some(entry) if !runtime.supports_hugepage_limits() => {
             let remedy = if runtime.has_pods() { USE_HANDLER } else { USE_DOCKER };
             bail!(
                 "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
-                asked.origin
+                entry.origin
             )
         }
         _ => Ok(()),
@@ -42,32 +42,36 @@ pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
 }
 
 /// Words what was decided. `held` are the names of devices that the runtime injects already.
-pub fn word(
-    decided: &Adjustment,
-    held: &[String],
-    runtime: &Runtime,
+pub fn build_answer(
+    adjustment: &Adjustment,
+    held_names: &[String],
+    runtime: &NriRuntime,
 ) -> Result<ContainerAdjustment> {
-    let telling = Telling { decided, runtime };
-    match &decided.names {
-        Some(names) if runtime.abilities.names => telling.names(names, held),
-        _ => telling.edits(),
+    let builder = AnswerBuilder { adjustment, runtime };
+    match &adjustment.names {
+        Some(names) if runtime.features.names => builder.build_by_names(names, held_names),
+        _ => builder.build_by_edits(),
     }
 }
 
-struct Telling<'a> {
-    decided: &'a Adjustment,
-    runtime: &'a Runtime,
+struct AnswerBuilder<'a> {
+    adjustment: &'a Adjustment,
+    runtime: &'a NriRuntime,
 }
 
-impl Telling<'_> {
-    fn refusal(&self, what: &str, remedy: &str) -> Error {
-        let (keys, runtime) = (&self.decided.keys, self.runtime);
+impl AnswerBuilder<'_> {
+    fn refusal_error(&self, what: &str, remedy: &str) -> Error {
+        let (keys, runtime) = (&self.adjustment.keys, self.runtime);
         error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
     /// The devices by their names, and the limits. What the runtime has by name already it keeps.
-    fn names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment> {
-        let names = names.iter().filter(|name| !held.contains(name));
+    fn build_by_names(
+        &self,
+        names: &[String],
+        held_names: &[String],
+    ) -> Result<ContainerAdjustment> {
+        let names = names.iter().filter(|name| !held_names.contains(name));
         let (rlimits, _) = self.limits()?;
         Ok(ContainerAdjustment {
             cdi_devices: names.map(|name| CdiDevice { name: name.clone() }).collect(),
@@ -77,22 +81,21 @@ impl Telling<'_> {
         })
     }
 
-    fn edits(&self) -> Result<ContainerAdjustment> {
-        let edits = &self.decided.edits;
+    fn build_by_edits(&self) -> Result<ContainerAdjustment> {
+        let edits = &self.adjustment.edits;
         if let Some(other) = edits.others.first() {
-            let remedy =
-                if self.runtime.abilities.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
-            return Err(self.refusal(&format!("{other} of a specification"), remedy));
+            let remedy = if self.runtime.features.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
+            return Err(self.refusal_error(&format!("{other} of a specification"), remedy));
         }
-        if !self.runtime.abilities.is_whole {
+        if !self.runtime.features.is_whole {
             return self.variables_and_mounts();
         }
         let devices = edits.nodes.iter().map(|node| self.device(node));
         let devices = devices.collect::<Result<_>>()?;
         let (rlimits, by_hooks) = self.limits()?;
-        let more: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
-        let hooks = hooks(edits.hooks.iter().chain(more))
-            .map_err(|stage| self.refusal(&format!("hooks of stage {stage}"), USE_HANDLER))?;
+        let limit_hooks: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
+        let hooks = hooks_by_stage(edits.hooks.iter().chain(limit_hooks))
+            .map_err(|stage| self.refusal_error(&format!("hooks of stage {stage}"), USE_HANDLER))?;
         Ok(ContainerAdjustment {
             mounts: edits.mounts.iter().map(mount).collect(),
             env: self.env(),
@@ -104,35 +107,35 @@ impl Telling<'_> {
     }
 
     fn variables_and_mounts(&self) -> Result<ContainerAdjustment> {
-        let (decided, edits) = (self.decided, &self.decided.edits);
+        let (adjustment, edits) = (self.adjustment, &self.adjustment.edits);
         let what = if let Some(node) = edits.nodes.first() {
             format!("device node {}", node.path)
         } else if !edits.hooks.is_empty() {
             "hooks".to_owned()
-        } else if let Some(limit) = decided.limits.first() {
+        } else if let Some(limit) = adjustment.limits.first() {
             limit.type_.clone()
         } else {
-            let mounts = edits.mounts.iter().map(|mount| self.plain_mount(mount));
+            let mounts = edits.mounts.iter().map(|mount| self.read_only_mount(mount));
             return Ok(ContainerAdjustment {
                 env: self.env(),
                 mounts: mounts.collect::<Result<_, _>>()?,
                 ..ContainerAdjustment::default()
             });
         };
-        Err(self.refusal(&what, USE_DOCKER))
+        Err(self.refusal_error(&what, USE_DOCKER))
     }
 
     /// A bind mount with no option but `ro`.
-    fn plain_mount(&self, own: &CdiMount) -> Result<Mount> {
+    fn read_only_mount(&self, cdi_mount: &CdiMount) -> Result<Mount> {
         const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
-        let mount = mount(own);
+        let mount = mount(cdi_mount);
         let options = &mount.options;
         let odd = options.iter().find(|option| !OF_BINDING.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
         // nosuid and nodev guard against files of others, not read-only ones of root.
         if mount.r#type != "bind" || odd.is_some() || !is_read_only {
-            let what = format!("the mount at {} with its options", own.container_path);
-            return Err(self.refusal(&what, USE_DOCKER));
+            let what = format!("the mount at {} with its options", cdi_mount.container_path);
+            return Err(self.refusal_error(&what, USE_DOCKER));
         }
         Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
@@ -140,7 +143,7 @@ impl Telling<'_> {
     /// What another plugin preloads is merged like the container's own, and NRI refuses a variable of two plugins unless the
     /// later one removes it first, by a `-` before its name (pkg/adaptation/result.go, `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
-        let env = self.decided.edits.env.iter();
+        let env = self.adjustment.edits.env.iter();
         let env = env.flat_map(|(key, value)| {
             let removed = (key == LD_PRELOAD).then(|| (format!("-{key}"), String::new()));
             removed.into_iter().chain([(key.clone(), value.clone())])
@@ -150,8 +153,8 @@ impl Telling<'_> {
 
     /// The limits; and whether a hook has to raise the one on locked memory instead.
     fn limits(&self) -> Result<(Vec<PosixRlimit>, bool)> {
-        let limits = &self.decided.limits;
-        if self.runtime.abilities.limits || limits.is_empty() {
+        let limits = &self.adjustment.limits;
+        if self.runtime.features.limits || limits.is_empty() {
             let limits = limits.iter().map(|limit| PosixRlimit {
                 r#type: limit.type_.clone(),
                 hard: limit.hard,
@@ -159,21 +162,21 @@ impl Telling<'_> {
             });
             return Ok((limits.collect(), false));
         }
-        let edits = &self.decided.edits;
+        let edits = &self.adjustment.edits;
         let mut hooks = edits.hooks.iter().chain(&edits.limit_hooks);
         let has_hook = hooks.any(|(_, hook)| {
-            let asked = HookArguments::of_command(&hook.args);
-            asked.is_some_and(|(_, asked)| asked.memlock.is_some())
+            let arguments = HookArguments::from_command(&hook.args);
+            arguments.is_some_and(|(_, arguments)| arguments.memlock.is_some())
         });
         let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
         match limits.iter().find(|limit| !by_hook(&limit.type_)) {
-            Some(limit) => Err(self.refusal(&limit.type_, UPDATE_FOR_LIMITS)),
+            Some(limit) => Err(self.refusal_error(&limit.type_, UPDATE_FOR_LIMITS)),
             None => Ok((Vec::new(), true)),
         }
     }
 
     fn linux(&self, devices: Vec<LinuxDevice>) -> Option<LinuxContainerAdjustment> {
-        let limits = self.decided.hugepage_limits.iter();
+        let limits = self.adjustment.hugepage_limits.iter();
         let hugepage_limits: Vec<HugepageLimit> = limits
             .map(|limit| HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit })
             .collect();
@@ -184,14 +187,14 @@ impl Telling<'_> {
     }
 
     /// A node. The runtime makes a rule for reading and writing of it, whatever is said.
-    fn device(&self, node: &Node) -> Result<LinuxDevice> {
+    fn device(&self, node: &ContainerNode) -> Result<LinuxDevice> {
         if !(node.access.contains('r') && node.access.contains('w')) {
-            let remedy = match self.decided.names {
+            let remedy = match self.adjustment.names {
                 Some(_) => UPDATE_FOR_NAMES,
                 None => USE_HANDLER,
             };
             let what = format!("that {} is for {:?} only", node.path, node.access);
-            return Err(self.refusal(&what, remedy));
+            return Err(self.refusal_error(&what, remedy));
         }
         let id = |value| OptionalUInt32 { value };
         Ok(LinuxDevice {
@@ -206,20 +209,20 @@ impl Telling<'_> {
     }
 }
 
-fn mount(own: &CdiMount) -> Mount {
-    let is_bind = own.options.iter().any(|o| o == "bind" || o == "rbind");
-    let written = own.type_.as_deref().unwrap_or_default();
-    let kind = if written.is_empty() && is_bind { "bind" } else { written };
+fn mount(cdi_mount: &CdiMount) -> Mount {
+    let is_bind = cdi_mount.options.iter().any(|o| o == "bind" || o == "rbind");
+    let given_type = cdi_mount.type_.as_deref().unwrap_or_default();
+    let mount_type = if given_type.is_empty() && is_bind { "bind" } else { given_type };
     Mount {
-        destination: own.container_path.clone(),
-        r#type: kind.to_owned(),
-        source: own.host_path.clone(),
-        options: own.options.clone(),
+        destination: cdi_mount.container_path.clone(),
+        r#type: mount_type.to_owned(),
+        source: cdi_mount.host_path.clone(),
+        options: cdi_mount.options.clone(),
     }
 }
 
 /// Hooks by stage; the stage that NRI does not have, if there is one.
-fn hooks<'a>(
+fn hooks_by_stage<'a>(
     all: impl Iterator<Item = &'a (HookName, CdiHook)>,
 ) -> Result<Option<Hooks>, HookName> {
     let mut hooks = Hooks::default();

@@ -8,7 +8,7 @@ use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
 use crate::connect::SOCKET;
-use crate::session::Identity;
+use crate::session::PluginIdentity;
 
 pub const HELP: &str = "\
 Gives containers of pods the devices that their onload.dev annotations request, as an NRI plugin of the
@@ -34,14 +34,14 @@ const NAME: &str = "onload";
 const INDEX: &str = "50";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    Run(Options),
+pub enum NriCommand {
+    Run(NriOptions),
     Help,
     Version,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct NriOptions {
     pub socket: PathBuf,
     /// Two digits.
     pub index: String,
@@ -50,19 +50,24 @@ pub struct Options {
     pub verbose: bool,
 }
 
-impl Default for Options {
+impl Default for NriOptions {
     fn default() -> Self {
-        Options { socket: SOCKET.into(), index: INDEX.to_owned(), host_root: None, verbose: false }
+        NriOptions {
+            socket: SOCKET.into(),
+            index: INDEX.to_owned(),
+            host_root: None,
+            verbose: false,
+        }
     }
 }
 
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked> {
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<NriCommand> {
     let mut words = words.into_iter();
-    let mut options = Options::default();
+    let mut options = NriOptions::default();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy().into_owned();
         let (name, joined) = match text.split_once('=') {
-            Some((name, _)) => (name, Some(value_of(&word, name))),
+            Some((name, _)) => (name, Some(option_value(&word, name))),
             None => (&*text, None),
         };
         let mut value = |option| {
@@ -72,38 +77,41 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked> {
         match (name, &joined) {
             ("--socket", _) => options.socket = value("--socket")?.into(),
             ("--host-root", _) => options.host_root = Some(value("--host-root")?.into()),
-            ("--index", _) => options.index = index(&value("--index")?.to_string_lossy())?,
+            ("--index", _) => options.index = check_index(&value("--index")?.to_string_lossy())?,
             ("-v" | "--verbose", None) => options.verbose = true,
-            ("-h" | "--help", None) => return Ok(Asked::Help),
-            ("-V" | "--version", None) => return Ok(Asked::Version),
+            ("-h" | "--help", None) => return Ok(NriCommand::Help),
+            ("-V" | "--version", None) => return Ok(NriCommand::Version),
             _ => bail!("{} is no option; \"onload-nri --help\" lists them", Quoted(&text)),
         }
     }
-    Ok(Asked::Run(options))
+    Ok(NriCommand::Run(options))
 }
 
 /// What follows the `=`; a path need not be text.
-fn value_of(word: &OsStr, name: &str) -> OsString {
+fn option_value(word: &OsStr, name: &str) -> OsString {
     use std::os::unix::ffi::OsStrExt;
     OsStr::from_bytes(&word.as_bytes()[name.len() + 1..]).to_owned()
 }
 
 /// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say. What the
 /// runtime would not take is refused (pkg/api/plugin.go).
-pub fn identity(
+pub fn plugin_identity(
     name: Option<&str>,
-    index_told: Option<&str>,
-    options: &Options,
-) -> Result<Identity> {
+    index: Option<&str>,
+    options: &NriOptions,
+) -> Result<PluginIdentity> {
     let name = name.unwrap_or(NAME);
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
         bail!("name {}; want letters, digits, '_', '.', '+' and '-'", Quoted(name));
     }
-    Ok(Identity { name: name.to_owned(), index: index(index_told.unwrap_or(&options.index))? })
+    Ok(PluginIdentity {
+        name: name.to_owned(),
+        index: check_index(index.unwrap_or(&options.index))?,
+    })
 }
 
-fn index(text: &str) -> Result<String> {
+fn check_index(text: &str) -> Result<String> {
     if text.len() != 2 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         bail!("index {}; want two digits", Quoted(text));
     }
@@ -114,13 +122,13 @@ fn index(text: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<Asked> {
+    fn parsed(words: &[&str]) -> Result<NriCommand> {
         parse(words.iter().map(OsString::from))
     }
 
     #[test]
     fn options_are_read_with_their_values_behind_them_or_joined() {
-        let expected = Asked::Run(Options {
+        let expected = NriCommand::Run(NriOptions {
             socket: "/s=1".into(),
             index: "07".to_owned(),
             host_root: Some("/host".into()),
@@ -130,9 +138,9 @@ mod tests {
         let apart = ["--socket", "/s=1", "--index", "07", "--host-root", "/host", "--verbose"];
         assert_eq!(parsed(&joined).unwrap(), expected);
         assert_eq!(parsed(&apart).unwrap(), expected);
-        assert_eq!(parsed(&[]).unwrap(), Asked::Run(Options::default()));
-        assert_eq!(parsed(&["--version"]).unwrap(), Asked::Version);
-        assert_eq!(parsed(&["-h"]).unwrap(), Asked::Help);
+        assert_eq!(parsed(&[]).unwrap(), NriCommand::Run(NriOptions::default()));
+        assert_eq!(parsed(&["--version"]).unwrap(), NriCommand::Version);
+        assert_eq!(parsed(&["-h"]).unwrap(), NriCommand::Help);
     }
 
     #[test]
@@ -153,13 +161,13 @@ mod tests {
 
     #[test]
     fn a_runtime_that_launches_the_plugin_says_its_name() {
-        let options = Options::default();
-        let own = identity(None, None, &options).unwrap();
+        let options = NriOptions::default();
+        let own = plugin_identity(None, None, &options).unwrap();
         assert_eq!((&*own.name, &*own.index), ("onload", "50"));
-        let told = identity(Some("nri"), Some("09"), &options).unwrap();
+        let told = plugin_identity(Some("nri"), Some("09"), &options).unwrap();
         assert_eq!((&*told.name, &*told.index), ("nri", "09"));
-        assert!(identity(Some("a/b"), None, &options).is_err());
-        assert!(identity(Some(""), None, &options).is_err());
-        assert!(identity(None, Some("100"), &options).is_err());
+        assert!(plugin_identity(Some("a/b"), None, &options).is_err());
+        assert!(plugin_identity(Some(""), None, &options).is_err());
+        assert!(plugin_identity(None, Some("100"), &options).is_err());
     }
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use rustix::fs::{FileType, fstat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::journal::{Journal, Severity};
-use crate::session::{Decider, Identity, Session};
+use crate::session::{Decider, NriSession, PluginIdentity};
 
 pub const SOCKET: &str = "/var/run/nri/nri.sock";
 
@@ -30,7 +30,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The connection to the runtime that launched this process. The descriptor is copied out of this process
 /// itself, and so it is known to be open (pidfd_getfd(2), Linux 5.6).
-pub fn launched(variable: &str) -> Result<UnixStream> {
+pub fn connect_launched(variable: &str) -> Result<UnixStream> {
     let number = variable.parse().ok().filter(|number| *number > 2);
     let number: i32 = number.ok_or_else(|| {
         error!("{SOCKET_VARIABLE}={variable:?} is not the number of a descriptor")
@@ -51,40 +51,45 @@ fn copy(number: i32) -> Result<UnixStream, Box<dyn Error + Send + Sync>> {
 /// took us.
 pub fn serve_launched<D: Decider>(
     stream: UnixStream,
-    identity: &Identity,
+    identity: &PluginIdentity,
     decider: &D,
     journal: Journal,
 ) -> Result<()> {
-    let mut session = Session::new(stream, identity, decider, journal);
+    let mut session = NriSession::new(stream, identity, decider, journal);
     let ended = session.run();
     if !session.is_synchronized() {
         return Err(ended);
     }
-    journal.say(Severity::Info, &format!("{ended:#}"));
+    journal.write(Severity::Info, &format!("{ended:#}"));
     Ok(())
 }
 
 /// Serves whoever listens at the socket, and connects again whenever the connection ends.
-pub fn serve<D: Decider>(socket: &Path, identity: &Identity, decider: &D, journal: Journal) -> ! {
-    let mut backoff = Backoff::between(FIRST_WAIT, LONGEST_WAIT);
-    let mut said = Said::default();
+pub fn serve<D: Decider>(
+    socket: &Path,
+    identity: &PluginIdentity,
+    decider: &D,
+    journal: Journal,
+) -> ! {
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut last_message = LastMessage::default();
     loop {
-        let (text, was_taken) = attempt(socket, identity, decider, journal);
+        let (text, was_taken) = run_connection(socket, identity, decider, journal);
         if was_taken {
             backoff.reset();
-            said.clear();
+            last_message.clear();
         }
-        if said.is_news(&text) {
-            journal.say(Severity::Warning, &text);
+        if last_message.is_new(&text) {
+            journal.write(Severity::Warning, &text);
         }
         sleep(backoff.next());
     }
 }
 
 /// One connection; why it ended, and whether the runtime took us for longer than a moment.
-fn attempt<D: Decider>(
+fn run_connection<D: Decider>(
     socket: &Path,
-    identity: &Identity,
+    identity: &PluginIdentity,
     decider: &D,
     journal: Journal,
 ) -> (String, bool) {
@@ -96,7 +101,7 @@ fn attempt<D: Decider>(
     });
     match stream {
         Ok(stream) => {
-            let mut session = Session::new(stream, identity, decider, journal);
+            let mut session = NriSession::new(stream, identity, decider, journal);
             let ended = session.run();
             let was_taken = session.is_synchronized() && began.elapsed() > LONGEST_WAIT;
             (format!("{ended:#}"), was_taken)
@@ -115,7 +120,7 @@ mod tests {
     #[test]
     fn the_descriptor_of_a_launched_plugin_is_its_connection() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut taken = launched(&ours.as_raw_fd().to_string()).unwrap();
+        let mut taken = connect_launched(&ours.as_raw_fd().to_string()).unwrap();
         drop(ours);
         io::Write::write_all(&mut taken, b"x").unwrap();
         let mut byte = [0];
@@ -126,13 +131,13 @@ mod tests {
     #[test]
     fn a_variable_that_names_no_socket_is_refused() {
         for text in ["", "x", "-1", "0", "2", "99999999999", "3 "] {
-            let refused = launched(text).unwrap_err().to_string();
+            let refused = connect_launched(text).unwrap_err().to_string();
             assert!(refused.contains("is not the number"), "{text}: {refused}");
         }
         let file = tempfile::tempfile().unwrap();
-        let refused = launched(&file.as_raw_fd().to_string()).unwrap_err();
+        let refused = connect_launched(&file.as_raw_fd().to_string()).unwrap_err();
         assert!(format!("{refused:#}").ends_with("not a socket"));
-        let refused = launched("1048500").unwrap_err();
+        let refused = connect_launched("1048500").unwrap_err();
         assert!(refused.to_string().contains("descriptor 1048500"), "{refused}");
     }
 }

@@ -10,7 +10,7 @@ use onload_sys::error;
 use onload_sys::error::Result;
 use serde_json::{Value, json};
 
-use crate::runtime::Runtime;
+use crate::runtime::NriRuntime;
 use crate::wire::messages::{
     Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
 };
@@ -23,7 +23,7 @@ const ENGINE_PREFIX: &str = "io.kubernetes.";
 const HANDLER: &str = "onload";
 
 #[derive(Debug)]
-pub struct Asking {
+pub struct ContainerRequest {
     /// What its OCI runtime will call it.
     pub id: ContainerId,
     pub request: Request,
@@ -33,12 +33,16 @@ pub struct Asking {
 
 /// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
 /// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
-pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
-    let container =
-        asked.container.ok_or_else(|| error!("the runtime's message names no container"))?;
-    let pod = asked.pod.unwrap_or_default();
-    let handed_on = annotations(BTreeMap::new(), &container, runtime);
-    let annotations = annotations(pod.annotations, &container, runtime);
+pub fn read(
+    create_request: CreateContainerRequest,
+    runtime: &NriRuntime,
+) -> Result<Option<ContainerRequest>> {
+    let container = create_request
+        .container
+        .ok_or_else(|| error!("the runtime's message names no container"))?;
+    let pod = create_request.pod.unwrap_or_default();
+    let handed_on = merge_annotations(BTreeMap::new(), &container, runtime);
+    let annotations = merge_annotations(pod.annotations, &container, runtime);
     if pod.runtime_handler == HANDLER && annotations == handed_on {
         return Ok(None);
     }
@@ -46,22 +50,22 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
         return Ok(None);
     };
     let names = container.cdi_devices.iter();
-    Ok(Some(Asking {
+    Ok(Some(ContainerRequest {
         id: container.id.parse()?,
         request,
         held_names: names.map(|device| device.name.clone()).collect(),
-        config: config(&container, &annotations).to_string(),
+        config: build_config(&container, &annotations).to_string(),
     }))
 }
 
 /// A container for the log: `pod default/redis container server`. It is one line for whoever writes one.
 #[must_use]
-pub fn shown(asked: &CreateContainerRequest) -> String {
-    let container = asked.container.as_ref();
+pub fn describe_container(create_request: &CreateContainerRequest) -> String {
+    let container = create_request.container.as_ref();
     let name = container.map(|container| container.name.as_str());
     // dockerd begins each name with a slash.
     let name = name.unwrap_or_default().trim_start_matches('/');
-    match asked.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
+    match create_request.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
         None => format!("container {name}"),
     }
@@ -69,10 +73,10 @@ pub fn shown(asked: &CreateContainerRequest) -> String {
 
 /// The onload.dev annotations of the pod and of the container, which take precedence, and what engines say of it.
 /// What a pod says with the keys of engines is ignored.
-fn annotations(
+fn merge_annotations(
     pod: BTreeMap<String, String>,
     container: &Container,
-    runtime: &Runtime,
+    runtime: &NriRuntime,
 ) -> BTreeMap<String, String> {
     let is_ours = |(key, _): &(String, String)| key.starts_with(DOMAIN);
     let mut annotations: BTreeMap<String, String> = pod.into_iter().filter(is_ours).collect();
@@ -88,7 +92,7 @@ fn annotations(
 }
 
 /// As much of a config.json as the runtime tells. A user that it does not tell is user 0, to be safe.
-fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
+fn build_config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
     let mut process = json!({
         "args": container.args,
         "env": container.env,
@@ -110,25 +114,25 @@ fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Valu
         "process": process,
         "mounts": mounts.collect::<Vec<_>>(),
     });
-    if let Some(held) = &container.hooks {
-        config["hooks"] = hooks(held);
+    if let Some(hooks) = &container.hooks {
+        config["hooks"] = hooks_json(hooks);
     }
-    if let Some(told) = &container.linux {
-        config["linux"] = linux(told);
+    if let Some(linux) = &container.linux {
+        config["linux"] = linux_json(linux);
     }
     config
 }
 
-fn hooks(hooks: &Hooks) -> Value {
+fn hooks_json(hooks: &Hooks) -> Value {
     let list = |hooks: &[Hook]| -> Vec<Value> {
-        let one = |hook: &Hook| {
+        let hook_json = |hook: &Hook| {
             let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
             if let Some(timeout) = &hook.timeout {
                 value["timeout"] = timeout.value.into();
             }
             value
         };
-        hooks.iter().map(one).collect()
+        hooks.iter().map(hook_json).collect()
     };
     json!({
         "prestart": list(&hooks.prestart),
@@ -140,7 +144,7 @@ fn hooks(hooks: &Hooks) -> Value {
     })
 }
 
-fn linux(linux: &LinuxContainer) -> Value {
+fn linux_json(linux: &LinuxContainer) -> Value {
     let namespaces = linux.namespaces.iter().map(|namespace| {
         let mut value = json!({"type": namespace.r#type});
         if !namespace.path.is_empty() {
@@ -149,20 +153,20 @@ fn linux(linux: &LinuxContainer) -> Value {
         value
     });
     let resources = linux.resources.as_ref();
-    let limits = resources.into_iter().flat_map(|own| &own.hugepage_limits);
+    let limits = resources.into_iter().flat_map(|linux_resources| &linux_resources.hugepage_limits);
     let limits = limits.map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
-    let rules = resources.into_iter().flat_map(|own| &own.devices);
+    let rules = resources.into_iter().flat_map(|linux_resources| &linux_resources.devices);
     json!({
         "namespaces": namespaces.collect::<Vec<_>>(),
-        "devices": linux.devices.iter().map(device).collect::<Vec<_>>(),
+        "devices": linux.devices.iter().map(device_json).collect::<Vec<_>>(),
         "resources": {
-            "devices": rules.map(rule).collect::<Vec<_>>(),
+            "devices": rules.map(rule_json).collect::<Vec<_>>(),
             "hugepageLimits": limits.collect::<Vec<_>>(),
         },
     })
 }
 
-fn device(device: &LinuxDevice) -> Value {
+fn device_json(device: &LinuxDevice) -> Value {
     let mut value = json!({"path": device.path, "type": device.r#type,
                            "major": device.major, "minor": device.minor});
     let numbers = [
@@ -178,7 +182,7 @@ fn device(device: &LinuxDevice) -> Value {
     value
 }
 
-fn rule(rule: &LinuxDeviceCgroup) -> Value {
+fn rule_json(rule: &LinuxDeviceCgroup) -> Value {
     let mut value = json!({"allow": rule.allow, "type": rule.r#type, "access": rule.access});
     for (key, number) in [("major", rule.major), ("minor", rule.minor)] {
         if let Some(number) = number {
@@ -193,8 +197,8 @@ mod tests {
     use super::*;
     use crate::wire::messages::{ConfigureRequest, OptionalFileMode, PodSandbox};
 
-    fn runtime(name: &str) -> Runtime {
-        Runtime::new(&ConfigureRequest {
+    fn runtime(name: &str) -> NriRuntime {
+        NriRuntime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             ..ConfigureRequest::default()
         })
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn the_log_names_a_container_with_its_pod_and_one_of_dockerd_without_the_slash() {
         let of = |namespace: &str, name: &str| {
-            shown(&CreateContainerRequest {
+            describe_container(&CreateContainerRequest {
                 pod: Some(PodSandbox {
                     namespace: namespace.to_owned(),
                     name: "redis".to_owned(),
@@ -335,7 +339,7 @@ mod tests {
             }),
             ..Container::default()
         };
-        let config = config(&container, &map(&[("onload.dev/nic", "all")]));
+        let config = build_config(&container, &map(&[("onload.dev/nic", "all")]));
         assert_eq!(
             config,
             json!({

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use onload_sys::text::one_line;
+use onload_sys::text::to_one_line;
 
 /// How severe a line is, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,14 +17,14 @@ pub enum Severity {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Journal {
-    pub most: Severity,
+    pub max_severity: Severity,
 }
 
 impl Journal {
     /// Writes a line. Nobody is left to be told where that fails.
-    pub fn say(&self, severity: Severity, text: &str) {
-        if severity <= self.most {
-            let line = format!("<{}>onload-nri: {}\n", severity as u8, one_line(text));
+    pub fn write(&self, severity: Severity, text: &str) {
+        if severity <= self.max_severity {
+            let line = format!("<{}>onload-nri: {}\n", severity as u8, to_one_line(text));
             let _ = io::stderr().lock().write_all(line.as_bytes());
         }
     }

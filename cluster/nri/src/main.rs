@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use onload_core::config::CONFIG_PATH;
-use onload_hooks::decide::host::ThisHost;
+use onload_hooks::decide::host_view::LocalHost;
 use onload_hooks::entry::program;
 use onload_hooks::record::lease::Keeper;
-use onload_nri::cli::{self, Asked, HELP, Options};
+use onload_nri::cli::{self, HELP, NriCommand, NriOptions};
 use onload_nri::connect::{
-    INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, launched, serve, serve_launched,
+    INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, connect_launched, serve, serve_launched,
 };
-use onload_nri::create::{Created, Failure, create};
+use onload_nri::create::{CreateAnswer, CreateFailure, create};
 use onload_nri::journal::{Journal, Severity};
-use onload_nri::runtime::Runtime;
+use onload_nri::runtime::NriRuntime;
 use onload_nri::session::Decider;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 const ENTRY_POINT: &str = "onload-nri";
 
@@ -26,8 +26,8 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let journal = Journal { most: Severity::Error };
-            journal.say(Severity::Error, &Chain(error.as_ref()).to_string());
+            let journal = Journal { max_severity: Severity::Error };
+            journal.write(Severity::Error, &ErrorChain(error.as_ref()).to_string());
             ExitCode::from(2)
         }
     }
@@ -35,9 +35,9 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     match cli::parse(std::env::args_os().skip(1))? {
-        Asked::Help => print(HELP),
-        Asked::Version => print(&format!("onload-nri {}\n", env!("CARGO_PKG_VERSION"))),
-        Asked::Run(options) => plug_in(options),
+        NriCommand::Help => print(HELP),
+        NriCommand::Version => print(&format!("onload-nri {}\n", env!("CARGO_PKG_VERSION"))),
+        NriCommand::Run(options) => run_plugin(options),
     }
 }
 
@@ -48,46 +48,49 @@ fn print(text: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Nothing of the environment counts but what a runtime tells a plugin that it launches.
-fn plug_in(options: Options) -> Result<(), Box<dyn Error>> {
-    let journal = Journal { most: if options.verbose { Severity::Debug } else { Severity::Info } };
-    let told = |variable| std::env::var(variable).ok();
-    let socket = told(SOCKET_VARIABLE);
-    let told = |variable| socket.as_ref().and_then(|_| told(variable));
-    let (name, index) = (told(NAME_VARIABLE), told(INDEX_VARIABLE));
-    let identity = cli::identity(name.as_deref(), index.as_deref(), &options)?;
-    let decider = OfHost { root: options.host_root };
+fn run_plugin(options: NriOptions) -> Result<(), Box<dyn Error>> {
+    let journal =
+        Journal { max_severity: if options.verbose { Severity::Debug } else { Severity::Info } };
+    let read_variable = |variable| std::env::var(variable).ok();
+    let socket = read_variable(SOCKET_VARIABLE);
+    let read_variable = |variable| socket.as_ref().and_then(|_| read_variable(variable));
+    let (name, index) = (read_variable(NAME_VARIABLE), read_variable(INDEX_VARIABLE));
+    let identity = cli::plugin_identity(name.as_deref(), index.as_deref(), &options)?;
+    let decider = HostDecider { root: options.host_root };
     match socket {
-        Some(number) => Ok(serve_launched(launched(&number)?, &identity, &decider, journal)?),
+        Some(number) => {
+            Ok(serve_launched(connect_launched(&number)?, &identity, &decider, journal)?)
+        }
         None => serve(&options.socket, &identity, &decider, journal),
     }
 }
 
 /// Decides by the files of a host, which are read for each container that asks for something.
-struct OfHost {
+struct HostDecider {
     root: Option<PathBuf>,
 }
 
-impl OfHost {
-    fn look(&self) -> onload_sys::error::Result<ThisHost> {
+impl HostDecider {
+    fn open_host(&self) -> onload_sys::error::Result<LocalHost> {
         match &self.root {
-            Some(root) => ThisHost::below(root, Path::new(CONFIG_PATH)),
-            None => ThisHost::new(),
+            Some(root) => LocalHost::for_tree(root, Path::new(CONFIG_PATH)),
+            None => LocalHost::new(),
         }
     }
 }
 
-impl Decider for OfHost {
-    fn create(&self, message: &[u8], runtime: &Runtime) -> Result<Created, Failure> {
+impl Decider for HostDecider {
+    fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure> {
         create(message, runtime, &|decide| {
-            let host = self.look()?;
+            let host = self.open_host()?;
             let keeper = Keeper::before(&host, ENTRY_POINT);
             keeper.keep_what(|| decide(&host, &keeper))
         })
     }
 
-    fn give_back(&self, created: &Created) {
-        if let (Some(reserved), Ok(host)) = (&created.reserved, self.look()) {
-            Keeper::before(&host, ENTRY_POINT).give_back(reserved);
+    fn cancel_reservation(&self, answer: &CreateAnswer) {
+        if let (Some(reservation), Ok(host)) = (&answer.reservation, self.open_host()) {
+            Keeper::before(&host, ENTRY_POINT).give_back(reservation);
         }
     }
 }

@@ -8,15 +8,15 @@ use onload_sys::text::Quoted;
 use crate::wire::messages::ConfigureRequest;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
+pub struct NriRuntime {
     name: String,
     version: String,
-    pub abilities: Abilities,
+    pub features: RuntimeFeatures,
 }
 
 /// What a runtime does with an answer beside variables and mounts, which each takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct RuntimeFeatures {
     /// Nodes, hooks and cgroups; without them, mounts have no options but `ro`.
     pub is_whole: bool,
     pub limits: bool,
@@ -24,33 +24,41 @@ pub struct Abilities {
 }
 
 /// Numbers of a version, of which the third may be missing.
-type Version = (u32, u32, u32);
+type VersionNumbers = (u32, u32, u32);
 
-impl Runtime {
+impl NriRuntime {
     #[must_use]
-    pub fn new(said: &ConfigureRequest) -> Runtime {
-        let version = parse(&said.runtime_version);
-        let since = |first: Version| version.is_some_and(|version| version >= first);
+    pub fn new(request: &ConfigureRequest) -> NriRuntime {
+        let version = parse(&request.runtime_version);
+        let since = |first: VersionNumbers| version.is_some_and(|version| version >= first);
         // containerd 2.0.0 took the last part of its Go module's path for its name (internal/nri/nri.go).
-        let name = match said.runtime_name.as_str() {
+        let name = match request.runtime_name.as_str() {
             "v2" => "containerd",
             name => name,
         };
-        let abilities = match name {
+        let features = match name {
             // daemon/internal/nri of moby: all else makes the creation fail.
-            "docker" => Abilities { is_whole: false, limits: false, names: false },
+            "docker" => RuntimeFeatures { is_whole: false, limits: false, names: false },
             // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
-            "containerd" => {
-                Abilities { is_whole: true, limits: since((1, 7, 7)), names: since((2, 1, 0)) }
-            }
-            "cri-o" => {
-                Abilities { is_whole: true, limits: since((1, 29, 0)), names: since((1, 34, 0)) }
-            }
+            "containerd" => RuntimeFeatures {
+                is_whole: true,
+                limits: since((1, 7, 7)),
+                names: since((2, 1, 0)),
+            },
+            "cri-o" => RuntimeFeatures {
+                is_whole: true,
+                limits: since((1, 29, 0)),
+                names: since((1, 34, 0)),
+            },
             // The version of NRI is told by those that are newer than limits. Names are the runtime's own
             // work, which one may leave undone.
-            _ => Abilities { is_whole: true, limits: !said.nri_version.is_empty(), names: false },
+            _ => RuntimeFeatures {
+                is_whole: true,
+                limits: !request.nri_version.is_empty(),
+                names: false,
+            },
         };
-        Runtime { name: name.to_owned(), version: said.runtime_version.clone(), abilities }
+        NriRuntime { name: name.to_owned(), version: request.runtime_version.clone(), features }
     }
 
     /// Whether its containers stand in pods, whose names are names in them.
@@ -62,20 +70,20 @@ impl Runtime {
     /// Whether it takes limits on huge pages. containerd drops them unless its configuration has
     /// `disable_hugetlb_controller = false`, which it does not tell (internal/cri/config/config_unix.go).
     #[must_use]
-    pub fn takes_hugepage_limits(&self) -> bool {
-        self.abilities.is_whole && self.name != "containerd"
+    pub fn supports_hugepage_limits(&self) -> bool {
+        self.features.is_whole && self.name != "containerd"
     }
 }
 
 /// `containerd 2.1.9`.
-impl fmt::Display for Runtime {
+impl fmt::Display for NriRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = |text: &str| {
             let mut bytes = text.bytes();
             text.len() <= 64 && bytes.all(|byte| byte.is_ascii_graphic())
         };
-        for (at, text) in [&self.name, &self.version].into_iter().enumerate() {
-            let space = if at > 0 { " " } else { "" };
+        for (index, text) in [&self.name, &self.version].into_iter().enumerate() {
+            let space = if index > 0 { " " } else { "" };
             if is_plain(text) {
                 write!(f, "{space}{text}")?;
             } else {
@@ -87,7 +95,7 @@ impl fmt::Display for Runtime {
 }
 
 /// Reads `v2.1.9`, `2.1.9~ds1`, `2.2`, `2.1.0-rc.1`. A version before a release counts as that release.
-fn parse(text: &str) -> Option<Version> {
+fn parse(text: &str) -> Option<VersionNumbers> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut numbers = text.splitn(3, '.').map(|part| {
         let end = part.find(|c: char| !c.is_ascii_digit());
@@ -102,8 +110,8 @@ fn parse(text: &str) -> Option<Version> {
 mod tests {
     use super::*;
 
-    fn runtime(name: &str, version: &str, nri: &str) -> Runtime {
-        Runtime::new(&ConfigureRequest {
+    fn runtime(name: &str, version: &str, nri: &str) -> NriRuntime {
+        NriRuntime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             runtime_version: version.to_owned(),
             request_timeout: 0,
@@ -126,7 +134,7 @@ mod tests {
             ("cri-o", "1.29.0", true, false),
             ("cri-o", "1.34.1", true, true),
         ] {
-            let abilities = runtime(name, version, "").abilities;
+            let abilities = runtime(name, version, "").features;
             assert!(abilities.is_whole, "{name} {version}");
             assert_eq!((abilities.limits, abilities.names), (limits, names), "{name} {version}");
         }
@@ -136,13 +144,13 @@ mod tests {
     fn containerd_is_known_by_the_name_that_its_first_version_2_gave_itself() {
         let first = runtime("v2", "v2.0.0", "");
         assert_eq!(first.to_string(), "containerd v2.0.0");
-        assert!(first.abilities.limits && !first.abilities.names);
+        assert!(first.features.limits && !first.features.names);
     }
 
     #[test]
     fn a_version_that_is_not_understood_is_an_old_one() {
         for version in ["", "unknown", "v", "2", "two.one", "-1.7", "99999999999.1"] {
-            let abilities = runtime("containerd", version, "").abilities;
+            let abilities = runtime("containerd", version, "").features;
             assert!(!abilities.limits && !abilities.names, "{version:?}");
         }
     }
@@ -150,14 +158,14 @@ mod tests {
     #[test]
     fn docker_takes_variables_and_mounts_alone() {
         let docker = runtime("docker", "29.0.0", "v0.10.0");
-        let none = Abilities { is_whole: false, limits: false, names: false };
-        assert_eq!(docker.abilities, none);
+        let none = RuntimeFeatures { is_whole: false, limits: false, names: false };
+        assert_eq!(docker.features, none);
         assert!(!docker.has_pods());
     }
 
     #[test]
     fn another_runtime_takes_limits_if_its_nri_is_new_enough_to_tell_its_version() {
-        let of = |nri| runtime("isulad", "2.1", nri).abilities;
+        let of = |nri| runtime("isulad", "2.1", nri).features;
         assert!(of("v0.10.0").limits && !of("v0.10.0").names);
         assert!(!of("").limits && of("").is_whole);
     }

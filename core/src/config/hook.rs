@@ -9,44 +9,49 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::read::{absolute, check_fdtable_size, check_netdev_share, check_netdevs, keys, unknown};
-use super::sections::{Annotations, Cdi, Config, Environment, Leases, Log};
-use super::toml_error::of_toml;
+use super::read::{
+    check_absolute, check_fdtable_size, check_netdev_share, check_netdevs, table_keys,
+    unknown_key_error,
+};
+use super::sections::{
+    AnnotationsConfig, CdiConfig, Config, EnvironmentConfig, LeasesConfig, LogConfig,
+};
+use super::toml_error::describe_toml_error;
 use super::values::{Memlock, RdmaLibraries, Share};
 use crate::bundle::Bundle;
 use crate::class::Class;
 use crate::netdev::settings::NetdevSettings;
-use crate::versioned::Understood;
+use crate::versioned::LenientValue;
 use onload_sys::error::{Result, bail};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HookConfig {
-    pub cdi: HookCdi,
-    pub annotations: Annotations,
-    pub environment: Environment,
-    pub leases: Leases,
+    pub cdi: HookCdiConfig,
+    pub annotations: AnnotationsConfig,
+    pub environment: EnvironmentConfig,
+    pub leases: LeasesConfig,
     #[serde(deserialize_with = "log")]
-    pub log: Log,
+    pub log: LogConfig,
     pub netdev: BTreeMap<String, NetdevSettings>,
     /// `None` where this version does not understand one: only who asks for it is refused.
-    #[serde(deserialize_with = "bundles")]
+    #[serde(deserialize_with = "deserialize_bundles")]
     pub bundles: BTreeMap<String, Option<Bundle>>,
 }
 
 /// What they use of section `[cdi]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct HookCdi {
+pub struct HookCdiConfig {
     pub hook_path: PathBuf,
     pub fdtable_size: u32,
     pub memlock: Memlock,
     pub rdma_libraries: RdmaLibraries,
 }
 
-impl From<&Cdi> for HookCdi {
-    fn from(cdi: &Cdi) -> Self {
-        HookCdi {
+impl From<&CdiConfig> for HookCdiConfig {
+    fn from(cdi: &CdiConfig) -> Self {
+        HookCdiConfig {
             hook_path: cdi.hook_path.clone(),
             fdtable_size: cdi.fdtable_size,
             memlock: cdi.memlock,
@@ -55,9 +60,9 @@ impl From<&Cdi> for HookCdi {
     }
 }
 
-impl Default for HookCdi {
+impl Default for HookCdiConfig {
     fn default() -> Self {
-        HookCdi::from(&Cdi::default())
+        HookCdiConfig::from(&CdiConfig::default())
     }
 }
 
@@ -65,7 +70,7 @@ impl From<&Config> for HookConfig {
     fn from(config: &Config) -> Self {
         let bundles = config.bundles.iter();
         HookConfig {
-            cdi: HookCdi::from(&config.cdi),
+            cdi: HookCdiConfig::from(&config.cdi),
             annotations: config.annotations.clone(),
             environment: config.environment.clone(),
             leases: config.leases.clone(),
@@ -76,29 +81,29 @@ impl From<&Config> for HookConfig {
     }
 }
 
-fn log<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Log, D::Error> {
-    let log = Understood::<Log>::deserialize(from)?.value();
+fn log<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<LogConfig, D::Error> {
+    let log = LenientValue::<LogConfig>::deserialize(deserializer)?.value();
     Ok(log.filter(|log| log.file.is_absolute()).unwrap_or_default())
 }
 
-fn bundles<'de, D: Deserializer<'de>>(
-    from: D,
+fn deserialize_bundles<'de, D: Deserializer<'de>>(
+    deserializer: D,
 ) -> std::result::Result<BTreeMap<String, Option<Bundle>>, D::Error> {
-    let read = BTreeMap::<String, Understood<Bundle>>::deserialize(from)?;
-    Ok(read.into_iter().map(|(name, bundle)| (name, bundle.value())).collect())
+    let bundles = BTreeMap::<String, LenientValue<Bundle>>::deserialize(deserializer)?;
+    Ok(bundles.into_iter().map(|(name, bundle)| (name, bundle.value())).collect())
 }
 
-impl Log {
+impl LogConfig {
     /// Reads this section of a configuration file, whatever else is wrong with the file. A log that is
     /// not understood is none: a container starts without it, and `onload-ctk` says what is wrong.
-    pub fn read(text: &str) -> Log {
+    pub fn read(text: &str) -> LogConfig {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct LogOnly {
             #[serde(deserialize_with = "log")]
-            log: Log,
+            log: LogConfig,
         }
-        toml::from_str(text).map_or_else(|_| Log::default(), |read: LogOnly| read.log)
+        toml::from_str(text).map_or_else(|_| LogConfig::default(), |read: LogOnly| read.log)
     }
 }
 
@@ -106,12 +111,13 @@ impl HookConfig {
     /// The error names the line where the text is no TOML, or a key that they use has a value that they do not
     /// understand.
     pub fn parse(text: &str) -> Result<HookConfig> {
-        let mut table = DeTable::parse(text).map_err(|error| of_toml(text, &error))?;
+        let mut table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
         check_misspelled(text, table.get_ref())?;
         leave_unknown_classes_out(table.get_mut())?;
-        let from = toml::de::Deserializer::from(table);
-        let config = HookConfig::deserialize(from).map_err(|error| of_toml(text, &error))?;
-        absolute("cdi.hook-path", &config.cdi.hook_path)?;
+        let deserializer = toml::de::Deserializer::from(table);
+        let config = HookConfig::deserialize(deserializer)
+            .map_err(|error| describe_toml_error(text, &error))?;
+        check_absolute("cdi.hook-path", &config.cdi.hook_path)?;
         check_fdtable_size(config.cdi.fdtable_size)?;
         check_netdev_share(&config.leases)?;
         check_netdevs(&config.netdev)?;
@@ -123,10 +129,10 @@ impl HookConfig {
 /// pass over it would leave a default in force where the operator wrote a policy.
 fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
     let used = [
-        ("annotations", keys::<Annotations>()),
-        ("cdi", keys::<Cdi>()),
-        ("environment", keys::<Environment>()),
-        ("leases", keys::<Leases>()),
+        ("annotations", table_keys::<AnnotationsConfig>()),
+        ("cdi", table_keys::<CdiConfig>()),
+        ("environment", table_keys::<EnvironmentConfig>()),
+        ("leases", table_keys::<LeasesConfig>()),
     ];
     let sections = used.map(|(section, _)| section);
     let folded = |key: &str| {
@@ -137,15 +143,15 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
         !known.contains(&key) && known.iter().any(|known| folded(known) == folded(key))
     };
     for (section, value) in file {
-        let (name, at) = (section.get_ref().as_ref(), section.span().start);
+        let (name, offset) = (section.get_ref().as_ref(), section.span().start);
         if is_meant(name, &sections) {
-            return Err(unknown(text, "", at, name, &sections));
+            return Err(unknown_key_error(text, "", offset, name, &sections));
         }
         let keys = used.iter().find(|(known, _)| *known == name);
         if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))
             && let Some(key) = table.keys().find(|key| is_meant(key.get_ref(), keys))
         {
-            return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
+            return Err(unknown_key_error(text, name, key.span().start, key.get_ref(), keys));
         }
     }
     Ok(())
@@ -153,7 +159,7 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
 
 /// Devices of a class that this version does not know cannot be asked for here, nor are they given.
 fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
-    let is_known = |word: &str| Class::named(word).is_some();
+    let is_known = |word: &str| Class::from_name(word).is_some();
     for (section, value) in file {
         let DeValue::Table(section_table) = value.get_mut() else {
             continue;

@@ -10,10 +10,12 @@ mod tests;
 mod toml_error;
 mod values;
 
-pub use hook::{HookCdi, HookConfig};
+pub use hook::{HookCdiConfig, HookConfig};
 pub use sections::{
-    Annotations, CONFIG_PATH, Cdi, Config, Discover, Environment, Leases, Log, LogLevel, Mover,
-    PoolConfig, Runtime,
+    AnnotationsConfig, CONFIG_PATH, CdiConfig, Config, DiscoverConfig, EnvironmentConfig,
+    LeasesConfig, LogConfig, LogLevel, Mover, PoolConfig, RuntimeConfig,
 };
-pub use toml_error::of_toml;
-pub use values::{Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, kinds};
+pub use toml_error::describe_toml_error;
+pub use values::{
+    Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, parse_kinds,
+};

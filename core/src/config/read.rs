@@ -10,28 +10,30 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::sections::{
-    Annotations, Cdi, Config, Discover, Environment, Leases, Log, Mover, PoolConfig, Runtime,
+    AnnotationsConfig, CdiConfig, Config, DiscoverConfig, EnvironmentConfig, LeasesConfig,
+    LogConfig, Mover, PoolConfig, RuntimeConfig,
 };
-use super::toml_error::{at_line, of_toml};
+use super::toml_error::{describe_toml_error, error_at};
 use super::values::Share;
 use crate::bundle::Bundle;
 use crate::class::Class;
-use crate::host_settings::{HostSettings, Sriov};
+use crate::host_settings::{HostSettings, SriovConfig};
 use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
-use crate::select::Select;
-use crate::vf::VfConfig;
+use crate::select::PoolSelector;
+use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail};
 
 impl Config {
     /// Reads the text of a configuration file. The error names the line and the key.
     pub fn parse(text: &str) -> Result<Config> {
-        let table = DeTable::parse(text).map_err(|error| of_toml(text, &error))?;
-        if let Some(problem) = key_problems(text, table.get_ref()).into_iter().next() {
+        let table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
+        if let Some(problem) = find_key_problems(text, table.get_ref()).into_iter().next() {
             return Err(problem);
         }
-        let from = toml::de::Deserializer::from(table);
-        let config = Config::deserialize(from).map_err(|error| of_toml(text, &error))?;
+        let deserializer = toml::de::Deserializer::from(table);
+        let config =
+            Config::deserialize(deserializer).map_err(|error| describe_toml_error(text, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -40,21 +42,21 @@ impl Config {
     pub fn parse_leniently(text: &str) -> (Config, Vec<Error>) {
         let mut table = match DeTable::parse(text) {
             Ok(table) => table,
-            Err(error) => return (Config::default(), vec![of_toml(text, &error)]),
+            Err(error) => return (Config::default(), vec![describe_toml_error(text, &error)]),
         };
-        let mut problems = key_problems(text, table.get_ref());
+        let mut problems = find_key_problems(text, table.get_ref());
         loop {
-            let from = toml::de::Deserializer::from(table.clone());
-            let error = match Config::deserialize(from) {
+            let deserializer = toml::de::Deserializer::from(table.clone());
+            let error = match Config::deserialize(deserializer) {
                 Ok(config) => {
                     problems.extend(config.check().err());
                     return (config, problems);
                 }
                 Err(error) => error,
             };
-            problems.push(of_toml(text, &error));
-            let at = error.span().map(|span| span.start);
-            if !at.is_some_and(|at| remove_at(table.get_mut(), at)) {
+            problems.push(describe_toml_error(text, &error));
+            let offset = error.span().map(|span| span.start);
+            if !offset.is_some_and(|offset| remove_at(table.get_mut(), offset)) {
                 return (Config::default(), problems);
             }
         }
@@ -62,13 +64,13 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         let cdi = &self.cdi;
-        absolute("cdi.hook-path", &cdi.hook_path)?;
-        absolute("cdi.hugepages-dir", &cdi.hugepages_dir)?;
+        check_absolute("cdi.hook-path", &cdi.hook_path)?;
+        check_absolute("cdi.hugepages-dir", &cdi.hugepages_dir)?;
         for dir in &cdi.host_library_dirs {
-            absolute("cdi.host-library-dirs", dir)?;
+            check_absolute("cdi.host-library-dirs", dir)?;
         }
         for dir in &cdi.container_library_dirs {
-            absolute("cdi.container-library-dirs", dir)?;
+            check_absolute("cdi.container-library-dirs", dir)?;
         }
         let may_be_empty = [
             ("cdi.host-tool-dir", &cdi.host_tool_dir),
@@ -80,7 +82,7 @@ impl Config {
         ];
         for (key, path) in may_be_empty {
             if let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-                absolute(key, path)?;
+                check_absolute(key, path)?;
             }
         }
         for (key, path) in [
@@ -88,7 +90,7 @@ impl Config {
             ("cdi.container-device-dir", &cdi.container_device_dir),
         ] {
             if let Some(path) = path {
-                absolute(key, path)?;
+                check_absolute(key, path)?;
             }
         }
         check_fdtable_size(cdi.fdtable_size)?;
@@ -138,7 +140,7 @@ fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
             check_pool_vf(pool, vf).with_context(|| format!("pools.{name}.vf"))?;
         }
         if class == Class::Netdev {
-            one_container(&format!("pools.{name}.share"), pool.share)?;
+            check_exclusive_share(&format!("pools.{name}.share"), pool.share)?;
         }
     }
     Ok(())
@@ -162,13 +164,13 @@ fn check_pool_vf(pool: &PoolConfig, vf: &VfConfig) -> Result<()> {
     vf.check()
 }
 
-pub(super) fn check_netdev_share(leases: &Leases) -> Result<()> {
+pub(super) fn check_netdev_share(leases: &LeasesConfig) -> Result<()> {
     let class = Class::Netdev;
-    one_container(&format!("leases.share.{class}"), leases.share.get(&class).copied())
+    check_exclusive_share(&format!("leases.share.{class}"), leases.share.get(&class).copied())
 }
 
 /// An interface is in one network namespace.
-fn one_container(key: &str, share: Option<Share>) -> Result<()> {
+fn check_exclusive_share(key: &str, share: Option<Share>) -> Result<()> {
     match share.map(Share::get) {
         None | Some(1) => Ok(()),
         Some(share) => bail!(
@@ -184,14 +186,14 @@ pub(super) fn check_netdevs(netdevs: &BTreeMap<String, NetdevSettings>) -> Resul
     Ok(())
 }
 
-fn check_sriov(sections: &[Sriov]) -> Result<()> {
+fn check_sriov(sections: &[SriovConfig]) -> Result<()> {
     for (index, section) in sections.iter().enumerate() {
-        let Sriov { pf, vfs, .. } = section;
+        let SriovConfig { pf, vfs, .. } = section;
         if sections.iter().skip(index + 1).any(|other| other.pf == *pf) {
             bail!("two sections [[sriov]] have the pf {pf}; make one of them");
         }
         let last = vfs.saturating_sub(1);
-        if let Some(mac) = section.mac.filter(|mac| mac.plus(last).is_none()) {
+        if let Some(mac) = section.mac.filter(|mac| mac.checked_add(last).is_none()) {
             bail!(
                 "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first three bytes; begin lower"
             );
@@ -209,7 +211,7 @@ pub(super) fn check_fdtable_size(size: u32) -> Result<()> {
     )
 }
 
-pub(super) fn absolute(key: &str, path: &Path) -> Result<()> {
+pub(super) fn check_absolute(key: &str, path: &Path) -> Result<()> {
     if path.is_absolute() {
         return Ok(());
     }
@@ -218,25 +220,25 @@ pub(super) fn absolute(key: &str, path: &Path) -> Result<()> {
 
 /// The tables of the file with their keys. `*` stands for a name that the operator chooses; in tables of such names
 /// every key is one.
-pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 17] {
+pub(super) fn config_tables() -> [(&'static str, &'static [&'static str]); 17] {
     [
-        ("discover", keys::<Discover>()),
-        ("cdi", keys::<Cdi>()),
-        ("annotations", keys::<Annotations>()),
-        ("environment", keys::<Environment>()),
-        ("leases", keys::<Leases>()),
-        ("runtime", keys::<Runtime>()),
-        ("log", keys::<Log>()),
-        ("host", keys::<HostSettings>()),
-        ("kubernetes", keys::<KubernetesSettings>()),
-        (LIST, keys::<Sriov>()),
-        ("pools.*", keys::<PoolConfig>()),
-        ("pools.*.select", keys::<Select>()),
-        ("pools.*.vf", keys::<VfConfig>()),
-        ("netdev.*", keys::<NetdevSettings>()),
-        ("netdev.*.vf", keys::<VfConfig>()),
-        ("bundles.*", keys::<Bundle>()),
-        ("kubernetes.resources.*", keys::<ResourceSettings>()),
+        ("discover", table_keys::<DiscoverConfig>()),
+        ("cdi", table_keys::<CdiConfig>()),
+        ("annotations", table_keys::<AnnotationsConfig>()),
+        ("environment", table_keys::<EnvironmentConfig>()),
+        ("leases", table_keys::<LeasesConfig>()),
+        ("runtime", table_keys::<RuntimeConfig>()),
+        ("log", table_keys::<LogConfig>()),
+        ("host", table_keys::<HostSettings>()),
+        ("kubernetes", table_keys::<KubernetesSettings>()),
+        (LIST, table_keys::<SriovConfig>()),
+        ("pools.*", table_keys::<PoolConfig>()),
+        ("pools.*.select", table_keys::<PoolSelector>()),
+        ("pools.*.vf", table_keys::<VfConfig>()),
+        ("netdev.*", table_keys::<NetdevSettings>()),
+        ("netdev.*.vf", table_keys::<VfConfig>()),
+        ("bundles.*", table_keys::<Bundle>()),
+        ("kubernetes.resources.*", table_keys::<ResourceSettings>()),
     ]
 }
 
@@ -244,9 +246,9 @@ pub(super) fn tables() -> [(&'static str, &'static [&'static str]); 17] {
 const LIST: &str = "sriov";
 
 /// The keys of a table, as its type tells them to a deserializer.
-pub(super) fn keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    struct Keys<'k>(&'k mut &'static [&'static str]);
-    impl<'de> Deserializer<'de> for Keys<'_> {
+pub(super) fn table_keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    struct KeyCollector<'k>(&'k mut &'static [&'static str]);
+    impl<'de> Deserializer<'de> for KeyCollector<'_> {
         type Error = Silent;
 
         fn deserialize_struct<V: Visitor<'de>>(
@@ -272,13 +274,13 @@ pub(super) fn keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
         }
     }
     let mut keys: &[&str] = &[];
-    let _ = T::deserialize(Keys(&mut keys));
+    let _ = T::deserialize(KeyCollector(&mut keys));
     keys
 }
 
 /// Keys that no table has, and tables of another form, which serde would take for one whose keys are left out.
-fn key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
-    let mut reader = KeyReader { text, tables: &tables(), problems: Vec::new() };
+fn find_key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
+    let mut reader = KeyReader { text, tables: &config_tables(), problems: Vec::new() };
     let mut sections: Vec<&str> = Vec::new();
     for (table, _) in reader.tables {
         let section = table.split('.').next().unwrap_or(table);
@@ -287,11 +289,11 @@ fn key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
         }
     }
     for (key, value) in file {
-        let (name, at) = (key.get_ref().as_ref(), key.span().start);
+        let (name, offset) = (key.get_ref().as_ref(), key.span().start);
         if sections.contains(&name) {
-            reader.table(name, name, at, value);
+            reader.check_table(name, name, offset, value);
         } else {
-            reader.problems.push(unknown(text, "", at, name, &sections));
+            reader.problems.push(unknown_key_error(text, "", offset, name, &sections));
         }
     }
     reader.problems
@@ -304,39 +306,46 @@ struct KeyReader<'t> {
 }
 
 impl KeyReader<'_> {
-    /// Reads a table of [`tables`], which messages call `name` and whose head is at that byte.
-    fn table(&mut self, pattern: &str, name: &str, at: usize, value: &Spanned<DeValue<'_>>) {
-        let any = format!("{pattern}.*");
-        let has_names = self.tables.iter().any(|(table, _)| *table == any);
+    /// Reads a table of [`config_tables`], which messages call `name` and whose head is at that byte.
+    fn check_table(
+        &mut self,
+        pattern: &str,
+        name: &str,
+        offset: usize,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let any_table = format!("{pattern}.*");
+        let has_names = self.tables.iter().any(|(table, _)| *table == any_table);
         let table = match Spanned::get_ref(value) {
             DeValue::Table(_) if pattern == LIST => {
                 let message = format!("expected an array of tables; write [[{name}]]");
-                return self.problem(at, name, &message);
+                return self.add_problem(offset, name, &message);
             }
             DeValue::Table(table) => table,
             DeValue::Array(entries) if pattern == LIST => {
                 for entry in entries {
                     if let DeValue::Table(table) = Spanned::get_ref(entry) {
-                        self.keys(pattern, name, table);
+                        self.check_keys(pattern, name, table);
                     }
                 }
                 return;
             }
             DeValue::Array(_) => {
-                let below = if has_names { ".NAME" } else { "" };
-                let message = format!("expected a table, found an array; write [{name}{below}]");
-                return self.problem(at, name, &message);
+                let suffix = if has_names { ".NAME" } else { "" };
+                let message = format!("expected a table, found an array; write [{name}{suffix}]");
+                return self.add_problem(offset, name, &message);
             }
             // serde says what is wrong with it.
             _ => return,
         };
-        self.keys(pattern, name, table);
+        self.check_keys(pattern, name, table);
         for (key, value) in table {
             let key_name = key.get_ref().as_ref();
-            let below = if has_names { any.clone() } else { format!("{pattern}.{key_name}") };
+            let sub_pattern =
+                if has_names { any_table.clone() } else { format!("{pattern}.{key_name}") };
             let is_table = |(table, _): &(&str, _)| {
                 table
-                    .strip_prefix(&*below)
+                    .strip_prefix(&*sub_pattern)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             };
             if self.tables.iter().any(is_table) {
@@ -344,43 +353,50 @@ impl KeyReader<'_> {
                     "kubernetes.resources" => format!("{name}.{key_name:?}"),
                     _ => format!("{name}.{key_name}"),
                 };
-                self.table(&below, &name, key.span().start, value);
+                self.check_table(&sub_pattern, &name, key.span().start, value);
             }
         }
     }
 
-    fn keys(&mut self, pattern: &str, name: &str, table: &DeTable<'_>) {
+    fn check_keys(&mut self, pattern: &str, name: &str, table: &DeTable<'_>) {
         let Some((_, keys)) = self.tables.iter().find(|(table, _)| *table == pattern) else {
             return;
         };
         for key in table.keys() {
-            let word = key.get_ref().as_ref();
-            if !keys.contains(&word) {
-                let problem = unknown(self.text, name, key.span().start, word, keys);
+            let key_name = key.get_ref().as_ref();
+            if !keys.contains(&key_name) {
+                let problem = unknown_key_error(self.text, name, key.span().start, key_name, keys);
                 self.problems.push(problem);
             }
         }
     }
 
-    fn problem(&mut self, at: usize, name: &str, message: &str) {
-        self.problems.push(at_line(self.text, at, Some(name), message));
+    fn add_problem(&mut self, offset: usize, name: &str, message: &str) {
+        self.problems.push(error_at(self.text, offset, Some(name), message));
     }
 }
 
 /// A key that is not known, with the known one that is spelled most alike: of the same table, or else of any.
-pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&str]) -> Error {
+pub(super) fn unknown_key_error(
+    text: &str,
+    table: &str,
+    offset: usize,
+    key: &str,
+    known: &[&str],
+) -> Error {
     let qualified = |table: &str, key: &str| match table {
         "" => key.to_owned(),
         table => format!("{table}.{key}"),
     };
-    let most = key.chars().count().max(3) / 2;
+    let max_distance = key.chars().count().max(3) / 2;
     let nearest_of = |table: &str, known: &[&str]| {
-        let near = known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
-        let (distance, known) = near.min_by_key(|(distance, _)| *distance)?;
-        (distance <= most).then(|| (distance, qualified(table, known)))
+        let candidates =
+            known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
+        let (distance, known) = candidates.min_by_key(|(distance, _)| *distance)?;
+        (distance <= max_distance).then(|| (distance, qualified(table, known)))
     };
     let anywhere = || {
-        let tables = tables();
+        let tables = config_tables();
         let tables = tables.iter().filter(|(table, _)| !table.contains('*'));
         tables
             .filter_map(|(table, keys)| nearest_of(table, keys))
@@ -393,24 +409,24 @@ pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&s
     };
     let key = qualified(table, key);
     let message = format!("unknown key {key:?}; {advice}");
-    at_line(text, at, None, &message)
+    error_at(text, offset, None, &message)
 }
 
 /// Removes the key whose value stands at that byte of the text, and nothing around it.
-fn remove_at(table: &mut DeTable<'_>, at: usize) -> bool {
-    let here = table.iter_mut().find_map(|(key, value)| {
-        let is_here = key.span().contains(&at) || value.span().contains(&at);
+fn remove_at(table: &mut DeTable<'_>, offset: usize) -> bool {
+    let entry = table.iter_mut().find_map(|(key, value)| {
+        let contains_offset = key.span().contains(&offset) || value.span().contains(&offset);
         let is_removed = match value.get_mut() {
-            DeValue::Table(table) => remove_at(table, at),
+            DeValue::Table(table) => remove_at(table, offset),
             DeValue::Array(entries) => entries.iter_mut().any(|entry| match entry.get_mut() {
-                DeValue::Table(table) => remove_at(table, at),
+                DeValue::Table(table) => remove_at(table, offset),
                 _ => false,
             }),
             _ => false,
         };
-        (is_here || is_removed).then(|| (key.clone(), is_removed))
+        (contains_offset || is_removed).then(|| (key.clone(), is_removed))
     });
-    match here {
+    match entry {
         Some((key, false)) => table.remove(&key).is_some(),
         Some((_, true)) => true,
         None => false,

@@ -11,12 +11,12 @@ use super::values::{
 };
 use crate::bundle::Bundle;
 use crate::class::Class;
-use crate::host_settings::{HostSettings, Sriov};
+use crate::host_settings::{HostSettings, SriovConfig};
 use crate::kubernetes_settings::KubernetesSettings;
 use crate::netdev::address::Network;
 use crate::netdev::settings::NetdevSettings;
-use crate::select::{Glob, Select};
-use crate::vf::VfConfig;
+use crate::select::{Glob, PoolSelector};
+use crate::vf_config::VfConfig;
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
@@ -26,19 +26,19 @@ pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
 #[serde(default)]
 pub struct Config {
     /// What discovery looks at and offers.
-    pub discover: Discover,
+    pub discover: DiscoverConfig,
     /// What the written specifications hold.
-    pub cdi: Cdi,
+    pub cdi: CdiConfig,
     /// What an annotation may ask for.
-    pub annotations: Annotations,
+    pub annotations: AnnotationsConfig,
     /// What a variable of a container may ask for.
-    pub environment: Environment,
+    pub environment: EnvironmentConfig,
     /// How many containers may have a device.
-    pub leases: Leases,
+    pub leases: LeasesConfig,
     /// The OCI runtime behind the wrapper.
-    pub runtime: Runtime,
+    pub runtime: RuntimeConfig,
     /// What hook and wrapper write down.
-    pub log: Log,
+    pub log: LogConfig,
     /// Named sets of devices, of which a container gets one that is free.
     pub pools: BTreeMap<String, PoolConfig>,
     /// Devices that go together under one name.
@@ -46,7 +46,7 @@ pub struct Config {
     /// What interfaces have in the containers that get them, by the names of their devices.
     pub netdev: BTreeMap<String, NetdevSettings>,
     /// The virtual functions that the host has from its boot on.
-    pub sriov: Vec<Sriov>,
+    pub sriov: Vec<SriovConfig>,
     /// What else the host is from its boot on.
     pub host: HostSettings,
     /// What a node of Kubernetes offers.
@@ -56,7 +56,7 @@ pub struct Config {
 /// Section `[discover]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Discover {
+pub struct DiscoverConfig {
     /// Interfaces that are never offered. One that is not there gives a warning.
     pub ignored_interfaces: Vec<String>,
     /// Fail when there is no accelerated interface, and write nothing, instead of going on without one.
@@ -77,7 +77,7 @@ pub struct Discover {
 /// Section `[cdi]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Cdi {
+pub struct CdiConfig {
     /// The kinds that are written: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages,
     /// netdev, ptp, pps, gdrcopy, bundle.
     #[serde(deserialize_with = "read_kinds")]
@@ -146,9 +146,9 @@ pub struct Cdi {
     pub container_device_dir: Option<PathBuf>,
 }
 
-impl Default for Cdi {
+impl Default for CdiConfig {
     fn default() -> Self {
-        Cdi {
+        CdiConfig {
             kinds: Class::ALL.to_vec(),
             hook_path: PathBuf::from("/usr/bin/onload-hook"),
             preload: Preload::Env,
@@ -176,7 +176,7 @@ impl Default for Cdi {
 /// Section `[annotations]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Annotations {
+pub struct AnnotationsConfig {
     /// The classes that an annotation onload.dev/CLASS may ask for. Whoever can start a container or build an image
     /// can write annotations, so nothing is allowed by default. A container that is given rdma, vfio, zf or
     /// hugepages may also ask for CAP_IPC_LOCK, by onload.dev/ipc-lock.
@@ -198,9 +198,9 @@ pub struct Annotations {
     pub live_devices: bool,
 }
 
-impl Default for Annotations {
+impl Default for AnnotationsConfig {
     fn default() -> Self {
-        Annotations {
+        AnnotationsConfig {
             allow: Vec::new(),
             addresses: Vec::new(),
             root_with_onload: RootWithOnload::Warn,
@@ -213,7 +213,7 @@ impl Default for Annotations {
 /// Section `[environment]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Environment {
+pub struct EnvironmentConfig {
     /// The classes that the variable ONLOAD_CTK_REQUEST of a container may ask for, as nic=all;rdma=mlx5_0: for
     /// engines that pass containers no annotations, such as docker swarm. Only onload-container-runtime reads it.
     /// Every image can carry a variable, so nothing is allowed by default. This list and that of annotations are
@@ -224,18 +224,18 @@ pub struct Environment {
 /// Section `[leases]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Leases {
+pub struct LeasesConfig {
     /// How many containers may have one device of a class at once, as { rdma = 500, vfio = 2 }. Without a number
     /// one container at a time has a vfio device or an interface of class netdev, and any number share one of another
     /// class.
     pub share: BTreeMap<Class, Share>,
 }
 
-impl Leases {
+impl LeasesConfig {
     /// How many containers may have one device of that class at once; `None` where nobody counts them.
     pub fn share(&self, class: Class) -> Option<u32> {
-        let usual = class.is_exclusive().then_some(1);
-        self.share.get(&class).map(|share| share.get()).or(usual)
+        let default_share = class.is_exclusive().then_some(1);
+        self.share.get(&class).map(|share| share.get()).or(default_share)
     }
 }
 
@@ -246,7 +246,7 @@ pub struct PoolConfig {
     pub class: Class,
     /// Which devices of the class belong to the pool; without keys all of them.
     #[serde(default)]
-    pub select: Select,
+    pub select: PoolSelector,
     /// How many containers may have one of its devices at once, from 1 to 65536. Without it the number of
     /// leases.share for the class holds.
     #[serde(default)]
@@ -276,7 +276,7 @@ pub enum Mover {
 /// Section `[runtime]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Runtime {
+pub struct RuntimeConfig {
     /// The OCI runtime behind onload-container-runtime; empty: the first that exists of /usr/bin/runc,
     /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun, /usr/libexec/crio/crun,
     /// /usr/libexec/crio/runc.
@@ -286,7 +286,7 @@ pub struct Runtime {
 /// Section `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Log {
+pub struct LogConfig {
     /// How much is written to it: "error" is why containers did not start, "warning" adds what may be wrong with those
     /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
     /// level.

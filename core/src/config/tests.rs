@@ -1,19 +1,19 @@
 use std::path::PathBuf;
 
-use super::read::{keys, tables};
+use super::read::{config_tables, table_keys};
 use super::*;
 use crate::bundle::Bundle;
 use crate::class::Class;
-use crate::host_settings::{Sriov, VfDriver, Vlan};
-use crate::kubernetes_settings::{Interface, Listen};
+use crate::host_settings::{SriovConfig, VfDriver, Vlan};
+use crate::kubernetes_settings::{ListenAddress, OfferMethod};
 use crate::netdev::settings::NetdevSettings;
-use crate::select::{HexId, Select};
-use crate::vf::VfConfig;
+use crate::select::{HexId, PoolSelector};
+use crate::vf_config::VfConfig;
 
 /// The sections of which there is one.
 fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let is_one = |table: &str| table != "sriov" && !table.contains('*');
-    tables().into_iter().filter(move |(table, _)| is_one(table))
+    config_tables().into_iter().filter(move |(table, _)| is_one(table))
 }
 
 fn refusal(text: &str) -> String {
@@ -126,8 +126,8 @@ fn every_known_key_can_be_set() {
     assert_eq!(kubernetes.routes[0].to_string(), "198.51.100.0/24");
     let usual = Config::default().kubernetes.mtu;
     assert_eq!((kubernetes.mtu.get(), usual.get()), (9000, 1500));
-    assert_eq!(kubernetes.listen, Listen::Nowhere);
-    let log = Log { level: LogLevel::Debug, file: "/var/log/onload-ctk.log".into() };
+    assert_eq!(kubernetes.listen, ListenAddress::Nowhere);
+    let log = LogConfig { level: LogLevel::Debug, file: "/var/log/onload-ctk.log".into() };
     assert_eq!((&config.log, &HookConfig::from(&config).log), (&log, &log));
     assert_eq!(HookConfig::parse(text).unwrap().log, log);
     let known: usize = sections().map(|(_, keys)| keys.len()).sum();
@@ -288,7 +288,7 @@ fn a_pool_is_read_with_every_selector() {
     let slow = PoolConfig {
         mover: Mover::Hook,
         class: Class::Rdma,
-        select: Select::default(),
+        select: PoolSelector::default(),
         share: None,
         vf: None,
     };
@@ -468,7 +468,7 @@ fn the_example_of_virtual_functions_holds_every_key_in_file_and_page() {
     for text in [example(&shipped.collect::<Vec<_>>()), example(&page)] {
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.sriov.len(), 1, "{text}");
-        let keys = keys::<Sriov>();
+        let keys = table_keys::<SriovConfig>();
         for key in keys {
             assert!(text.contains(&format!("\n{key} = ")), "{key}: {text}");
         }
@@ -679,11 +679,14 @@ fn a_relative_path_is_refused() {
 fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
     let offer = |value: &str| {
         let config = Config::parse(&format!("[kubernetes]\noffer = {value}\n")).unwrap();
-        let of = |class| config.kubernetes.offer.interface(class);
+        let of = |class| config.kubernetes.offer.method(class);
         (of(Class::Vfio), of(Class::Nic))
     };
-    assert_eq!(offer("\"dra\""), (Interface::Dra, Interface::Dra));
-    assert_eq!(offer("{ vfio = \"device-plugin\" }"), (Interface::DevicePlugin, Interface::Auto));
+    assert_eq!(offer("\"dra\""), (OfferMethod::Dra, OfferMethod::Dra));
+    assert_eq!(
+        offer("{ vfio = \"device-plugin\" }"),
+        (OfferMethod::DevicePlugin, OfferMethod::Auto)
+    );
 }
 
 #[test]
@@ -771,12 +774,12 @@ fn a_log_that_is_not_understood_is_none_and_stops_no_container() {
     ] {
         let config = HookConfig::parse(text).unwrap();
         assert_eq!(config, HookConfig::default(), "{text}");
-        assert_eq!(Log::read(text), Log::default(), "{text}");
+        assert_eq!(LogConfig::read(text), LogConfig::default(), "{text}");
     }
-    assert_eq!(Log::read("[log\n"), Log::default());
+    assert_eq!(LogConfig::read("[log\n"), LogConfig::default());
     let other = "[log]\nfile = \"/var/log/x\"\n[annotations]\nallow = 7\n";
     assert!(HookConfig::parse(other).is_err());
-    assert_eq!(Log::read(other).file, PathBuf::from("/var/log/x"));
+    assert_eq!(LogConfig::read(other).file, PathBuf::from("/var/log/x"));
 }
 
 #[test]
@@ -912,7 +915,7 @@ fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
         .take_while(|setting| *setting != "[[sriov]]")
         .collect();
     let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    let known = [keys::<NetdevSettings>(), keys::<VfConfig>()].concat();
+    let known = [table_keys::<NetdevSettings>(), table_keys::<VfConfig>()].concat();
     assert_eq!(written.collect::<Vec<_>>(), known);
     // `vf` is the table with the rest.
     let text = page.into_iter().filter(|setting| !setting.starts_with("vf = "));
@@ -930,7 +933,7 @@ fn the_manual_page_has_every_key_of_a_bundle_with_a_value_that_is_read() {
         .take_while(|setting| !setting.starts_with("[netdev."));
     let page: Vec<&str> = page.map(String::as_str).collect();
     let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
-    assert_eq!(written.collect::<Vec<_>>(), keys::<Bundle>());
+    assert_eq!(written.collect::<Vec<_>>(), table_keys::<Bundle>());
     let config = Config::parse(&page.join("\n")).unwrap();
     let bundle = &config.bundles["NAME"];
     assert!(bundle.cpus.is_some() && bundle.mems.is_some(), "{bundle:?}");
@@ -979,7 +982,7 @@ fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
     let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
     let known: Vec<&str> = ["class", "share", "move", "select", "vf"]
         .into_iter()
-        .chain(keys::<Select>().iter().copied())
+        .chain(table_keys::<PoolSelector>().iter().copied())
         .collect();
     assert_eq!(written.collect::<Vec<_>>(), known);
     // `select` is the table with the rest.

@@ -146,9 +146,9 @@ impl Memlock {
 }
 
 impl<'de> Deserialize<'de> for Memlock {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Setting;
-        impl Visitor<'_> for Setting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MemlockVisitor;
+        impl Visitor<'_> for MemlockVisitor {
             type Value = Memlock;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,7 +170,7 @@ impl<'de> Deserialize<'de> for Memlock {
                 }
             }
         }
-        from.deserialize_any(Setting)
+        deserializer.deserialize_any(MemlockVisitor)
     }
 }
 
@@ -200,13 +200,15 @@ impl fmt::Display for Memlock {
 }
 
 /// The classes that `cdi generate` writes, by the word `all` or their names.
-pub fn kinds(words: &[String]) -> Result<Vec<Class>> {
+pub fn parse_kinds(words: &[String]) -> Result<Vec<Class>> {
     if words.is_empty() {
         bail!("the list of kinds is empty; say \"all\" or name classes");
     }
-    Class::listed(words, &Class::ALL, Ok)
+    Class::parse_list(words, &Class::ALL, Ok)
 }
 
-pub(super) fn read_kinds<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Class>, D::Error> {
-    kinds(&Vec::deserialize(from)?).map_err(de::Error::custom)
+pub(super) fn read_kinds<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Class>, D::Error> {
+    parse_kinds(&Vec::deserialize(deserializer)?).map_err(de::Error::custom)
 }

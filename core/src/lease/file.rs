@@ -8,17 +8,17 @@ use std::str::FromStr;
 use onload_cdi::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::moved::Moved;
+use super::move_record::MoveRecord;
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::timestamp::rfc3339;
+use crate::timestamp::format_rfc3339;
 use crate::versioned;
 use onload_sys::error::{Error, Result, bail, error, read_as_text, written_as_text};
-use onload_sys::processes::{Cgroup, Process};
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::processes::{Cgroup, ProcessId};
+use onload_sys::text::{Quoted, parse_decimal};
 
-read_as_text!(Device Token ClaimUid);
-written_as_text!(Device ClaimUid);
+read_as_text!(DeviceId Token ClaimUid);
+written_as_text!(DeviceId ClaimUid);
 
 /// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
@@ -30,10 +30,10 @@ pub const NODES: &str = "nodes";
 pub(crate) const VERSION: u32 = 1;
 
 /// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
-pub fn is_pod(text: &str) -> bool {
-    let is_name = |name: &str, most: usize, more: &[u8]| {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
-        (1..=most).contains(&name.len()) && name.bytes().all(legal)
+pub fn is_pod_name(text: &str) -> bool {
+    let is_name = |name: &str, max: usize, punctuation: &[u8]| {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
+        (1..=max).contains(&name.len()) && name.bytes().all(legal)
     };
     text.split_once('/')
         .is_some_and(|(namespace, name)| is_name(namespace, 63, b"-") && is_name(name, 253, b"-."))
@@ -42,32 +42,32 @@ pub fn is_pod(text: &str) -> bool {
 /// A device that can be leased, as `CLASS:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Device {
+pub struct DeviceId {
     pub class: Class,
     /// Its name in that class.
     pub name: DeviceName,
 }
 
-impl FromStr for Device {
+impl FromStr for DeviceId {
     type Err = Error;
 
     /// CLASS reaches up to the first `:`.
     fn from_str(text: &str) -> Result<Self> {
-        let parsed = Device::split(text, ':');
+        let parsed = DeviceId::split(text, ':');
         parsed.ok_or_else(|| error!("{} is not CLASS:NAME", Quoted(text)))
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.class, self.name.as_str())
     }
 }
 
-impl Device {
-    fn split(text: &str, at: char) -> Option<Device> {
-        let (class, name) = text.split_once(at)?;
-        Some(Device { class: Class::named(class)?, name: DeviceName::try_from(name).ok()? })
+impl DeviceId {
+    fn split(text: &str, separator: char) -> Option<DeviceId> {
+        let (class, name) = text.split_once(separator)?;
+        Some(DeviceId { class: Class::from_name(class)?, name: DeviceName::try_from(name).ok()? })
     }
 
     /// The name of the file for one of the holders that the device may have. Neither `=` nor `#` stands
@@ -77,9 +77,9 @@ impl Device {
     }
 
     /// The device and the slot that a file is for; none for a file that is no lease.
-    pub(crate) fn of_file_name(name: &str) -> Option<(Device, u32)> {
+    pub(crate) fn from_file_name(name: &str) -> Option<(DeviceId, u32)> {
         let (device, slot) = name.rsplit_once('#')?;
-        Some((Device::split(device, '=')?, decimal(slot)?))
+        Some((DeviceId::split(device, '=')?, parse_decimal(slot)?))
     }
 }
 
@@ -162,7 +162,7 @@ pub enum Holder {
     /// A container that exists, by its first process.
     #[serde(rename_all = "camelCase")]
     Init {
-        process: Process,
+        process: ProcessId,
         /// The directory of its cgroup; none where that is not its own.
         cgroup: Option<Cgroup>,
     },
@@ -176,7 +176,7 @@ pub enum Holder {
         /// The process that becomes the runtime which creates the container, where it is one: when it
         /// has ended, nobody else will name the token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        maker: Option<Process>,
+        maker: Option<ProcessId>,
     },
 }
 
@@ -205,22 +205,22 @@ pub struct Lease {
     pub ticket: Option<Token>,
     /// The device that moved to the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moved: Option<Moved>,
+    pub moved: Option<MoveRecord>,
 }
 
 impl Lease {
     /// Whether it was made for a container of this id and bundle. A reservation without a bundle is told
     /// by its token, which the caller compares.
-    pub(crate) fn is_for(&self, container: &ContainerId, bundle: &Path) -> bool {
+    pub(crate) fn belongs_to(&self, container: &ContainerId, bundle: &Path) -> bool {
         let is_reservation = matches!(self.holder, Holder::Reservation { .. });
         let is_anywhere = is_reservation && self.bundle.as_os_str().is_empty();
         self.container == *container && (is_anywhere || self.bundle == bundle)
     }
 
     /// The device that moved to the container and has to come back.
-    pub(crate) fn away(&self) -> Option<&Moved> {
+    pub(crate) fn device_to_return(&self) -> Option<&MoveRecord> {
         let moved = self.moved.as_ref();
-        moved.filter(|moved| moved.facts.comes_back())
+        moved.filter(|moved| moved.saved.must_return())
     }
 
     /// Reads a file's text; fields that this version does not know are passed over.
@@ -231,28 +231,32 @@ impl Lease {
     /// The boot and the holder, of a file that is not understood as a whole.
     pub(crate) fn parse_holder(bytes: &[u8]) -> Option<(String, Holder)> {
         #[derive(Deserialize)]
-        struct Part {
+        struct PartialLease {
             boot: String,
             holder: Holder,
         }
-        let part: Part = serde_json::from_slice(bytes).ok()?;
-        Some((part.boot, part.holder))
+        let partial: PartialLease = serde_json::from_slice(bytes).ok()?;
+        Some((partial.boot, partial.holder))
     }
 
     /// The text of the file for one slot of a device. It says again what the file's name says, for
     /// people; the name decides.
-    pub(crate) fn to_bytes(&self, device: &Device, slot: u32) -> serde_json::Result<Vec<u8>> {
+    pub(crate) fn to_bytes(&self, device: &DeviceId, slot: u32) -> serde_json::Result<Vec<u8>> {
         #[derive(Serialize)]
-        struct Whole<'a> {
+        struct LeaseFile<'a> {
             class: &'a str,
             name: &'a str,
             slot: u32,
             #[serde(flatten)]
             lease: &'a Lease,
         }
-        let whole =
-            Whole { class: device.class.as_str(), name: device.name.as_str(), slot, lease: self };
-        versioned::to_bytes(VERSION, whole)
+        let file = LeaseFile {
+            class: device.class.as_str(),
+            name: device.name.as_str(),
+            slot,
+            lease: self,
+        };
+        versioned::to_bytes(VERSION, file)
     }
 }
 
@@ -260,7 +264,7 @@ impl fmt::Display for Lease {
     /// Who holds it and since when, for a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {}", self.container)?;
-        if let Some(pod) = self.facts.get(POD).filter(|pod| is_pod(pod)) {
+        if let Some(pod) = self.facts.get(POD).filter(|pod| is_pod_name(pod)) {
             write!(f, " of pod {pod}")?;
         }
         match &self.holder {
@@ -276,14 +280,14 @@ impl fmt::Display for Lease {
         if let Some(claim) = &self.claim {
             write!(f, " of claim {claim}")?;
         }
-        write!(f, " since {}", rfc3339(self.since))
+        write!(f, " since {}", format_rfc3339(self.since))
     }
 }
 
 /// Properties that hold for every name and content of a file.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(name: &str, content: &[u8]) {
-    if let Some((device, slot)) = Device::of_file_name(name) {
+    if let Some((device, slot)) = DeviceId::from_file_name(name) {
         assert_eq!(device.file_name(slot), name);
         assert_eq!(device.to_string().parse(), Ok(device));
     }
@@ -302,12 +306,12 @@ pub(super) fn fuzz(name: &str, content: &[u8]) {
 mod tests {
     use super::*;
 
-    fn device(text: &str) -> Device {
+    fn device(text: &str) -> DeviceId {
         text.parse().unwrap()
     }
 
     fn lease() -> Lease {
-        let process = Process { pid: 42, start_time: 7, pid_namespace: 9 };
+        let process = ProcessId { pid: 42, start_time: 7, pid_namespace: 9 };
         Lease {
             boot: "b".to_owned(),
             container: "web".parse().unwrap(),
@@ -331,7 +335,7 @@ mod tests {
         assert_eq!((vfio.class, vfio.name.as_str()), (Class::Vfio, "0000:81:10.0"));
         assert_eq!(vfio.to_string(), "vfio:0000:81:10.0");
         for bad in ["vfio", "vfio:", ":a", "disk:a", "vfio:a/b", "vfio:a=b", "vfio:a#1"] {
-            assert!(bad.parse::<Device>().is_err(), "{bad}");
+            assert!(bad.parse::<DeviceId>().is_err(), "{bad}");
         }
     }
 
@@ -339,7 +343,7 @@ mod tests {
     fn a_file_is_named_after_its_device_and_slot() {
         let vfio = device("vfio:0000:81:10.0");
         assert_eq!(vfio.file_name(3), "vfio=0000:81:10.0#3");
-        assert_eq!(Device::of_file_name("vfio=0000:81:10.0#3"), Some((vfio, 3)));
+        assert_eq!(DeviceId::from_file_name("vfio=0000:81:10.0#3"), Some((vfio, 3)));
         for bad in [
             ".lock",
             "vfio=a",
@@ -350,7 +354,7 @@ mod tests {
             "vfio=#1",
             "vfio=a#4294967296",
         ] {
-            assert_eq!(Device::of_file_name(bad), None, "{bad}");
+            assert_eq!(DeviceId::from_file_name(bad), None, "{bad}");
         }
     }
 
@@ -451,7 +455,7 @@ mod tests {
             "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\") since 2023-11-14T22:13:20Z"
         );
         lease.holder = Holder::Init {
-            process: Process { pid: 1, start_time: 2, pid_namespace: 9 },
+            process: ProcessId { pid: 1, start_time: 2, pid_namespace: 9 },
             cgroup: Some(Cgroup { path: "/a\n\u{1b}[31m".into(), inode: 3 }),
         };
         assert!(!lease.to_string().contains(['\n', '\u{1b}']));

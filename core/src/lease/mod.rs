@@ -4,25 +4,25 @@
 //! container starts and released when it ends, or when the next container that wants the device finds
 //! that its holder has ended. No daemon keeps anything, so a killed engine loses nothing.
 
-mod choice;
-mod claim;
+mod acquire;
 mod file;
-mod moved;
+mod move_record;
 mod request;
 mod returning;
+mod slot;
 mod store;
 #[cfg(test)]
 mod test_host;
 
-pub use choice::in_use_error;
-pub use claim::{Holders, Used, take_unleased};
-pub use file::{ClaimUid, Device, Holder, Lease, NODES, POD, Token, is_pod};
-pub use moved::{
-    Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
-    VfFacts,
+pub use acquire::{LeaseSnapshot, UsedMembers, take_unleased};
+pub use file::{ClaimUid, DeviceId, Holder, Lease, NODES, POD, Token, is_pod_name};
+pub use move_record::{
+    MoveRecord, OnloadRegistration, STAYS, SavedFunction, SavedInterface, SavedQueues, SavedRdma,
+    SavedRss, SavedState, SavedVf,
 };
 pub use request::{LeaseRequest, MemberRequest, Numa};
-pub use store::{LeaseError, Leases, Listed};
+pub use slot::in_use_error;
+pub use store::{LeaseEntry, LeaseError, Leases};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
 /// fuzzer sees them.

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use onload_cdi::DeviceName;
 
-use super::file::{ClaimUid, Device, Holder, Lease, Token};
-use super::moved::Moved;
+use super::file::{ClaimUid, DeviceId, Holder, Lease, Token};
+use super::move_record::MoveRecord;
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::pool::{Member, Pool};
+use crate::pool::{Pool, PoolMember};
 use onload_sys::error::{Error, error};
 
 /// What a container asks for.
@@ -43,13 +43,13 @@ pub struct MemberRequest {
     /// Whether an earlier member is better than a later one, such as one that is nearer.
     pub in_order: bool,
     /// Other names under which the device may have been leased: those of the functions in its IOMMU group.
-    pub aliases: Vec<Device>,
+    pub aliases: Vec<DeviceId>,
     /// What the lease says of the device.
     pub facts: BTreeMap<String, String>,
     /// The ticket that gives it to the container. What an earlier reservation says of it stays.
     pub ticket: Option<Token>,
     /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
-    pub moved: Option<Moved>,
+    pub moved: Option<MoveRecord>,
 }
 
 /// The NUMA node that members are taken from.
@@ -70,11 +70,13 @@ impl LeaseRequest<'_> {
 
     /// Whether a lease is this container's already: no annotation says so, only what the runtime and the kernel know.
     pub(super) fn owns(&self, lease: &Lease) -> bool {
-        lease.is_for(self.container, self.bundle)
+        lease.belongs_to(self.container, self.bundle)
             && match (&lease.holder, &self.holder, self.token) {
-                (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
-                (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
-                    process == own
+                (Holder::Reservation { token, .. }, _, Some(requested_token)) => {
+                    token == requested_token
+                }
+                (Holder::Init { process, .. }, Holder::Init { process: own_process, .. }, _) => {
+                    process == own_process
                 }
                 _ => false,
             }
@@ -83,7 +85,7 @@ impl LeaseRequest<'_> {
 
 impl MemberRequest {
     /// `count` members of a pool.
-    pub fn of_pool(class: Class, name: DeviceName, count: u32, pool: Pool) -> Self {
+    pub fn for_pool(class: Class, name: DeviceName, count: u32, pool: Pool) -> Self {
         let facts = BTreeMap::from([("pool".to_owned(), name.to_string())]);
         MemberRequest {
             class,
@@ -99,56 +101,56 @@ impl MemberRequest {
     }
 
     /// A device by its name, which so many containers may have at once.
-    pub fn of_device(device: Device, most: u32) -> Self {
-        let Device { class, name } = device;
-        let member = Member { name: name.clone(), numa_node: None };
-        let pool = Pool { members: vec![member], share: most };
-        MemberRequest { facts: BTreeMap::new(), ..MemberRequest::of_pool(class, name, 1, pool) }
+    pub fn for_device(device: DeviceId, share: u32) -> Self {
+        let DeviceId { class, name } = device;
+        let member = PoolMember { name: name.clone(), numa_node: None };
+        let pool = Pool { members: vec![member], share };
+        MemberRequest { facts: BTreeMap::new(), ..MemberRequest::for_pool(class, name, 1, pool) }
     }
 
     /// For one of its members and no other.
-    pub(super) fn of_one(&self, name: &DeviceName) -> Self {
-        let mut one = MemberRequest { count: 1, ..self.clone() };
-        one.pool.members.retain(|member| member.name == *name);
-        one
+    pub(super) fn narrowed_to(&self, name: &DeviceName) -> Self {
+        let mut narrowed = MemberRequest { count: 1, ..self.clone() };
+        narrowed.pool.members.retain(|member| member.name == *name);
+        narrowed
     }
 
     /// The devices that it may be met with.
-    pub fn devices(&self) -> impl Iterator<Item = Device> {
-        self.candidates().map(Candidate::device)
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.candidates().map(MemberCandidate::device)
     }
 
     /// Whether it is for one device, by its name.
-    pub(super) fn is_device(&self) -> bool {
+    pub(super) fn is_single_device(&self) -> bool {
         let mut members = self.pool.members.iter();
         members.next().is_some_and(|first| first.name == self.name)
     }
 
     /// What is wanted, beside what there is.
-    pub(super) fn about(&self, there_is: &str) -> String {
+    pub(super) fn describe(&self, availability: &str) -> String {
         let (count, class, name) = (self.count, self.class, &self.name);
-        format!("{count} wanted of pool {class}={name}, which has {there_is}")
+        format!("{count} wanted of pool {class}={name}, which has {availability}")
     }
 
-    pub(super) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+    pub(super) fn candidates(&self) -> impl Iterator<Item = MemberCandidate<'_>> {
         let members = self.pool.members.iter();
-        members.map(|member| Candidate { device_request: self, member })
+        members.map(|member| MemberCandidate { device_request: self, member })
     }
 }
 
 /// That too few members of pools are free: for each pool, what is wanted of it and what is free, and who holds members.
-pub(super) fn none_free(wanted: &[String], numa: Numa, holders: &[String]) -> Error {
+pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String]) -> Error {
     let numa = match numa {
         Numa::Any => String::new(),
         Numa::Same => ", all on one NUMA node".to_owned(),
         Numa::Node(node) => format!(", all on NUMA node {node}"),
     };
-    let (wanted, held) = (wanted.join(" and "), held(holders));
-    error!("{wanted}{numa}{held}; \"onload-ctk lease list\" shows all")
+    let (requests, held) = (requests.join(" and "), format_holders(holders));
+    error!("{requests}{numa}{held}; \"onload-ctk lease list\" shows all")
 }
 
 /// A few of them: with many, "lease list" is easier to read.
-fn held(holders: &[String]) -> String {
+fn format_holders(holders: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = holders.iter().take(SHOWN).map(|holder| format!("; {holder}"));
     let more = holders.len().saturating_sub(SHOWN);
@@ -158,68 +160,76 @@ fn held(holders: &[String]) -> String {
 
 /// A member of a pool that may be chosen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Candidate<'a> {
+pub(crate) struct MemberCandidate<'a> {
     /// What it would be chosen for.
     pub(crate) device_request: &'a MemberRequest,
-    pub(crate) member: &'a Member,
+    pub(crate) member: &'a PoolMember,
 }
 
-impl Candidate<'_> {
-    pub(crate) fn device(self) -> Device {
-        Device { class: self.device_request.class, name: self.member.name.clone() }
+impl MemberCandidate<'_> {
+    pub(crate) fn device(self) -> DeviceId {
+        DeviceId { class: self.device_request.class, name: self.member.name.clone() }
     }
 }
 
 /// The device requests that leave a choice.
-pub(super) fn pools(device_requests: &[MemberRequest]) -> impl Iterator<Item = &MemberRequest> {
-    device_requests.iter().filter(|device_request| !device_request.is_device())
+pub(super) fn pool_requests(
+    device_requests: &[MemberRequest],
+) -> impl Iterator<Item = &MemberRequest> {
+    device_requests.iter().filter(|device_request| !device_request.is_single_device())
 }
 
 /// Chooses among the free members of pools: the first ones, in the order of the pools. Of two pools
 /// that have a member in common it serves one. None where not all device requests can be met.
-pub(crate) fn pick<'a>(
+pub(crate) fn select_members<'a>(
     device_requests: &'a [MemberRequest],
     numa: Numa,
-    is_free: &mut dyn FnMut(Candidate<'a>) -> bool,
-) -> Option<Vec<Candidate<'a>>> {
+    is_free: &mut dyn FnMut(MemberCandidate<'a>) -> bool,
+) -> Option<Vec<MemberCandidate<'a>>> {
     match numa {
-        Numa::Any => pick_where(device_requests, &|_| true, is_free),
-        Numa::Node(node) => pick_where(device_requests, &|own| own == Some(node), is_free),
-        Numa::Same => nodes(device_requests)
-            .into_iter()
-            .find_map(|node| pick_where(device_requests, &|own| own == node, is_free)),
+        Numa::Any => select_members_where(device_requests, &|_| true, is_free),
+        Numa::Node(node) => {
+            select_members_where(device_requests, &|member_node| member_node == Some(node), is_free)
+        }
+        Numa::Same => numa_nodes(device_requests).into_iter().find_map(|node| {
+            select_members_where(device_requests, &|member_node| member_node == node, is_free)
+        }),
     }
 }
 
 /// The nodes of all members, in the order of these; those without one are on a node of their own, since
 /// nothing says that they are near another.
-fn nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
-    let members = pools(device_requests).flat_map(|device_request| &device_request.pool.members);
+fn numa_nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
+    let members =
+        pool_requests(device_requests).flat_map(|device_request| &device_request.pool.members);
     let mut known = BTreeSet::new();
     let nodes = members.map(|member| member.numa_node);
     let nodes = nodes.filter(|node| known.insert(*node));
-    let (without, with): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
-    [with, without].concat()
+    let (without_node, with_node): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
+    [with_node, without_node].concat()
 }
 
-fn pick_where<'a>(
+fn select_members_where<'a>(
     device_requests: &'a [MemberRequest],
-    is_on: &dyn Fn(Option<u32>) -> bool,
-    is_free: &mut dyn FnMut(Candidate<'a>) -> bool,
-) -> Option<Vec<Candidate<'a>>> {
-    let mut picked: Vec<Candidate<'a>> = Vec::new();
-    for device_request in pools(device_requests) {
+    is_node_allowed: &dyn Fn(Option<u32>) -> bool,
+    is_free: &mut dyn FnMut(MemberCandidate<'a>) -> bool,
+) -> Option<Vec<MemberCandidate<'a>>> {
+    let mut picked: Vec<MemberCandidate<'a>> = Vec::new();
+    for device_request in pool_requests(device_requests) {
         let mut missing = device_request.count;
         for candidate in device_request.candidates() {
             if missing == 0 {
                 break;
             }
             let member = candidate.member;
-            let is_picked = |other: &Candidate<'_>| {
+            let is_picked = |other: &MemberCandidate<'_>| {
                 other.device_request.class == device_request.class
                     && other.member.name == member.name
             };
-            if is_on(member.numa_node) && !picked.iter().any(is_picked) && is_free(candidate) {
+            if is_node_allowed(member.numa_node)
+                && !picked.iter().any(is_picked)
+                && is_free(candidate)
+            {
                 picked.push(candidate);
                 missing -= 1;
             }
@@ -241,19 +251,19 @@ mod tests {
             let (name, node) = text
                 .split_once('@')
                 .map_or((*text, None), |(name, node)| (name, Some(node.parse().unwrap())));
-            Member { name: name.try_into().unwrap(), numa_node: node }
+            PoolMember { name: name.try_into().unwrap(), numa_node: node }
         };
         let members = members.iter().map(member).collect();
         let share = 1;
         let name = pool.try_into().unwrap();
-        MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share })
+        MemberRequest::for_pool(Class::Vfio, name, count, Pool { members, share })
     }
 
     /// The names of what is picked where these are not free.
     fn picked(device_requests: &[MemberRequest], numa: Numa, held: &[&str]) -> Option<Vec<String>> {
         let mut is_free =
-            |candidate: Candidate<'_>| !held.contains(&candidate.member.name.as_str());
-        let picked = pick(device_requests, numa, &mut is_free)?;
+            |candidate: MemberCandidate<'_>| !held.contains(&candidate.member.name.as_str());
+        let picked = select_members(device_requests, numa, &mut is_free)?;
         Some(picked.iter().map(|one| one.member.name.to_string()).collect())
     }
 
@@ -309,11 +319,11 @@ mod tests {
     fn what_is_not_needed_is_not_looked_at() {
         let device_requests = [device_request("any", 1, &["a", "b", "c"])];
         let mut looked = Vec::new();
-        let mut is_free = |candidate: Candidate<'_>| {
+        let mut is_free = |candidate: MemberCandidate<'_>| {
             looked.push(candidate.member.name.to_string());
             true
         };
-        assert!(pick(&device_requests, Numa::Any, &mut is_free).is_some());
+        assert!(select_members(&device_requests, Numa::Any, &mut is_free).is_some());
         assert_eq!(looked, ["a"]);
     }
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{HolderState, Slot, SlotChoice, in_use_error};
-use super::file::{Device, Holder, Lease, Token};
-use super::moved::{Moved, STAYS};
+use super::file::{DeviceId, Holder, Lease, Token};
+use super::move_record::{MoveRecord, STAYS};
+use super::slot::{HolderState, Slot, SlotChoice, in_use_error};
 use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
@@ -19,14 +19,14 @@ const MOVING_PATIENCE: Duration = Duration::from_secs(5);
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
-    pub fn lock_moving(&self, device: &Device) -> Result<Lock> {
-        self.lock_moving_within(device, MOVING_PATIENCE)
+    pub fn lock_device(&self, device: &DeviceId) -> Result<Lock> {
+        self.lock_device_within(device, MOVING_PATIENCE)
     }
 
     /// The same for who may have less time.
-    pub fn lock_moving_within(&self, device: &Device, left: Duration) -> Result<Lock> {
+    pub fn lock_device_within(&self, device: &DeviceId, remaining: Duration) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
-        self.lock_named(&name, left.min(MOVING_PATIENCE))
+        self.lock_named(&name, remaining.min(MOVING_PATIENCE))
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
@@ -36,24 +36,28 @@ impl Leases {
     }
 
     /// Ends what a container that is gone has of a device, and says what of it is to come back: the last container of a
-    /// network namespace leaves the lease `returning`; [`Leases::returned`] ends it.
-    pub fn leave(
+    /// network namespace leaves the lease `returning`; [`Leases::end_returned`] ends it.
+    pub fn release_exited(
         &self,
-        device: &Device,
+        device: &DeviceId,
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-    ) -> Result<Option<Moved>> {
+    ) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let is_its = |slot: &Slot| self.is_left_by(slot, container, bundle, token);
-        let found = self.slots(device)?.into_iter();
-        let (own, others): (Vec<Slot>, Vec<Slot>) = found.partition(is_its);
+        let is_of_container = |slot: &Slot| self.is_of_exited(slot, container, bundle, token);
+        let slots = self.read_slots(device)?.into_iter();
+        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) = slots.partition(is_of_container);
         let mut last = None;
-        for slot in own {
+        for slot in own_slots {
             let Some(lease) = slot.lease() else { continue };
-            match lease.away() {
-                Some(moved) if !is_with(&others, moved.namespace) => {
-                    self.publish(device, SlotChoice::Keep(slot.number), &returning(lease))?;
+            match lease.device_to_return() {
+                Some(moved) if !any_moved_to(&other_slots, moved.namespace) => {
+                    self.write_lease(
+                        device,
+                        SlotChoice::Keep(slot.number),
+                        &with_returning(lease),
+                    )?;
                     last = Some(moved.clone());
                 }
                 _ => drop(self.remove(device, slot.number)?),
@@ -62,30 +66,35 @@ impl Leases {
         Ok(last)
     }
 
-    fn is_left_by(
+    fn is_of_exited(
         &self,
         slot: &Slot,
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
     ) -> bool {
-        let is_its = |lease: &Lease| match slot.state {
+        let is_same_start = |lease: &Lease| match slot.state {
             HolderState::Ended | HolderState::Returning => true,
             HolderState::InitExited | HolderState::Alive => {
-                lease.bundle == bundle && self.is_its_start(lease, token)
+                lease.bundle == bundle && self.is_same_start(lease, token)
             }
         };
         let of_container = slot.lease().filter(|lease| lease.container == *container);
-        of_container.is_some_and(is_its)
+        of_container.is_some_and(is_same_start)
     }
 
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
     /// no other container of the namespace has, stays: it says what the device was. Its init may live.
-    pub fn abandon(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
-        let (_lock, own, others) = self.own(device, container, bundle)?;
-        for slot in own {
-            let moved = slot.lease().and_then(Lease::away);
-            if moved.is_none_or(|moved| is_with(&others, moved.namespace)) {
+    pub fn release_unmoved(
+        &self,
+        device: &DeviceId,
+        container: &ContainerId,
+        bundle: &Path,
+    ) -> Result<()> {
+        let (_lock, own_slots, other_slots) = self.split_slots(device, container, bundle)?;
+        for slot in own_slots {
+            let moved = slot.lease().and_then(Lease::device_to_return);
+            if moved.is_none_or(|moved| any_moved_to(&other_slots, moved.namespace)) {
                 self.remove(device, slot.number)?;
             }
         }
@@ -93,49 +102,54 @@ impl Leases {
     }
 
     /// Says that a device is to come back that could not be given to a container. Its init may live.
-    pub fn call_back(&self, device: &Device, container: &ContainerId, bundle: &Path) -> Result<()> {
-        let (_lock, own, _) = self.own(device, container, bundle)?;
-        for slot in own {
+    pub fn mark_returning(
+        &self,
+        device: &DeviceId,
+        container: &ContainerId,
+        bundle: &Path,
+    ) -> Result<()> {
+        let (_lock, own_slots, _) = self.split_slots(device, container, bundle)?;
+        for slot in own_slots {
             if let Some(lease) = slot.lease() {
-                self.publish(device, SlotChoice::Keep(slot.number), &returning(lease))?;
+                self.write_lease(device, SlotChoice::Keep(slot.number), &with_returning(lease))?;
             }
         }
         Ok(())
     }
 
     /// The slots of a container and the others of the device, under the lock.
-    fn own(
+    fn split_slots(
         &self,
-        device: &Device,
+        device: &DeviceId,
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<(Lock, Vec<Slot>, Vec<Slot>)> {
         let lock = self.lock()?;
         let is_own = |lease: &Lease| lease.container == *container && lease.bundle == bundle;
-        let found = self.slots(device)?.into_iter();
-        let (own, others) = found.partition(|slot| slot.lease().is_some_and(is_own));
-        Ok((lock, own, others))
+        let slots = self.read_slots(device)?.into_iter();
+        let (own_slots, other_slots) = slots.partition(|slot| slot.lease().is_some_and(is_own));
+        Ok((lock, own_slots, other_slots))
     }
 
     /// Changes what the leases of a device that is away say of it.
-    pub fn amend(&self, device: &Device, change: &dyn Fn(&mut Moved)) -> Result<()> {
+    pub fn update_moves(&self, device: &DeviceId, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
         let _lock = self.lock()?;
-        for slot in self.slots(device)? {
+        for slot in self.read_slots(device)? {
             let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
                 continue;
             };
             let mut lease = lease.clone();
             lease.moved.iter_mut().for_each(change);
-            self.publish(device, SlotChoice::Keep(slot.number), &lease)?;
+            self.write_lease(device, SlotChoice::Keep(slot.number), &lease)?;
         }
         Ok(())
     }
 
     /// What is to come back: left by containers that have ended, while no other container has the device.
-    pub fn returning(&self, device: &Device) -> Result<Option<Moved>> {
+    pub fn find_returning(&self, device: &DeviceId) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let moved = found.iter().find_map(moved_of_returning);
+        let slots = self.read_slots(device)?;
+        let moved = slots.iter().find_map(returning_move);
         // Of what stays on the host, a new holder knows nothing before this is back.
         let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
         let is_held = |slot: &Slot| match slot.state {
@@ -145,75 +159,75 @@ impl Leases {
                 lease.is_none_or(|lease| !stays || lease.moved.is_some())
             }
         };
-        if found.iter().any(is_held) {
+        if slots.iter().any(is_held) {
             return Ok(None);
         }
         Ok(moved.cloned())
     }
 
     /// What living containers of a network namespace have of a device.
-    pub fn moved_to(&self, device: &Device, namespace: u64) -> Result<Option<Moved>> {
+    pub fn find_moved_to(&self, device: &DeviceId, namespace: u64) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let moved = found.iter().find_map(|slot| slot.moved_device_in(namespace));
+        let slots = self.read_slots(device)?;
+        let moved = slots.iter().find_map(|slot| slot.moved_device_in(namespace));
         Ok(moved.cloned())
     }
 
     /// Whether a container has a device for a claim, and has it set up.
-    pub fn is_for_claim(
+    pub fn is_set_up_for_claim(
         &self,
-        device: &Device,
+        device: &DeviceId,
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<bool> {
         let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let set_up = found.iter().filter(|slot| slot.moved_device().is_some());
-        let mut leases = set_up.filter_map(Slot::lease);
-        Ok(leases.any(|lease| lease.claim.is_some() && lease.is_for(container, bundle)))
+        let slots = self.read_slots(device)?;
+        let set_up_slots = slots.iter().filter(|slot| slot.moved_device().is_some());
+        let mut leases = set_up_slots.filter_map(Slot::lease);
+        Ok(leases.any(|lease| lease.claim.is_some() && lease.belongs_to(container, bundle)))
     }
 
     /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
-    /// its lock first ([`Leases::lock_moving`]).
-    pub fn is_away(&self, device: &Device) -> Result<bool> {
+    /// its lock first ([`Leases::lock_device`]).
+    pub fn has_moved(&self, device: &DeviceId) -> Result<bool> {
         let _lock = self.lock()?;
-        let found = self.slots(device)?;
-        let mut leases = found.iter().filter_map(Slot::lease);
+        let slots = self.read_slots(device)?;
+        let mut leases = slots.iter().filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.moved.is_some()))
     }
 
     /// As which devices a PCI function has moved to containers and is not known to be back.
-    pub fn moved_as(&self, pci: PciAddress) -> Result<Vec<Device>> {
-        let mut found = self.slots_of(&|device| device.class == Class::Netdev)?;
-        found.retain(|(_, slot)| {
-            let moved = moved_of_returning(slot).or(slot.moved_device());
-            moved.is_some_and(|moved| moved.facts.pci() == pci)
+    pub fn find_by_function(&self, pci: PciAddress) -> Result<Vec<DeviceId>> {
+        let mut slots = self.read_slots_where(&|device| device.class == Class::Netdev)?;
+        slots.retain(|(_, slot)| {
+            let moved = returning_move(slot).or(slot.moved_device());
+            moved.is_some_and(|moved| moved.saved.pci() == pci)
         });
-        Ok(found.into_iter().map(|(device, _)| device).collect())
+        Ok(slots.into_iter().map(|(device, _)| device).collect())
     }
 
     /// Why a container does not get a device: who holds it. What is kept for the container itself, by this token, is not
     /// somebody else's.
-    pub fn holders(&self, device: &Device, token: Option<&Token>) -> Result<Option<Error>> {
+    pub fn holders_error(&self, device: &DeviceId, token: Option<&Token>) -> Result<Option<Error>> {
         let _lock = self.lock()?;
-        let mut found = self.slots(device)?;
-        found.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
-            Some(Holder::Reservation { token: own, .. }) => Some(own) != token,
+        let mut slots = self.read_slots(device)?;
+        slots.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
+            Some(Holder::Reservation { token: held_token, .. }) => Some(held_token) != token,
             _ => true,
         });
-        let holders: Vec<String> = found.iter().filter_map(Slot::describe_holder).collect();
+        let holders: Vec<String> = slots.iter().filter_map(Slot::describe_holder).collect();
         if holders.is_empty() {
             return Ok(None);
         }
-        let refused: Result<()> = Err(in_use_error(&holders)).with_context(|| device.to_string());
-        Ok(refused.err())
+        let result: Result<()> = Err(in_use_error(&holders)).with_context(|| device.to_string());
+        Ok(result.err())
     }
 
     /// Ends the leases of a device that is back and as it was.
-    pub fn returned(&self, device: &Device) -> Result<()> {
+    pub fn end_returned(&self, device: &DeviceId) -> Result<()> {
         let _lock = self.lock()?;
-        for slot in self.slots(device)? {
-            if moved_of_returning(&slot).is_some() {
+        for slot in self.read_slots(device)? {
+            if returning_move(&slot).is_some() {
                 self.remove(device, slot.number)?;
             }
         }
@@ -222,18 +236,18 @@ impl Leases {
 }
 
 /// Whether one of these containers has the device in a network namespace.
-fn is_with(others: &[Slot], namespace: u64) -> bool {
-    let has_it = |other: &Slot| other.moved_device_in(namespace).is_some();
-    others.iter().any(has_it)
+fn any_moved_to(other_slots: &[Slot], namespace: u64) -> bool {
+    let has_moved = |other: &Slot| other.moved_device_in(namespace).is_some();
+    other_slots.iter().any(has_moved)
 }
 
-fn moved_of_returning(slot: &Slot) -> Option<&Moved> {
+fn returning_move(slot: &Slot) -> Option<&MoveRecord> {
     let lease = slot.lease();
     lease.filter(|_| slot.state == HolderState::Returning)?.moved.as_ref()
 }
 
-fn returning(lease: &Lease) -> Lease {
-    let moved = lease.moved.clone().map(|moved| Moved { returning: true, ..moved });
+fn with_returning(lease: &Lease) -> Lease {
+    let moved = lease.moved.clone().map(|moved| MoveRecord { returning: true, ..moved });
     Lease { moved, ..lease.clone() }
 }
 
@@ -241,21 +255,23 @@ fn returning(lease: &Lease) -> Lease {
 mod tests {
     use std::net::IpAddr;
 
-    use super::super::moved::{Facts, FunctionFacts, InterfaceFacts, RdmaFacts, VfFacts};
+    use super::super::move_record::{
+        SavedFunction, SavedInterface, SavedRdma, SavedState, SavedVf,
+    };
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{LeaseRequest, Listed, MemberRequest, Numa};
+    use crate::lease::{LeaseEntry, LeaseRequest, MemberRequest, Numa};
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;
 
-    fn vf() -> Device {
+    fn vf() -> DeviceId {
         "netdev:ens1f0v3".parse().unwrap()
     }
 
-    fn moved(namespace: u64) -> Moved {
-        Moved {
-            facts: Facts::Interface(InterfaceFacts {
+    fn moved(namespace: u64) -> MoveRecord {
+        MoveRecord {
+            saved: SavedState::Interface(SavedInterface {
                 name: "ens1f0v3".to_owned(),
                 alternative_names: vec!["enp3s2v3".to_owned()],
                 mac: "02:00:00:00:10:01".to_owned(),
@@ -281,9 +297,9 @@ mod tests {
         }
     }
 
-    fn interface(moved: &mut Moved) -> &mut InterfaceFacts {
-        match &mut moved.facts {
-            Facts::Interface(facts) => facts,
+    fn interface(moved: &mut MoveRecord) -> &mut SavedInterface {
+        match &mut moved.saved {
+            SavedState::Interface(facts) => facts,
             other => panic!("{other:?}"),
         }
     }
@@ -294,18 +310,18 @@ mod tests {
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
-    fn leave(host: &Host, id: &str) -> Option<Moved> {
+    fn leave(host: &Host, id: &str) -> Option<MoveRecord> {
         let container = id.parse().unwrap();
-        let left = host.leases.leave(&vf(), &container, &bundle(id), None);
+        let left = host.leases.release_exited(&vf(), &container, &bundle(id), None);
         left.unwrap()
     }
 
-    fn returning(host: &Host) -> Option<Moved> {
-        host.leases.returning(&vf()).unwrap()
+    fn returning(host: &Host) -> Option<MoveRecord> {
+        host.leases.find_returning(&vf()).unwrap()
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
-        let of = |one: &Listed| (one.is_over, one.is_returning);
+        let of = |one: &LeaseEntry| (one.has_ended, one.is_returning);
         host.leases.list().unwrap().iter().map(of).collect()
     }
 
@@ -321,9 +337,9 @@ mod tests {
         assert_eq!(returning(&host), None);
         host.end(2);
         assert_eq!(leave(&host, "two"), Some(moved(NAMESPACE)));
-        let back = Moved { returning: true, ..moved(NAMESPACE) };
+        let back = MoveRecord { returning: true, ..moved(NAMESPACE) };
         assert_eq!(returning(&host), Some(back));
-        host.leases.returned(&vf()).unwrap();
+        host.leases.end_returned(&vf()).unwrap();
         assert_eq!((returning(&host), host.files().len()), (None, 0));
         take(&host, "three", 3, 8).unwrap();
     }
@@ -333,8 +349,8 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
-        let say = |moved: &mut Moved| moved.left = Some("its MTU".to_owned());
-        host.leases.amend(&vf(), &say).unwrap();
+        let say = |moved: &mut MoveRecord| moved.left = Some("its MTU".to_owned());
+        host.leases.update_moves(&vf(), &say).unwrap();
         let said = || -> Vec<_> {
             let leases = host.leases.list().unwrap().into_iter();
             let moved = leases.map(|one| one.lease.unwrap().moved.unwrap());
@@ -349,7 +365,7 @@ mod tests {
         assert_eq!(returning(&host).unwrap().left.as_deref(), Some("its MTU"));
         // Of one that did not move there is nothing to say.
         let other = "netdev:other".parse().unwrap();
-        host.leases.amend(&other, &say).unwrap();
+        host.leases.update_moves(&other, &say).unwrap();
     }
 
     #[test]
@@ -389,12 +405,12 @@ mod tests {
     fn a_function_that_is_away_is_told_by_whatever_name_it_was_leased() {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
-        let as_what = |pci: &str| host.leases.moved_as(pci.parse().unwrap()).unwrap();
+        let as_what = |pci: &str| host.leases.find_by_function(pci.parse().unwrap()).unwrap();
         assert_eq!(as_what("0000:03:02.3"), [vf()]);
         assert_eq!(as_what("0000:03:02.4"), []);
         host.end(1);
         assert_eq!(as_what("0000:03:02.3"), [vf()], "it is not back yet");
-        host.leases.returned(&vf()).unwrap();
+        host.leases.end_returned(&vf()).unwrap();
         assert_eq!(as_what("0000:03:02.3"), []);
     }
 
@@ -403,7 +419,7 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str| {
             let container = id.parse().unwrap();
-            let given_up = host.leases.abandon(&vf(), &container, &bundle(id));
+            let given_up = host.leases.release_unmoved(&vf(), &container, &bundle(id));
             given_up.unwrap();
         };
         take(&host, "one", 1, NAMESPACE).unwrap();
@@ -423,22 +439,22 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str, device: MemberRequest| {
             let (class, name) = (device.class, device.name.clone());
-            let of = Device { class, name };
+            let of = DeviceId { class, name };
             host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device)).unwrap();
             let container = id.parse().unwrap();
-            let given_up = host.leases.abandon(&of, &container, &bundle(id));
+            let given_up = host.leases.release_unmoved(&of, &container, &bundle(id));
             given_up.unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
         abandon("plain", claimed(vf()));
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "mlx5_0".to_owned(),
             pci: "0000:03:02.3".parse().unwrap(),
             index: 3,
             moved_by_other: true,
         };
-        let moved = Moved {
-            facts: facts.into(),
+        let moved = MoveRecord {
+            saved: facts.into(),
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
@@ -472,8 +488,8 @@ mod tests {
         };
         host.claim_all("one", one.clone(), None, &[with(1500)]).unwrap();
         host.claim_all("one", one, None, &[with(9000)]).unwrap();
-        let found = |namespace| -> Option<Moved> {
-            let found = host.leases.moved_to(&vf(), namespace);
+        let found = |namespace| -> Option<MoveRecord> {
+            let found = host.leases.find_moved_to(&vf(), namespace);
             found.unwrap()
         };
         let mut now = found(NAMESPACE).unwrap();
@@ -490,8 +506,8 @@ mod tests {
             moved.addresses = vec![address.parse().unwrap()];
             MemberRequest { moved: Some(moved), ..claimed(vf()) }
         };
-        let found = |namespace| -> Option<Moved> {
-            let found = host.leases.moved_to(&vf(), namespace);
+        let found = |namespace| -> Option<MoveRecord> {
+            let found = host.leases.find_moved_to(&vf(), namespace);
             found.unwrap()
         };
         let start = |pid, devices: &[MemberRequest]| {
@@ -523,32 +539,34 @@ mod tests {
     }
 
     /// A virtual function of class vfio that is set up, with the VLANs that it has and had.
-    fn function(given: u16, before: u16) -> Moved {
+    fn function(given: u16, before: u16) -> MoveRecord {
         let vlan = |id| VfSettings {
             vlan: Some(VlanTag { id, ..VlanTag::default() }),
             ..VfSettings::default()
         };
-        let vf = VfFacts { given: vlan(given), before: vlan(before) };
+        let vf = SavedVf { given: vlan(given), before: vlan(before) };
         let pci = "0000:81:10.0".parse().unwrap();
-        Moved { facts: FunctionFacts { pci, vf }.into(), ..moved(STAYS) }
+        MoveRecord { saved: SavedFunction { pci, vf }.into(), ..moved(STAYS) }
     }
 
     #[test]
     fn a_function_comes_back_before_one_that_is_to_share_it_has_it() {
         let host = Host::new();
-        let device_request =
-            |moved: Option<Moved>| MemberRequest { moved, ..MemberRequest::of_device(vfio(), 2) };
+        let device_request = |moved: Option<MoveRecord>| MemberRequest {
+            moved,
+            ..MemberRequest::for_device(vfio(), 2)
+        };
         let take = |id: &str, pid, moved| {
             let holder = host.start(pid, 10);
             host.claim_all(id, holder, None, &[device_request(moved)]).unwrap();
         };
-        let returning = || -> Option<Moved> { host.leases.returning(&vfio()).unwrap() };
+        let returning = || -> Option<MoveRecord> { host.leases.find_returning(&vfio()).unwrap() };
         take("one", 1, Some(function(100, 7)));
         take("two", 2, Some(function(100, 7)));
         host.end(1);
         assert_eq!(returning(), None, "the other has it still");
         let one = "one".parse().unwrap();
-        let leave = host.leases.leave(&vfio(), &one, &bundle("one"), None);
+        let leave = host.leases.release_exited(&vfio(), &one, &bundle("one"), None);
         assert_eq!(leave.unwrap(), None);
         host.end(2);
         take("three", 3, None);
@@ -558,7 +576,7 @@ mod tests {
     #[test]
     fn a_function_that_is_set_up_anew_for_the_same_container_was_what_it_was_at_first() {
         let host = Host::new();
-        let take = |pid, vf: VfFacts| {
+        let take = |pid, vf: SavedVf| {
             let mut moved = moved(u64::from(pid));
             interface(&mut moved).vf = Some(Box::new(vf));
             let device_request = MemberRequest { moved: Some(moved), ..claimed(self::vf()) };
@@ -566,16 +584,16 @@ mod tests {
             host.claim_all("one", holder, None, &[device_request]).unwrap();
             host.end_process(pid);
         };
-        let facts = |moved: Moved| *moved.facts.vf().unwrap();
+        let facts = |moved: MoveRecord| *moved.saved.vf().unwrap();
         let (first, second) = (facts(function(100, 7)), facts(function(200, 100)));
         take(1, first);
         let with_trust = |vf: VfSettings, trust| VfSettings { trust: Some(trust), ..vf };
         let given = with_trust(second.given, true);
         let before = with_trust(second.before, false);
-        take(2, VfFacts { given, before });
-        let had: Option<Moved> = host.leases.moved_to(&vf(), 2).unwrap();
+        take(2, SavedVf { given, before });
+        let had: Option<MoveRecord> = host.leases.find_moved_to(&vf(), 2).unwrap();
         let before = with_trust(first.before, false);
-        assert_eq!(facts(had.unwrap()), VfFacts { given, before });
+        assert_eq!(facts(had.unwrap()), SavedVf { given, before });
     }
 
     #[test]
@@ -583,12 +601,12 @@ mod tests {
         let host = Host::new();
         let is_for_claim = |id: &str| {
             let container = id.parse().unwrap();
-            let found = host.leases.is_for_claim(&vfio(), &container, &bundle(id));
+            let found = host.leases.is_set_up_for_claim(&vfio(), &container, &bundle(id));
             found.unwrap()
         };
-        let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved>| {
+        let claim = |id: &str, pid, of: Option<&str>, moved: Option<MoveRecord>| {
             let of = of.map(|of| of.parse().unwrap());
-            let device_request = MemberRequest { moved, ..MemberRequest::of_device(vfio(), 3) };
+            let device_request = MemberRequest { moved, ..MemberRequest::for_device(vfio(), 3) };
             let request = LeaseRequest {
                 devices: &[device_request],
                 numa: Numa::Any,
@@ -612,20 +630,20 @@ mod tests {
         assert!(!is_for_claim("one"), "it is to be put back");
     }
 
-    fn ibdev() -> Device {
+    fn ibdev() -> DeviceId {
         "rdma:mlx5_3".parse().unwrap()
     }
 
     /// A container has an RDMA device in a namespace.
     fn take_rdma(host: &Host, id: &str, pid: u32, moved_by_other: bool) -> Result<(), String> {
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "mlx5_3".to_owned(),
             pci: "0000:3b:00.3".parse().unwrap(),
             index: 3,
             moved_by_other,
         };
-        let moved = Moved {
-            facts: facts.into(),
+        let moved = MoveRecord {
+            saved: facts.into(),
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
@@ -636,9 +654,9 @@ mod tests {
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
-    fn leave_rdma(host: &Host, id: &str) -> Option<Moved> {
+    fn leave_rdma(host: &Host, id: &str) -> Option<MoveRecord> {
         let container = id.parse().unwrap();
-        let left = host.leases.leave(&ibdev(), &container, &bundle(id), None);
+        let left = host.leases.release_exited(&ibdev(), &container, &bundle(id), None);
         left.unwrap()
     }
 
@@ -648,11 +666,11 @@ mod tests {
         take_rdma(&host, "one", 1, false).unwrap();
         host.end(1);
         assert!(take_rdma(&host, "two", 2, false).is_err());
-        let is_it = |moved: &Moved| matches!(&moved.facts, Facts::Rdma(facts) if facts.index == 3);
+        let is_it = |moved: &MoveRecord| matches!(&moved.saved, SavedState::Rdma(facts) if facts.index == 3);
         assert!(leave_rdma(&host, "one").is_some_and(|moved| is_it(&moved)));
-        let back = host.leases.returning(&ibdev()).unwrap();
+        let back = host.leases.find_returning(&ibdev()).unwrap();
         assert!(is_it(&back.unwrap()));
-        host.leases.returned(&ibdev()).unwrap();
+        host.leases.end_returned(&ibdev()).unwrap();
         take_rdma(&host, "two", 2, false).unwrap();
     }
 
@@ -666,7 +684,7 @@ mod tests {
         assert_eq!(host.files().len(), 1);
         // Nobody's poststop came for this one.
         host.end(2);
-        let back: Option<Moved> = host.leases.returning(&ibdev()).unwrap();
+        let back: Option<MoveRecord> = host.leases.find_returning(&ibdev()).unwrap();
         assert_eq!(back, None);
         assert!(!host.leases.list().unwrap()[0].is_returning);
         take_rdma(&host, "three", 3, false).unwrap();
@@ -674,8 +692,9 @@ mod tests {
 
     /// A container takes an interface of this name to a namespace, where it gets an address.
     fn take_with(host: &Host, id: &str, name: &str, pid: u32, address: &str) -> Result<(), String> {
-        let moved = Moved { addresses: vec![address.parse().unwrap()], ..moved(u64::from(pid)) };
-        let device: Device = format!("netdev:{name}").parse().unwrap();
+        let moved =
+            MoveRecord { addresses: vec![address.parse().unwrap()], ..moved(u64::from(pid)) };
+        let device: DeviceId = format!("netdev:{name}").parse().unwrap();
         let device = MemberRequest { moved: Some(moved), ..claimed(device) };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
@@ -698,7 +717,7 @@ mod tests {
     fn a_lease_from_before_addresses_were_kept_is_read() {
         let text = serde_json::to_string(&moved(NAMESPACE)).unwrap();
         assert!(!text.contains("addresses"), "{text}");
-        assert_eq!(serde_json::from_str::<Moved>(&text).unwrap(), moved(NAMESPACE));
+        assert_eq!(serde_json::from_str::<MoveRecord>(&text).unwrap(), moved(NAMESPACE));
     }
 
     #[test]
@@ -706,11 +725,11 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         let id = "one".parse().unwrap();
-        host.leases.call_back(&vf(), &id, &bundle("one")).unwrap();
+        host.leases.mark_returning(&vf(), &id, &bundle("one")).unwrap();
         assert!(returning(&host).unwrap().returning);
-        host.leases.returned(&vf()).unwrap();
+        host.leases.end_returned(&vf()).unwrap();
         take(&host, "two", 2, 8).unwrap();
-        host.leases.abandon(&vf(), &id, &bundle("one")).unwrap();
+        host.leases.release_unmoved(&vf(), &id, &bundle("one")).unwrap();
         assert_eq!(host.holder().as_deref(), Some("two"));
     }
 
@@ -723,7 +742,7 @@ mod tests {
         host.end_process(1);
         let elsewhere = Path::new("/elsewhere/one");
         let id = "one".parse().unwrap();
-        let left = host.leases.leave(&vf(), &id, elsewhere, None).unwrap();
+        let left = host.leases.release_exited(&vf(), &id, elsewhere, None).unwrap();
         assert_eq!(left, None);
         assert_eq!(listed(&host), [(false, false)]);
     }

@@ -10,15 +10,15 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::choice::{HolderState, Slot, SlotChoice, UnreadableLease};
-use super::file::{Device, Holder, Lease, Token};
+use super::file::{DeviceId, Holder, Lease, Token};
+use super::slot::{HolderState, Slot, SlotChoice, UnreadableLease};
 use crate::container_id::ContainerId;
-use crate::run_dir::{LEASES, RunDir, open_private, text_names};
+use crate::run_dir::{LEASES, RunDir, list_names, open_private};
 use crate::timestamp::since_boot_ms;
-use onload_sys::error::{Context as _, Error, Result, Typed, bail, error};
+use onload_sys::error::{Context as _, Error, Result, TypedError, bail, error};
 use onload_sys::fs::atomic::{self, TempFile};
 use onload_sys::fs::lock::{Lock, LockMode, START_PATIENCE};
-use onload_sys::processes::{Cgroup, Process, Processes};
+use onload_sys::processes::{Cgroup, ProcessId, Processes};
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";
@@ -42,18 +42,18 @@ pub enum LeaseError {
     Other(#[from] Error),
 }
 
-impl Typed for LeaseError {}
+impl TypedError for LeaseError {}
 
 /// A lease, as it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    pub device: Device,
+pub struct LeaseEntry {
+    pub device: DeviceId,
     /// Its holder's slot, from 0.
     pub slot: u32,
     /// The lease, or why it is not understood.
     pub lease: Result<Lease, String>,
     /// Whether the holder has ended, and nothing of the device is left with it.
-    pub is_over: bool,
+    pub has_ended: bool,
     /// Whether the holder has ended, while the interface that moved to it is not known to be back.
     pub is_returning: bool,
 }
@@ -65,7 +65,7 @@ pub struct Leases {
     pub(super) path: PathBuf,
     pub(super) processes: Processes,
     /// How long the lock of all leases is waited for; as a container's start waits, unless it is set.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Token {
@@ -82,9 +82,13 @@ impl Token {
 
 impl Holder {
     /// A reservation that holds from now on, until it expires or `maker` has ended.
-    pub fn reserved_by(token: Token, maker: Option<Process>) -> Holder {
-        let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
-        Holder::Reservation { token, expires_ms: since_boot_ms().saturating_add(patience), maker }
+    pub fn new_reservation(token: Token, creator: Option<ProcessId>) -> Holder {
+        let lifetime = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
+        Holder::Reservation {
+            token,
+            expires_ms: since_boot_ms().saturating_add(lifetime),
+            maker: creator,
+        }
     }
 }
 
@@ -93,20 +97,25 @@ impl Leases {
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
         let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
-        Ok(Leases { dir, path, processes, patience: START_PATIENCE })
+        Ok(Leases { dir, path, processes, timeout: START_PATIENCE })
     }
 
     /// Opens the directory where it is there, to read it.
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, LeaseError> {
         let path = run.path().join(LEASES);
         let opened = run.open(LEASES);
-        let of_kind = match opened {
+        let to_lease_error = match opened {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => LeaseError::Denied,
             _ => LeaseError::Other,
         };
         let dir = opened.with_context(|| format!("opening {path:?}"));
-        Ok(Some(Leases { dir: dir.map_err(of_kind)?, path, processes, patience: START_PATIENCE }))
+        Ok(Some(Leases {
+            dir: dir.map_err(to_lease_error)?,
+            path,
+            processes,
+            timeout: START_PATIENCE,
+        }))
     }
 
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
@@ -115,26 +124,26 @@ impl Leases {
     /// holder has ended.
     pub fn release(
         &self,
-        device: &Device,
+        device: &DeviceId,
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
     ) -> Result<bool> {
         let _lock = self.lock()?;
         let mut was_held = false;
-        for slot in self.slots(device)? {
+        for slot in self.read_slots(device)? {
             let Some(lease) = slot.lease() else { continue };
-            let is_its = match slot.state {
+            let is_own = match slot.state {
                 HolderState::Ended => lease.container == *container,
                 // It ends when the interface is back ([`Leases::leave`]).
                 HolderState::Returning => false,
                 HolderState::InitExited | HolderState::Alive => {
-                    lease.away().is_none()
-                        && lease.is_for(container, bundle)
-                        && self.is_its_start(lease, token)
+                    lease.device_to_return().is_none()
+                        && lease.belongs_to(container, bundle)
+                        && self.is_same_start(lease, token)
                 }
             };
-            if is_its {
+            if is_own {
                 was_held |= self.remove(device, slot.number)?;
             }
         }
@@ -143,20 +152,21 @@ impl Leases {
 
     /// Whether a lease of a container is of the start that is over now, or that has this token. Where the number means
     /// another process, the runtime that calls poststop is believed.
-    pub(super) fn is_its_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
+    pub(super) fn is_same_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
         match &lease.holder {
-            Holder::Reservation { token: own, .. } => Some(own) == token,
-            Holder::Init { process, .. } => !self.lives(*process),
+            Holder::Reservation { token: held_token, .. } => Some(held_token) == token,
+            Holder::Init { process, .. } => !self.is_alive(*process),
         }
     }
 
     /// Ends the reservations of a token: the container that they were made for is not created.
-    pub fn give_back(&self, devices: &[Device], token: &Token) -> Result<()> {
+    pub fn cancel_reservation(&self, devices: &[DeviceId], token: &Token) -> Result<()> {
         let _lock = self.lock()?;
         for device in devices {
-            for slot in self.slots(device)? {
+            for slot in self.read_slots(device)? {
                 let holder = slot.lease().map(|lease| &lease.holder);
-                if matches!(holder, Some(Holder::Reservation { token: own, .. }) if own == token) {
+                if matches!(holder, Some(Holder::Reservation { token: held_token, .. }) if held_token == token)
+                {
                     self.remove(device, slot.number)?;
                 }
             }
@@ -166,10 +176,10 @@ impl Leases {
 
     /// Ends every lease of a device at the operator's word; how many there were. Where a container has it that still
     /// runs, nothing is ended ([`LeaseError::InUse`]).
-    pub fn release_all(&self, device: &Device) -> Result<usize, LeaseError> {
+    pub fn release_all(&self, device: &DeviceId) -> Result<usize, LeaseError> {
         let _lock = self.lock()?;
-        let slots = self.slots(device)?;
-        if let Some(holder) = slots.iter().find_map(|slot| self.running(slot)) {
+        let slots = self.read_slots(device)?;
+        if let Some(holder) = slots.iter().find_map(|slot| self.describe_running(slot)) {
             return Err(LeaseError::InUse(error!(
                 "{device} is in use by {holder}; stop that container first"
             )));
@@ -181,7 +191,7 @@ impl Leases {
     }
 
     /// The container that has a slot, if it may still run, for people.
-    fn running(&self, slot: &Slot) -> Option<String> {
+    fn describe_running(&self, slot: &Slot) -> Option<String> {
         let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
         match &slot.content {
             Ok(_) => slot.live_lease().filter(is_init).map(ToString::to_string),
@@ -192,62 +202,65 @@ impl Leases {
     }
 
     /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
-    pub fn list(&self) -> Result<Vec<Listed>> {
-        let mut listed = Vec::new();
-        for (device, slot) in self.slots_of(&|_| true)? {
-            listed.push(Listed {
+    pub fn list(&self) -> Result<Vec<LeaseEntry>> {
+        let mut entries = Vec::new();
+        for (device, slot) in self.read_slots_where(&|_| true)? {
+            entries.push(LeaseEntry {
                 device,
                 slot: slot.number,
                 lease: slot.content.map_err(|unreadable| unreadable.reason),
-                is_over: slot.state == HolderState::Ended,
+                has_ended: slot.state == HolderState::Ended,
                 is_returning: slot.state == HolderState::Returning,
             });
         }
-        listed.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
-        Ok(listed)
+        entries.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
+        Ok(entries)
     }
 
     /// Whether a container, or what lives on of it, has one of these devices, or has not given it back yet.
-    pub fn has_any(&self, devices: &[Device], container: &ContainerId) -> Result<bool> {
-        let is_its = |slot: &Slot| {
+    pub fn holds_any(&self, devices: &[DeviceId], container: &ContainerId) -> Result<bool> {
+        let is_of_container = |slot: &Slot| {
             let lease = slot.lease().filter(|_| slot.state != HolderState::Ended);
             lease.is_some_and(|lease| lease.container == *container)
         };
-        let found = self.slots_of(&|device| devices.contains(device))?;
-        Ok(found.iter().any(|(_, slot)| is_its(slot)))
+        let slots = self.read_slots_where(&|device| devices.contains(device))?;
+        Ok(slots.iter().any(|(_, slot)| is_of_container(slot)))
     }
 
     /// Keeps everybody from leasing until it is dropped.
     pub fn lock(&self) -> Result<Lock> {
-        self.lock_named(LOCK, self.patience)
+        self.lock_named(LOCK, self.timeout)
     }
 
-    pub(super) fn lock_named(&self, name: &str, patience: Duration) -> Result<Lock> {
-        let kind = LockMode::Exclusive;
-        Ok(Lock::take(&self.dir, &self.path, name, kind, patience)?)
+    pub(super) fn lock_named(&self, name: &str, timeout: Duration) -> Result<Lock> {
+        let mode = LockMode::Exclusive;
+        Ok(Lock::acquire(&self.dir, &self.path, name, mode, timeout)?)
     }
 
     /// The names of all files.
-    pub(super) fn names(&self) -> Result<Vec<String>> {
-        text_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
+    pub(super) fn file_names(&self) -> Result<Vec<String>> {
+        list_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
     /// What stands in the slots of one device.
-    pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>> {
-        let found = self.slots_of(&|of| of == device)?;
-        let mut slots: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+    pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<Slot>> {
+        let slots = self.read_slots_where(&|candidate| candidate == device)?;
+        let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
         slots.sort_unstable_by_key(|slot| slot.number);
         Ok(slots)
     }
 
     /// What stands in the slots of some devices.
-    pub(super) fn slots_of(&self, is_one: &dyn Fn(&Device) -> bool) -> Result<Vec<(Device, Slot)>> {
+    pub(super) fn read_slots_where(
+        &self,
+        is_wanted: &dyn Fn(&DeviceId) -> bool,
+    ) -> Result<Vec<(DeviceId, Slot)>> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
-        for name in self.names()? {
-            if let Some((device, number)) = Device::of_file_name(&name)
-                && is_one(&device)
-                && let Some(slot) = self.slot(&device, number, &boot)
+        for name in self.file_names()? {
+            if let Some((device, number)) = DeviceId::from_file_name(&name)
+                && is_wanted(&device)
+                && let Some(slot) = self.read_slot(&device, number, &boot)
             {
                 slots.push((device, slot));
             }
@@ -256,7 +269,7 @@ impl Leases {
     }
 
     /// A slot with what stands in its file; none where that is gone.
-    pub(super) fn slot(&self, device: &Device, number: u32, boot: &str) -> Option<Slot> {
+    pub(super) fn read_slot(&self, device: &DeviceId, number: u32, boot: &str) -> Option<Slot> {
         let name = device.file_name(number);
         let unreadable = |reason, may_be_running| Slot {
             number,
@@ -268,23 +281,27 @@ impl Leases {
             Err(error) => return Some(unreadable(format!("reading {name}: {error}"), true)),
         };
         Some(match Lease::parse(&bytes) {
-            Ok(lease) => Slot { number, state: self.judge(&lease, boot), content: Ok(lease) },
+            Ok(lease) => {
+                Slot { number, state: self.holder_state(&lease, boot), content: Ok(lease) }
+            }
             Err(error) => {
                 let holder = Lease::parse_holder(&bytes);
-                let may_live = holder.is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot));
-                unreadable(format!("{name}: {error:#}"), may_live)
+                let may_be_running = holder.is_some_and(|(lease_boot, holder)| {
+                    !self.has_holder_ended(&lease_boot, &holder, boot)
+                });
+                unreadable(format!("{name}: {error:#}"), may_be_running)
             }
         })
     }
 
     /// How it stands with a lease. A boot brings every device home.
-    fn judge(&self, lease: &Lease, boot: &str) -> HolderState {
-        let is_over = self.is_over(&lease.boot, &lease.holder, boot);
-        match (lease.away(), &lease.holder) {
-            (Some(moved), _) if lease.boot == boot && (is_over || moved.returning) => {
+    fn holder_state(&self, lease: &Lease, boot: &str) -> HolderState {
+        let has_ended = self.has_holder_ended(&lease.boot, &lease.holder, boot);
+        match (lease.device_to_return(), &lease.holder) {
+            (Some(moved), _) if lease.boot == boot && (has_ended || moved.returning) => {
                 HolderState::Returning
             }
-            _ if is_over => HolderState::Ended,
+            _ if has_ended => HolderState::Ended,
             (_, Holder::Init { process, .. }) if self.has_ended(*process) => {
                 HolderState::InitExited
             }
@@ -305,19 +322,20 @@ impl Leases {
     }
 
     /// The lease in a slot, whoever's it is; none where none is understood.
-    pub(super) fn lease_in(&self, device: &Device, slot: u32) -> Option<Lease> {
+    pub(super) fn read_lease(&self, device: &DeviceId, slot: u32) -> Option<Lease> {
         let bytes = self.read(&device.file_name(slot)).ok()??;
         Lease::parse(&bytes).ok()
     }
 
     /// Whether a holder has ended. What cannot be looked at may live.
-    fn is_over(&self, of: &str, holder: &Holder, boot: &str) -> bool {
-        if of != boot {
+    fn has_holder_ended(&self, lease_boot: &str, holder: &Holder, boot: &str) -> bool {
+        if lease_boot != boot {
             return true;
         }
         match holder {
-            Holder::Reservation { expires_ms, maker, .. } => {
-                since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.has_ended(maker))
+            Holder::Reservation { expires_ms, maker: creator, .. } => {
+                since_boot_ms() >= *expires_ms
+                    || creator.is_some_and(|creator| self.has_ended(creator))
             }
             Holder::Init { process, cgroup } => {
                 let is_populated =
@@ -328,21 +346,26 @@ impl Leases {
     }
 
     /// Whether a process is known to have ended.
-    fn has_ended(&self, process: Process) -> bool {
+    fn has_ended(&self, process: ProcessId) -> bool {
         self.processes.has_ended(process).ok().flatten() == Some(true)
     }
 
     /// Whether a process is known to live.
-    pub(super) fn lives(&self, process: Process) -> bool {
+    pub(super) fn is_alive(&self, process: ProcessId) -> bool {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 
-    pub(super) fn publish(&self, device: &Device, choice: SlotChoice, lease: &Lease) -> Result<()> {
+    pub(super) fn write_lease(
+        &self,
+        device: &DeviceId,
+        choice: SlotChoice,
+        lease: &Lease,
+    ) -> Result<()> {
         let written = self.write(device, choice, lease);
-        written.with_context(|| self.writing(device))
+        written.with_context(|| self.write_context(device))
     }
 
-    fn write(&self, device: &Device, choice: SlotChoice, lease: &Lease) -> Result<()> {
+    fn write(&self, device: &DeviceId, choice: SlotChoice, lease: &Lease) -> Result<()> {
         let name = device.file_name(choice.number());
         let bytes = lease.to_bytes(device, choice.number());
         let bytes = bytes.with_context(|| format!("writing {name}"))?;
@@ -358,12 +381,12 @@ impl Leases {
         }?)
     }
 
-    pub(super) fn remove(&self, device: &Device, number: u32) -> Result<bool> {
+    pub(super) fn remove(&self, device: &DeviceId, number: u32) -> Result<bool> {
         let removed = atomic::remove(&self.dir, OsStr::new(&device.file_name(number)));
-        removed.with_context(|| self.writing(device))
+        removed.with_context(|| self.write_context(device))
     }
 
-    fn writing(&self, device: &Device) -> String {
+    fn write_context(&self, device: &DeviceId) -> String {
         format!("writing the lease of {device} in {:?}", self.path)
     }
 }
@@ -372,7 +395,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{Holders, LeaseRequest, MemberRequest, Numa};
+    use crate::lease::{LeaseRequest, LeaseSnapshot, MemberRequest, Numa};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -470,7 +493,7 @@ mod tests {
     fn the_late_end_of_an_earlier_start_keeps_its_hands_off_a_reservation() {
         let host = Host::new();
         let token = Token::new().unwrap();
-        host.claim_by("one", Holder::reserved_by(token.clone(), None), None).unwrap();
+        host.claim_by("one", Holder::new_reservation(token.clone(), None), None).unwrap();
         assert!(!host.release("one"));
         assert!(!host.release_by("one", Some(&[7; 16].into())));
         assert!(host.release_by("one", Some(&token)));
@@ -491,7 +514,7 @@ mod tests {
     #[test]
     fn a_device_that_is_held_under_another_name_is_refused() {
         let host = Host::new();
-        let device = |name: &str| format!("vfio:{name}").parse::<Device>().unwrap();
+        let device = |name: &str| format!("vfio:{name}").parse::<DeviceId>().unwrap();
         host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))]).unwrap();
         let group = MemberRequest {
             aliases: vec![device("10.0"), device("10.1")],
@@ -555,7 +578,7 @@ mod tests {
     fn a_reservation_holds_until_its_token_turns_it_into_a_lease() {
         let host = Host::new();
         let token = Token::new().unwrap();
-        let reservation = Holder::reserved_by(token.clone(), None);
+        let reservation = Holder::new_reservation(token.clone(), None);
         host.claim_by("one", reservation, None).unwrap();
         assert!(host.claim("two", &host.start(2, 20)).unwrap_err().contains("being made"));
         let other = [7; 16].into();
@@ -576,7 +599,7 @@ mod tests {
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
-            holder: Holder::reserved_by(token.clone(), None),
+            holder: Holder::new_reservation(token.clone(), None),
             token: None,
             claim: None,
             entry_point: "onload-container-runtime",
@@ -602,7 +625,7 @@ mod tests {
                 numa: Numa::Any,
                 container: &"one".parse().unwrap(),
                 bundle: Path::new(""),
-                holder: Holder::reserved_by(token.clone(), None),
+                holder: Holder::new_reservation(token.clone(), None),
                 token: None,
                 claim: None,
                 entry_point: "onload-nri",
@@ -630,7 +653,7 @@ mod tests {
     fn a_reservation_ends_with_the_process_that_was_to_create_the_container() {
         let host = Host::new();
         let Holder::Init { process, .. } = host.start(7, 70) else { unreachable!() };
-        let reservation = Holder::reserved_by(Token::new().unwrap(), Some(process));
+        let reservation = Holder::new_reservation(Token::new().unwrap(), Some(process));
         host.claim_by("one", reservation, None).unwrap();
         assert!(host.claim("two", &host.start(2, 20)).is_err());
         host.end_process(7);
@@ -641,9 +664,9 @@ mod tests {
     fn a_reservation_is_given_back_by_its_token_alone() {
         let host = Host::new();
         let token = Token::new().unwrap();
-        let reservation = Holder::reserved_by(token.clone(), None);
+        let reservation = Holder::new_reservation(token.clone(), None);
         host.claim_by("one", reservation, None).unwrap();
-        let give_back = |token: &Token| host.leases.give_back(&[vfio()], token);
+        let give_back = |token: &Token| host.leases.cancel_reservation(&[vfio()], token);
         give_back(&[7; 16].into()).unwrap();
         assert_eq!(host.files().len(), 1);
         give_back(&token).unwrap();
@@ -698,7 +721,7 @@ mod tests {
     #[test]
     fn who_uses_a_device_without_a_lease_is_named() {
         let host = Host::new();
-        let claim = |user: &dyn Fn(&Device, &Holders<'_>) -> Option<String>| {
+        let claim = |user: &dyn Fn(&DeviceId, &LeaseSnapshot<'_>) -> Option<String>| {
             let request = LeaseRequest {
                 devices: &[claimed(vfio())],
                 numa: Numa::Any,
@@ -712,7 +735,7 @@ mod tests {
             let claimed = host.leases.claim(&request, user);
             claimed.map_err(|error| format!("{error:#}"))
         };
-        let busy = |_: &Device, _: &Holders<'_>| Some("process 7 (\"qemu\")".to_owned());
+        let busy = |_: &DeviceId, _: &LeaseSnapshot<'_>| Some("process 7 (\"qemu\")".to_owned());
         assert_eq!(
             claim(&busy).unwrap_err(),
             "vfio:0000:81:10.0 is in use by process 7 (\"qemu\"); stop that first"
@@ -786,8 +809,10 @@ mod tests {
         host.file("run/@leases/README", "x");
         host.end(1);
         let listed = host.leases.list().unwrap();
-        let found: Vec<_> =
-            listed.iter().map(|each| (each.device.to_string(), each.slot, each.is_over)).collect();
+        let found: Vec<_> = listed
+            .iter()
+            .map(|each| (each.device.to_string(), each.slot, each.has_ended))
+            .collect();
         assert_eq!(
             found,
             [("rdma:mlx5_0".to_owned(), 1, false), ("vfio:0000:81:10.0".to_owned(), 0, true)]
@@ -797,14 +822,14 @@ mod tests {
     #[test]
     fn of_many_that_claim_at_once_as_many_get_it_as_may() {
         let host = Host::new();
-        let device: Device = "rdma:mlx5_0".parse().unwrap();
+        let device: DeviceId = "rdma:mlx5_0".parse().unwrap();
         let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
         let given = std::thread::scope(|scope| {
             let claims = holders.iter().enumerate().map(|(index, holder)| {
                 let (leases, device) = (&host.leases, &device);
                 scope.spawn(move || {
                     let id = format!("c{index}");
-                    let shared = MemberRequest::of_device(device.clone(), 16);
+                    let shared = MemberRequest::for_device(device.clone(), 16);
                     let request = LeaseRequest {
                         devices: &[shared],
                         numa: Numa::Any,

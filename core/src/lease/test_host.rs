@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onload_test_tree::Tree;
 
-use super::file::{Device, Holder, Token};
+use super::file::{DeviceId, Holder, Token};
 use super::request::{LeaseRequest, MemberRequest, Numa};
 use super::store::Leases;
 use crate::run_dir::RunDir;
@@ -36,8 +36,8 @@ impl Host {
         tree.boot("this boot").file("proc/self/ns/pid", "");
         tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
-        let mut leases = Leases::open(&run, Processes::at(tree.root())).unwrap();
-        leases.patience = PATIENCE;
+        let mut leases = Leases::open(&run, Processes::at_root(tree.root())).unwrap();
+        leases.timeout = PATIENCE;
         Host { tree, leases }
     }
 
@@ -58,12 +58,12 @@ impl Host {
     pub(super) fn enter_another_namespace(&mut self) {
         self.file("proc/self/ns/another", "");
         fs::rename(self.path("proc/self/ns/another"), self.path("proc/self/ns/pid")).unwrap();
-        self.leases.processes = Processes::at(self.root());
+        self.leases.processes = Processes::at_root(self.root());
     }
 
     pub(super) fn boot_again(&mut self) {
         self.boot("the next");
-        self.leases.processes = Processes::at(self.root());
+        self.leases.processes = Processes::at_root(self.root());
     }
 
     pub(super) fn end_process(&self, pid: u32) {
@@ -134,7 +134,7 @@ impl Host {
     }
 }
 
-pub(super) fn vfio() -> Device {
+pub(super) fn vfio() -> DeviceId {
     "vfio:0000:81:10.0".parse().unwrap()
 }
 
@@ -143,6 +143,6 @@ pub(super) fn bundle(id: &str) -> PathBuf {
 }
 
 /// A device that one container may have.
-pub(super) fn claimed(device: Device) -> MemberRequest {
-    MemberRequest::of_device(device, 1)
+pub(super) fn claimed(device: DeviceId) -> MemberRequest {
+    MemberRequest::for_device(device, 1)
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
 /// The address of one interface with the length of its network's prefix.
 ///
@@ -38,7 +38,7 @@ fn bits(address: IpAddr) -> u8 {
 }
 
 /// The address as a number with all its bits at the top of 128.
-fn number(address: IpAddr) -> u128 {
+fn to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
@@ -46,41 +46,41 @@ fn number(address: IpAddr) -> u128 {
 }
 
 /// The bits behind a prefix, of an address whose bits are at the top of 128.
-fn host_mask(prefix: u8, of: IpAddr) -> u128 {
-    let all = u128::MAX << (128 - u32::from(bits(of)));
+fn host_mask(prefix: u8, address: IpAddr) -> u128 {
+    let all = u128::MAX << (128 - u32::from(bits(address)));
     let network = u128::MAX.checked_shl(128 - u32::from(prefix));
     all & !network.unwrap_or_default()
 }
 
-fn masked(address: IpAddr, prefix: u8) -> IpAddr {
-    let kept = number(address) & !host_mask(prefix, address);
+fn network_address(address: IpAddr, prefix: u8) -> IpAddr {
+    let network_bits = to_number(address) & !host_mask(prefix, address);
     match address {
         // The bits below are those of no address.
         IpAddr::V4(_) => {
-            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(kept >> 96).unwrap_or_default()))
+            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(network_bits >> 96).unwrap_or_default()))
         }
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(kept)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(network_bits)),
     }
 }
 
 /// `ADDRESS/PREFIX`, each as it is usually written.
 fn split(text: &str) -> Result<(IpAddr, u8)> {
     let quoted = Quoted(text);
-    let parts = text
-        .split_once('/')
-        .and_then(|(address, prefix)| Some((address.parse::<IpAddr>().ok()?, decimal(prefix)?)));
+    let parts = text.split_once('/').and_then(|(address, prefix)| {
+        Some((address.parse::<IpAddr>().ok()?, parse_decimal(prefix)?))
+    });
     let Some((address, prefix)) = parts else {
         bail!("{quoted} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are");
     };
-    let most = bits(address);
+    let max = bits(address);
     match u8::try_from(prefix) {
-        Ok(prefix) if (1..=most).contains(&prefix) => Ok((address, prefix)),
-        _ => bail!("{quoted}: a prefix is from 1 to {most} here"),
+        Ok(prefix) if (1..=max).contains(&prefix) => Ok((address, prefix)),
+        _ => bail!("{quoted}: a prefix is from 1 to {max} here"),
     }
 }
 
 /// What an address is, if no interface can have it in any network.
-fn unusable(address: IpAddr) -> Option<&'static str> {
+fn unusable_reason(address: IpAddr) -> Option<&'static str> {
     if address.is_unspecified() {
         return Some("the unspecified address");
     }
@@ -103,12 +103,12 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
 impl Network {
     /// What that address is in this network, if no host of the network can have it. A network of one or two
     /// addresses has hosts only (RFC 3021, RFC 6164).
-    fn reserved(self, address: IpAddr) -> Option<&'static str> {
+    fn reserved_reason(self, address: IpAddr) -> Option<&'static str> {
         let hosts = host_mask(self.prefix, self.address);
         if bits(self.address) - self.prefix < 2 {
             return None;
         }
-        let host = number(address) & hosts;
+        let host = to_number(address) & hosts;
         match address {
             _ if host == 0 => Some("the address of its network"),
             IpAddr::V4(_) if host == hosts => Some("the broadcast address of its network"),
@@ -118,14 +118,14 @@ impl Network {
 
     /// Whether the address is one of the network: its own network is no larger than this one.
     pub fn contains(&self, address: &InterfaceAddress) -> bool {
-        self.covers(&address.network()) && self.reserved(address.address).is_none()
+        self.contains_network(&address.network()) && self.reserved_reason(address.address).is_none()
     }
 
     /// Whether all of another network is in it.
-    pub fn covers(&self, other: &Network) -> bool {
+    pub fn contains_network(&self, other: &Network) -> bool {
         other.prefix >= self.prefix
             && other.address.is_ipv4() == self.address.is_ipv4()
-            && masked(other.address, self.prefix) == self.address
+            && network_address(other.address, self.prefix) == self.address
     }
 
     pub fn address(&self) -> IpAddr {
@@ -150,7 +150,7 @@ impl InterfaceAddress {
 
     /// The network that it is in.
     pub fn network(&self) -> Network {
-        Network { address: masked(self.address, self.prefix), prefix: self.prefix }
+        Network { address: network_address(self.address, self.prefix), prefix: self.prefix }
     }
 }
 
@@ -160,9 +160,9 @@ impl FromStr for InterfaceAddress {
     fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
         let parsed = InterfaceAddress { address, prefix };
-        let reserved = || parsed.network().reserved(address);
-        if let Some(what) = unusable(address).or_else(reserved) {
-            bail!("{} is {what}, which no interface can have", Quoted(text));
+        let reserved = || parsed.network().reserved_reason(address);
+        if let Some(reason) = unusable_reason(address).or_else(reserved) {
+            bail!("{} is {reason}, which no interface can have", Quoted(text));
         }
         Ok(parsed)
     }
@@ -173,7 +173,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
-        let network = Network { address: masked(address, prefix), prefix };
+        let network = Network { address: network_address(address, prefix), prefix };
         if network.address != address {
             let text = Quoted(text);
             bail!("{text} is no network: its prefix ends before its last bit; write {network}");

@@ -7,10 +7,10 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
-use crate::select::one_or_more;
-use crate::vf::VfConfig;
+use crate::select::deserialize_one_or_more;
+use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
 /// What an interface has in a container; NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -19,9 +19,9 @@ pub struct NetdevSettings {
     /// Its addresses. The annotation onload.dev/address replaces them.
     pub addresses: Vec<InterfaceAddress>,
     /// Networks that are reached through it; without "via" their hosts are on its link.
-    pub routes: Vec<Route>,
+    pub routes: Vec<InterfaceRoute>,
     /// The default gateway: one address, or one of each of IPv4 and IPv6.
-    #[serde(deserialize_with = "one_or_more")]
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     pub gateway: Vec<IpAddr>,
     /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.
     pub mtu: Option<Mtu>,
@@ -35,14 +35,14 @@ pub struct NetdevSettings {
 /// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Route {
+pub struct InterfaceRoute {
     /// The network.
     pub network: Network,
     /// The host that passes packets on; none where its hosts are on the link.
     pub via: Option<IpAddr>,
 }
 
-impl FromStr for Route {
+impl FromStr for InterfaceRoute {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -63,13 +63,13 @@ impl FromStr for Route {
         if via.is_some_and(|via| via.is_ipv4() != network.address().is_ipv4()) {
             bail!("{quoted}: the network and the gateway are one of IPv4 and one of IPv6");
         }
-        Ok(Route { network, via })
+        Ok(InterfaceRoute { network, via })
     }
 }
 
-read_as_text!(Route);
+read_as_text!(InterfaceRoute);
 
-impl fmt::Display for Route {
+impl fmt::Display for InterfaceRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.network)?;
         self.via.map_or(Ok(()), |via| write!(f, " via {via}"))
@@ -104,7 +104,7 @@ impl FromStr for Mtu {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match decimal(text) {
+        match parse_decimal(text) {
             Some(number) => Mtu::try_from(i64::from(number)),
             None => bail!("{} is no number of bytes", Quoted(text)),
         }
@@ -128,16 +128,16 @@ impl NetdevSettings {
         if let Some(vf) = &self.vf {
             vf.check().context("vf")?;
         }
-        for (at, one) in self.addresses.iter().enumerate() {
-            let rest = &self.addresses[at + 1..];
-            if rest.iter().any(|other| other.address() == one.address()) {
-                bail!("addresses has {} twice", one.address());
+        for (index, address) in self.addresses.iter().enumerate() {
+            let rest = &self.addresses[index + 1..];
+            if rest.iter().any(|other| other.address() == address.address()) {
+                bail!("addresses has {} twice", address.address());
             }
         }
-        for (at, one) in self.gateway.iter().enumerate() {
-            let mut rest = self.gateway[at + 1..].iter();
-            if let Some(other) = rest.find(|other| other.is_ipv4() == one.is_ipv4()) {
-                bail!("gateway has {one} and {other}; one of each of IPv4 and IPv6 is used");
+        for (index, gateway) in self.gateway.iter().enumerate() {
+            let mut rest = self.gateway[index + 1..].iter();
+            if let Some(other) = rest.find(|other| other.is_ipv4() == gateway.is_ipv4()) {
+                bail!("gateway has {gateway} and {other}; one of each of IPv4 and IPv6 is used");
             }
         }
         Ok(())
@@ -153,7 +153,7 @@ mod tests {
         for text in
             ["198.51.100.0/24", "198.51.100.0/24 via 192.0.2.1", "2001:db8:1::/48 via fe80::1"]
         {
-            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<InterfaceRoute>().unwrap().to_string(), text);
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
             ("198.51.100.0/24 via 192.0.2.1 metric 5", "is not NETWORK"),
             ("198.51.100.0/24 via fe80::1", "one of IPv4 and one of IPv6"),
         ] {
-            let error = text.parse::<Route>().unwrap_err().to_string();
+            let error = text.parse::<InterfaceRoute>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
         }
     }

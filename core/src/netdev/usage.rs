@@ -10,12 +10,12 @@ use std::path::Path;
 use onload_sys::error::{Result, bail};
 use onload_sys::netlink::{self, address::Address};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, shell_word};
+use onload_sys::text::{Quoted, quote_for_shell};
 
 /// What a network namespace has, as far as it tells who uses its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Namespace {
-    pub links: Vec<Link>,
+pub struct NetworkState {
+    pub links: Vec<NetworkLink>,
     pub addresses: Vec<Address>,
     /// Its routes. One over several interfaces is there once for each.
     pub routes: Vec<LinkRoute>,
@@ -23,7 +23,7 @@ pub struct Namespace {
 
 /// An interface (`RTM_NEWLINK`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkLink {
     /// Its index in this namespace.
     pub index: u32,
     pub name: String,
@@ -39,12 +39,12 @@ pub struct Link {
     pub has_xdp: bool,
 }
 
-impl From<&netlink::link::Link> for Link {
+impl From<&netlink::link::Link> for NetworkLink {
     fn from(link: &netlink::link::Link) -> Self {
         let kind = String::from_utf8_lossy(&link.kind).into_owned();
-        Link {
+        NetworkLink {
             index: link.index,
-            name: link.shown(),
+            name: link.display_name(),
             kind: Some(kind).filter(|kind| !kind.is_empty()),
             variant: link.variant,
             master: link.master,
@@ -68,7 +68,7 @@ pub struct LinkRoute {
 
 impl LinkRoute {
     /// The route over each interface that it leads through.
-    pub fn each(route: netlink::route::Route) -> impl Iterator<Item = LinkRoute> {
+    pub fn from_route(route: netlink::route::Route) -> impl Iterator<Item = LinkRoute> {
         let (destination, prefix) = route.destination;
         route.interfaces.into_iter().map(move |index| LinkRoute {
             index,
@@ -84,7 +84,7 @@ const BY_KERNEL: u8 = 2;
 
 /// What else than rtnetlink says of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside<'a> {
+pub struct ExtraUses<'a> {
     /// An RDMA device in software that is on it, such as soft-RoCE's.
     pub soft_rdma: Option<&'a str>,
     /// The vDPA device of its function.
@@ -96,49 +96,51 @@ pub struct Beside<'a> {
     pub has_packet_socket: bool,
 }
 
-impl Namespace {
-    pub fn link(&self, name: &str) -> Option<&Link> {
+impl NetworkState {
+    pub fn link(&self, name: &str) -> Option<&NetworkLink> {
         self.links.iter().find(|link| link.name == name)
     }
 
     /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on. All
     /// bridges of Open vSwitch count as one: the kernel has their ports below `ovs-system`, whichever bridge they are of.
-    pub fn on_default_route(&self) -> BTreeSet<u32> {
+    pub fn default_route_links(&self) -> BTreeSet<u32> {
         let default = self.routes.iter().filter(|route| route.prefix == 0);
         let mut pending: Vec<u32> = default.map(|route| route.index).collect();
-        let mut found = BTreeSet::new();
+        let mut indexes = BTreeSet::new();
         while let Some(index) = pending.pop() {
-            if found.insert(index) {
+            if indexes.insert(index) {
                 let members = self.links.iter().filter(|link| link.master == Some(index));
                 pending.extend(members.map(|link| link.index));
-                let own = self.links.iter().find(|link| link.index == index);
-                pending.extend(own.and_then(|link| link.lower));
-                if own.is_some_and(is_of_open_vswitch) {
-                    let all = self.links.iter().filter(|link| is_of_open_vswitch(link));
+                let link = self.links.iter().find(|link| link.index == index);
+                pending.extend(link.and_then(|link| link.lower));
+                if link.is_some_and(is_open_vswitch) {
+                    let all = self.links.iter().filter(|link| is_open_vswitch(link));
                     pending.extend(all.map(|link| link.index));
                 }
             }
         }
-        found
+        indexes
     }
 
     /// What the namespace uses an interface for, the gravest first, each as the end of a sentence about it; empty where
     /// nobody misses it. That it is registered with Onload for AF_XDP is no use: it stays registered when it moves, and
     /// programs of the container are accelerated on it.
-    pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<String> {
+    pub fn describe_uses(&self, link: &NetworkLink, extra_uses: ExtraUses<'_>) -> Vec<String> {
         let mut uses = Vec::new();
-        let own = self.routes.iter().filter(|route| route.index == link.index);
-        if own.clone().any(|route| route.prefix == 0) {
+        let routes = self.routes.iter().filter(|route| route.index == link.index);
+        if routes.clone().any(|route| route.prefix == 0) {
             uses.push("it carries the default route".to_owned());
         }
         if let Some(index) = link.master {
             let master = self.links.iter().find(|link| link.index == index);
-            let master = master.map_or_else(|| Quoted(&format!("#{index}")).to_string(), shown);
+            let master =
+                master.map_or_else(|| Quoted(&format!("#{index}")).to_string(), describe_link);
             uses.push(format!("it is a part of {master}; take it out there"));
         }
-        let is_on_it = |upper: &&Link| upper.lower == Some(link.index) && upper.index != link.index;
-        let on_it = self.links.iter().filter(is_on_it);
-        uses.extend(on_it.map(|upper| format!("{} is on it; delete that", shown(upper))));
+        let is_upper =
+            |upper: &&NetworkLink| upper.lower == Some(link.index) && upper.index != link.index;
+        let uppers = self.links.iter().filter(is_upper);
+        uses.extend(uppers.map(|upper| format!("{} is on it; delete that", describe_link(upper))));
         for one in &self.addresses {
             if one.index == link.index && !is_automatic(one) {
                 let (address, prefix) = (one.address, one.prefix);
@@ -147,34 +149,34 @@ impl Namespace {
                 ));
             }
         }
-        for route in own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
+        for route in routes.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
             let (destination, prefix) = (route.destination, route.prefix);
             uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
         }
-        for (is_so, text) in [
+        for (applies, text) in [
             (link.has_xdp, "an XDP program is attached to it; detach it"),
             (
-                beside.has_tcx,
+                extra_uses.has_tcx,
                 "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
             ),
             (
-                beside.has_packet_socket,
+                extra_uses.has_packet_socket,
                 "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
             ),
         ] {
-            uses.extend(is_so.then(|| text.to_owned()));
+            uses.extend(applies.then(|| text.to_owned()));
         }
-        uses.extend(beside.soft_rdma.map(|name| {
+        uses.extend(extra_uses.soft_rdma.map(|name| {
             format!(
                 "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
                 Quoted(name)
             )
         }));
-        uses.extend(beside.vdpa.map(|name| {
+        uses.extend(extra_uses.vdpa.map(|name| {
             format!(
                 "a virtual machine may have its function by the vDPA device {}; if nobody uses that, run \"vdpa dev del {}\"",
                 Quoted(name),
-                shell_word(name)
+                quote_for_shell(name)
             )
         }));
         uses
@@ -188,21 +190,21 @@ pub fn is_below(device: &Path, function: PciAddress) -> bool {
 }
 
 /// Whether Open vSwitch made it: `ovs-system`, or a port such as `br-ex` (net/openvswitch/vport-internal_dev.c).
-fn is_of_open_vswitch(link: &Link) -> bool {
+fn is_open_vswitch(link: &NetworkLink) -> bool {
     link.kind.as_deref() == Some("openvswitch")
 }
 
 /// An interface with its kind, for people.
-fn shown(link: &Link) -> String {
+fn describe_link(link: &NetworkLink) -> String {
     let name = Quoted(&link.name);
     match &link.kind {
-        Some(kind) => format!("{} {name}", shown_kind(kind)),
+        Some(kind) => format!("{} {name}", describe_kind(kind)),
         None => name.to_string(),
     }
 }
 
 /// A kind of virtual interfaces, for people: a word of the kernel's, which wants no quotes.
-pub fn shown_kind(kind: &str) -> String {
+pub fn describe_kind(kind: &str) -> String {
     Quoted(kind).to_string().trim_matches('"').to_owned()
 }
 
@@ -214,22 +216,22 @@ fn is_automatic(one: &Address) -> bool {
     }
 }
 
-impl Namespace {
-    /// Reads what [`Namespace::to_text`] writes. The error names the line.
-    pub fn parse(text: &str) -> Result<Namespace> {
-        let mut namespace = Namespace::default();
+impl NetworkState {
+    /// Reads what [`NetworkState::to_text`] writes. The error names the line.
+    pub fn parse(text: &str) -> Result<NetworkState> {
+        let mut state = NetworkState::default();
         for (number, line) in (1..).zip(text.lines()) {
             let words: Vec<&str> = line.split(' ').collect();
-            if namespace.add(&words).is_none() {
+            if state.add(&words).is_none() {
                 bail!("line {number} is neither a link nor an address nor a route");
             }
         }
-        Ok(namespace)
+        Ok(state)
     }
 
     fn add(&mut self, words: &[&str]) -> Option<()> {
         match *words {
-            ["link", index, name, kind, master, lower, xdp] => self.links.push(Link {
+            ["link", index, name, kind, master, lower, xdp] => self.links.push(NetworkLink {
                 index: index.parse().ok()?,
                 name: (!name.is_empty()).then(|| name.to_owned())?,
                 kind: kind.split(VARIANT).next().filter(|kind| *kind != NONE).map(str::to_owned),
@@ -237,8 +239,8 @@ impl Namespace {
                     Some((_, variant)) => Some(variant.parse().ok()?),
                     None => None,
                 },
-                master: optional(master)?,
-                lower: optional(lower)?,
+                master: parse_optional(master)?,
+                lower: parse_optional(lower)?,
                 has_xdp: match xdp {
                     "xdp" => true,
                     NONE => false,
@@ -246,11 +248,11 @@ impl Namespace {
                 },
             }),
             ["address", index, address] => {
-                let (address, prefix) = prefixed(address)?;
+                let (address, prefix) = parse_prefixed(address)?;
                 self.addresses.push(Address { index: index.parse().ok()?, address, prefix });
             }
             ["route", index, destination, protocol] => {
-                let (destination, prefix) = prefixed(destination)?;
+                let (destination, prefix) = parse_prefixed(destination)?;
                 self.routes.push(LinkRoute {
                     index: index.parse().ok()?,
                     destination,
@@ -274,7 +276,7 @@ impl Namespace {
                 link.kind.as_deref().unwrap_or(NONE).to_owned() + &variant.unwrap_or_default();
             let (master, lower) = (number(link.master), number(link.lower));
             let xdp = if link.has_xdp { "xdp" } else { NONE };
-            let Link { index, name, .. } = link;
+            let NetworkLink { index, name, .. } = link;
             text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
         }
         for Address { index, address, prefix } in &self.addresses {
@@ -288,26 +290,26 @@ impl Namespace {
 
     /// The same without the network's own numbers: addresses are those reserved for documentation (RFC 5737,
     /// RFC 3849), and what follows from them stays.
-    pub fn masked(&self) -> Namespace {
+    pub fn mask_addresses(&self) -> NetworkState {
         let mut masked = self.clone();
-        for each in &mut masked.addresses {
-            each.address = match each.address {
-                IpAddr::V6(_) if is_automatic(each) => {
+        for entry in &mut masked.addresses {
+            entry.address = match entry.address {
+                IpAddr::V6(_) if is_automatic(entry) => {
                     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
                 }
-                address => documented(address),
+                address => documentation_address(address),
             };
         }
-        for each in &mut masked.routes {
-            if each.prefix > 0 {
-                each.destination = documented(each.destination);
+        for route in &mut masked.routes {
+            if route.prefix > 0 {
+                route.destination = documentation_address(route.destination);
             }
         }
         masked
     }
 }
 
-fn documented(address: IpAddr) -> IpAddr {
+fn documentation_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
@@ -320,19 +322,19 @@ const VARIANT: char = ':';
 const NONE: &str = "-";
 
 /// A number, or none; none of both where it is neither.
-fn optional(word: &str) -> Option<Option<u32>> {
+fn parse_optional(word: &str) -> Option<Option<u32>> {
     match word {
         NONE => Some(None),
         word => word.parse().ok().map(Some),
     }
 }
 
-fn prefixed(word: &str) -> Option<(IpAddr, u8)> {
+fn parse_prefixed(word: &str) -> Option<(IpAddr, u8)> {
     let (address, prefix) = word.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let prefix = prefix.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    (prefix <= most).then_some((address, prefix))
+    let max = if address.is_ipv4() { 32 } else { 128 };
+    (prefix <= max).then_some((address, prefix))
 }
 
 #[cfg(test)]
@@ -356,14 +358,14 @@ mod tests {
                         route 5 198.51.100.0/24 3\n\
                         route 8 fe80::/64 2\n";
 
-    fn said(text: &str, name: &str, beside: Beside<'_>) -> Vec<String> {
-        let namespace = Namespace::parse(text).unwrap();
-        namespace.uses(namespace.link(name).unwrap(), beside)
+    fn said(text: &str, name: &str, beside: ExtraUses<'_>) -> Vec<String> {
+        let namespace = NetworkState::parse(text).unwrap();
+        namespace.describe_uses(namespace.link(name).unwrap(), beside)
     }
 
     #[test]
     fn an_interface_with_nothing_but_its_automatic_address_is_not_used() {
-        assert!(said(HOST, "idle", Beside::default()).is_empty());
+        assert!(said(HOST, "idle", ExtraUses::default()).is_empty());
     }
 
     #[test]
@@ -374,13 +376,13 @@ mod tests {
             ("ens3", &["an XDP program"]),
             ("ens4", &["vlan \"ens4.100\" is on it", "a route to 198.51.100.0/24"]),
         ] {
-            let found = said(HOST, name, Beside::default());
+            let found = said(HOST, name, ExtraUses::default());
             assert_eq!(found.len(), uses.len(), "{found:?}");
             for (found, says) in found.iter().zip(uses) {
                 assert!(found.contains(says), "{name}: {found}");
             }
         }
-        let beside = Beside {
+        let beside = ExtraUses {
             soft_rdma: Some("rxe0"),
             vdpa: Some("vdpa1"),
             has_tcx: true,
@@ -398,11 +400,11 @@ mod tests {
         let text = "link 1 lo - - - -\nlink 2 ens1 - 4 - -\nlink 3 ens2 - 4 - -\nlink 4 bond0 bond - - -\n\
                     link 5 bond0.5 vlan - 4 -\nlink 6 ens9 - - - -\nlink 7 ens7 - - - -\n\
                     route 5 0.0.0.0/0 4\nroute 6 192.0.2.0/24 4\nroute 7 ::/0 9\nroute 6 fe80::/64 2\n";
-        let namespace = Namespace::parse(text).unwrap();
-        let found: Vec<u32> = namespace.on_default_route().into_iter().collect();
+        let namespace = NetworkState::parse(text).unwrap();
+        let found: Vec<u32> = namespace.default_route_links().into_iter().collect();
         assert_eq!(found, [2, 3, 4, 5, 7]);
-        let alone = Namespace::parse("link 1 lo - - - -\nroute 1 127.0.0.0/8 2\n").unwrap();
-        assert!(alone.on_default_route().is_empty());
+        let alone = NetworkState::parse("link 1 lo - - - -\nroute 1 127.0.0.0/8 2\n").unwrap();
+        assert!(alone.default_route_links().is_empty());
     }
 
     #[test]
@@ -411,8 +413,8 @@ mod tests {
                     link 5 br-ex openvswitch - - -\nlink 6 br-int openvswitch - - -\nlink 7 ens3 - 8 - -\n\
                     link 8 br0 bridge - - -\nlink 9 bond0 bond 4 - -\nlink 10 ens4 - 9 - -\n";
         let found = |route: &str| -> Vec<u32> {
-            let namespace = Namespace::parse(&format!("{text}{route}")).unwrap();
-            namespace.on_default_route().into_iter().collect()
+            let namespace = NetworkState::parse(&format!("{text}{route}")).unwrap();
+            namespace.default_route_links().into_iter().collect()
         };
         assert_eq!(found("route 5 0.0.0.0/0 4\n"), [2, 4, 5, 6, 9, 10]);
         assert_eq!(found("route 8 0.0.0.0/0 4\n"), [7, 8]);
@@ -430,7 +432,7 @@ mod tests {
             ("2001:db8::1/64", true),
         ] {
             let text = format!("link 1 a - - - -\naddress 1 {address}\n");
-            let uses = said(&text, "a", Beside::default());
+            let uses = said(&text, "a", ExtraUses::default());
             assert_eq!(!uses.is_empty(), is_used, "{address}");
         }
     }
@@ -447,15 +449,15 @@ mod tests {
             ("0.0.0.0/0 2", true),
         ] {
             let text = format!("link 1 a - - - -\nlink 2 b - - - -\nroute 1 {route}\n");
-            let uses = said(&text, "a", Beside::default());
+            let uses = said(&text, "a", ExtraUses::default());
             assert_eq!(!uses.is_empty(), is_used, "{route}");
-            assert!(said(&text, "b", Beside::default()).is_empty());
+            assert!(said(&text, "b", ExtraUses::default()).is_empty());
         }
     }
 
     #[test]
     fn a_namespace_is_written_and_read_the_same() {
-        let namespace = Namespace::parse(HOST).unwrap();
+        let namespace = NetworkState::parse(HOST).unwrap();
         assert_eq!(namespace.to_text(), HOST);
     }
 
@@ -478,21 +480,22 @@ mod tests {
             "rule 1",
         ] {
             let text = format!("link 1 a - - - -\n{line}\n");
-            let said = Namespace::parse(&text).unwrap_err().to_string();
+            let said = NetworkState::parse(&text).unwrap_err().to_string();
             assert_eq!(said, "line 2 is neither a link nor an address nor a route");
         }
     }
 
     #[test]
     fn a_masked_namespace_has_no_address_of_the_network_and_the_same_uses() {
-        let masked = Namespace::parse(HOST).unwrap().masked();
+        let masked = NetworkState::parse(HOST).unwrap().mask_addresses();
         let text = masked.to_text();
         for own in ["192.0.2.10", "198.51.100.0", "fe80::2"] {
             assert!(!text.contains(own), "{text}");
         }
-        let whole = Namespace::parse(HOST).unwrap();
+        let whole = NetworkState::parse(HOST).unwrap();
         for (link, same) in whole.links.iter().zip(&masked.links) {
-            let count = |of: &Namespace, link| of.uses(link, Beside::default()).len();
+            let count =
+                |of: &NetworkState, link| of.describe_uses(link, ExtraUses::default()).len();
             assert_eq!(count(&whole, link), count(&masked, same), "{}", link.name);
         }
     }

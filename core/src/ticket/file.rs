@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::container_id::ContainerId;
-use crate::lease::Device;
+use crate::lease::DeviceId;
 use crate::request::{Origin, Request};
-use crate::timestamp::rfc3339;
+use crate::timestamp::format_rfc3339;
 use crate::versioned;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::processes::Process;
+use onload_sys::processes::ProcessId;
 use onload_sys::text::Quoted;
 
 /// The newest version of the file that is understood.
@@ -26,11 +26,11 @@ pub struct Ticket {
     pub since: u64,
     /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set.
     pub made_ms: u64,
-    /// What it is good for, as [`Request::of_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
+    /// What it is good for, as [`Request::parse_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
     pub request: String,
     /// The devices of it that one task has for itself.
     #[serde(default)]
-    pub exclusive: Vec<Device>,
+    pub exclusive: Vec<DeviceId>,
     /// The engine that made it, such as `nomad`.
     pub engine: String,
     /// What the engine says of it, for people.
@@ -38,17 +38,17 @@ pub struct Ticket {
     pub description: Option<String>,
     /// The container that was started with it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<User>,
+    pub user: Option<TicketUser>,
 }
 
 /// A container that was started with a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct User {
+pub struct TicketUser {
     pub container: ContainerId,
     pub bundle: PathBuf,
     /// The process that became the runtime which creates it.
-    pub maker: Process,
+    pub maker: ProcessId,
     /// The directories one of which its runtime keeps for as long as there is the container.
     pub state: Vec<PathBuf>,
     /// The directory of the host that its engine gave its task alone, where it has one.
@@ -63,14 +63,14 @@ impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
         let ticket: Ticket = versioned::parse(bytes, VERSION, "it is no ticket")?;
-        let asked = ticket.asked();
-        asked.context("what it asks for is not understood")?;
+        let request = ticket.parse_request();
+        request.context("what it asks for is not understood")?;
         Ok(ticket)
     }
 
     /// What it is good for; a ticket that [`super::Tickets`] gave out is understood.
-    pub fn asked(&self) -> Result<Request> {
-        Request::of_text(&self.request, Origin::Ticket)
+    pub fn parse_request(&self) -> Result<Request> {
+        Request::parse_text(&self.request, Origin::Ticket)
     }
 
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
@@ -85,7 +85,7 @@ impl fmt::Display for Ticket {
         if let Some(description) = &self.description {
             write!(f, " for {}", Quoted(description))?;
         }
-        write!(f, " at {}", rfc3339(self.since))
+        write!(f, " at {}", format_rfc3339(self.since))
     }
 }
 
@@ -128,10 +128,10 @@ mod tests {
              \"exclusive\":[\"vfio:0000:81:10.0\"],\"engine\":\"nomad\",\"description\":\"job redis\"}\n"
         );
         let mut used = ticket();
-        used.user = Some(User {
+        used.user = Some(TicketUser {
             container: "web".parse().unwrap(),
             bundle: "/bundles/web".into(),
-            maker: Process { pid: 42, start_time: 7, pid_namespace: 9 },
+            maker: ProcessId { pid: 42, start_time: 7, pid_namespace: 9 },
             state: vec!["/run/runc/web".into()],
             task: Some("/nomad/alloc/1/web/secrets".into()),
             ended_ms: Some(8_000),

@@ -10,9 +10,11 @@ mod file;
 mod name;
 mod store;
 
-pub use file::{Ticket, User};
-pub use name::{WORD, beginning, variable};
-pub use store::{Listed, MAX_TICKETS, NewTicket, RESTART, Starting, Tickets, unknown};
+pub use file::{Ticket, TicketUser};
+pub use name::{WORD, short_id, to_variable};
+pub use store::{
+    MAX_TICKETS, NewTicket, RESTART, StartingContainer, TicketEntry, Tickets, unknown_error,
+};
 
 /// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
 ///

@@ -9,14 +9,14 @@ pub const WORD: &str = "ticket:";
 const SHOWN: usize = 8;
 
 /// The beginning of a ticket, by which people know it.
-pub fn beginning(id: &Token) -> &str {
+pub fn short_id(id: &Token) -> &str {
     id.as_str().get(..SHOWN).unwrap_or_default()
 }
 
 /// The variable of a container's environment that names a ticket, with its value. Each ticket has one of its own:
 /// an engine that reserves twice for one task merges both answers, and of one name only one value would stay.
-pub fn variable(id: &Token) -> (String, String) {
-    (format!("{VARIABLE}_{}", beginning(id).to_ascii_uppercase()), format!("{WORD}{}", id.as_str()))
+pub fn to_variable(id: &Token) -> (String, String) {
+    (format!("{VARIABLE}_{}", short_id(id).to_ascii_uppercase()), format!("{WORD}{}", id.as_str()))
 }
 
 #[cfg(test)]
@@ -26,10 +26,10 @@ mod tests {
     #[test]
     fn a_ticket_has_a_variable_of_its_own_and_its_beginning_tells_it_apart() {
         let (one, other) = (Token::from([0xab; 16]), Token::from([0xcd; 16]));
-        let (name, value) = variable(&one);
+        let (name, value) = to_variable(&one);
         assert_eq!(name, "ONLOAD_CTK_REQUEST_ABABABAB");
         assert_eq!(value, format!("ticket:{}", "ab".repeat(16)));
-        assert_ne!(variable(&other).0, name);
-        assert_eq!(beginning(&one), "abababab");
+        assert_ne!(to_variable(&other).0, name);
+        assert_eq!(short_id(&one), "abababab");
     }
 }

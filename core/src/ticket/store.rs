@@ -12,19 +12,19 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::Deserialize;
 
-use super::file::{Ticket, User};
-use super::name::beginning;
+use super::file::{Ticket, TicketUser};
+use super::name::short_id;
 use crate::container_id::ContainerId;
-use crate::lease::{Device, Token};
+use crate::lease::{DeviceId, Token};
 use crate::request::{Origin, Request};
-use crate::run_dir::{REQUESTS, RunDir, open_private, text_names};
+use crate::run_dir::{REQUESTS, RunDir, list_names, open_private};
 use crate::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, WriteError, is_temporary_name};
 use onload_sys::fs::lock::{Lock, LockMode};
-use onload_sys::fs::open::is_there;
+use onload_sys::fs::open::may_exist;
 use onload_sys::fs::regular;
-use onload_sys::processes::{Process, Processes};
+use onload_sys::processes::{ProcessId, Processes};
 
 /// Tickets that are kept. Another one takes the place of that whose last container is gone for the longest, or
 /// that no container was started with for as long: an engine never says that it is done with one. More are kept
@@ -47,10 +47,10 @@ const MAX_STATE_BYTES: u64 = 1024 * 1024;
 /// What a new ticket is to be good for.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTicket<'a> {
-    /// What is asked for, as [`Request::of_text`] reads it.
+    /// What is asked for, as [`Request::parse_text`] reads it.
     pub request: &'a str,
     /// The devices of it that one task has for itself.
-    pub exclusive: &'a [Device],
+    pub exclusive: &'a [DeviceId],
     pub engine: &'a str,
     /// What the engine says of it, for people.
     pub description: Option<&'a str>,
@@ -58,37 +58,37 @@ pub struct NewTicket<'a> {
 
 /// A container that is to be started with a ticket.
 #[derive(Clone, Copy, Debug)]
-pub struct Starting<'a> {
+pub struct StartingContainer<'a> {
     pub container: &'a ContainerId,
     /// Its bundle, without symbolic links.
     pub bundle: &'a Path,
     /// The process that becomes its runtime, where it is known.
-    pub maker: Option<Process>,
-    /// As [`User::task`].
+    pub creator: Option<ProcessId>,
+    /// As [`TicketUser::task`].
     pub task: Option<&'a Path>,
 }
 
-impl Starting<'_> {
-    fn is(&self, user: &User) -> bool {
+impl StartingContainer<'_> {
+    fn is_same(&self, user: &TicketUser) -> bool {
         let is_same = user.container == *self.container && user.bundle == self.bundle;
-        is_same || self.maker == Some(user.maker)
+        is_same || self.creator == Some(user.maker)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct TicketEntry {
     pub id: Token,
     /// What it is good for, or why that is not understood.
     pub ticket: Result<Ticket, String>,
     /// Whether the container that was started with it last is there, or may be.
     pub is_used: bool,
     /// Whether it is of another boot.
-    pub is_over: bool,
+    pub has_expired: bool,
 }
 
 /// The first process of a container, as its runtime wrote it down.
 #[derive(Deserialize)]
-struct Init {
+struct InitState {
     #[serde(rename = "init_process_pid", alias = "pid")]
     pid: u32,
     /// In clock ticks after boot.
@@ -105,14 +105,14 @@ pub struct Tickets {
     clock: fn() -> u64,
 }
 
-fn shown(id: &Token) -> String {
-    format!("{}…", beginning(id))
+fn short_name(id: &Token) -> String {
+    format!("{}…", short_id(id))
 }
 
-pub fn unknown(id: &Token) -> Error {
+pub fn unknown_error(id: &Token) -> Error {
     error!(
         "ticket {} is not known: a later reservation has its devices, the host has started again since, or it was made up; let the engine place the task again",
-        shown(id)
+        short_name(id)
     )
 }
 
@@ -120,20 +120,20 @@ impl Tickets {
     /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let opened = open_private(run, REQUESTS);
-        Tickets::of(run, opened.with_context(|| opening(run))?, processes)
+        Tickets::from_dir(run, opened.with_context(|| open_context(run))?, processes)
     }
 
     /// Opens the directory where it is there.
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>> {
         match run.open(REQUESTS) {
-            Ok(dir) => Tickets::of(run, dir, processes).map(Some),
+            Ok(dir) => Tickets::from_dir(run, dir, processes).map(Some),
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error).with_context(|| opening(run)),
+            Err(error) => Err(error).with_context(|| open_context(run)),
         }
     }
 
-    fn of(run: &RunDir, dir: OwnedFd, processes: Processes) -> Result<Self> {
-        let stat = fstat(&dir).with_context(|| opening(run))?;
+    fn from_dir(run: &RunDir, dir: OwnedFd, processes: Processes) -> Result<Self> {
+        let stat = fstat(&dir).with_context(|| open_context(run))?;
         let path = run.path().join(REQUESTS);
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             bail!(
@@ -145,7 +145,7 @@ impl Tickets {
 
     /// Writes a new ticket. Those that have one of its devices for themselves are good no longer. It reads no other
     /// ticket, since there may be thousands.
-    pub fn write(&self, new: NewTicket<'_>, patience: Duration) -> Result<Token> {
+    pub fn write(&self, new: NewTicket<'_>, timeout: Duration) -> Result<Token> {
         check(new)?;
         let ticket = Ticket {
             boot: self.processes.boot_id()?,
@@ -158,12 +158,12 @@ impl Tickets {
             user: None,
         };
         let id = Token::new().context("making a ticket")?;
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock(timeout)?;
         for device in new.exclusive {
-            if let Some(earlier) = self.indexed(device) {
+            if let Some(earlier) = self.read_index(device) {
                 self.unlink(&earlier)?;
             }
-            self.index(device, &id)?;
+            self.write_index(device, &id)?;
         }
         self.publish(&id, &ticket)?;
         Ok(id)
@@ -171,147 +171,153 @@ impl Tickets {
 
     /// Reads a ticket that is good now, whoever uses it.
     pub fn read(&self, id: &Token) -> Result<Ticket> {
-        let bytes = self.bytes(id)?.ok_or_else(|| unknown(id))?;
+        let bytes = self.read_file(id)?.ok_or_else(|| unknown_error(id))?;
         let ticket = parse(id, &bytes)?;
         if ticket.boot != self.processes.boot_id()? {
             bail!(
                 "ticket {} is from before this start of the host; let the engine place the task again",
-                shown(id)
+                short_name(id)
             );
         }
         Ok(ticket)
     }
 
     /// Reads a ticket for a container that is started with it now, and writes that down.
-    pub fn take(&self, id: &Token, user: User, patience: Duration) -> Result<Ticket> {
-        let _lock = self.lock(patience)?;
+    pub fn redeem(&self, id: &Token, user: TicketUser, timeout: Duration) -> Result<Ticket> {
+        let _lock = self.lock(timeout)?;
         let mut ticket = self.read(id)?;
-        let starting = Starting {
+        let container = StartingContainer {
             container: &user.container,
             bundle: &user.bundle,
-            maker: Some(user.maker),
+            creator: Some(user.maker),
             task: user.task.as_deref(),
         };
-        self.check_user(id, &ticket, starting)?;
+        self.check_user(id, &ticket, container)?;
         ticket.user = Some(user);
         self.publish(id, &ticket)?;
         Ok(ticket)
     }
 
-    /// As [`Tickets::take`], where nothing is written.
-    pub fn would_take(&self, id: &Token, starting: Starting<'_>) -> Result<Ticket> {
+    /// As [`Tickets::redeem`], where nothing is written.
+    pub fn check_redeemable(&self, id: &Token, container: StartingContainer<'_>) -> Result<Ticket> {
         let ticket = self.read(id)?;
-        self.check_user(id, &ticket, starting)?;
+        self.check_user(id, &ticket, container)?;
         Ok(ticket)
     }
 
     /// Writes down of which of the tickets that were listed the container is gone now, and removes those of another boot,
     /// those that make room, and what a killed process left half written. From the end of its container on, [`RESTART`]
     /// runs.
-    pub fn tidy(&self, listed: &[Listed], patience: Duration) -> Result<()> {
-        let (names, now) = (self.names()?, (self.clock)());
+    pub fn prune(&self, entries: &[TicketEntry], timeout: Duration) -> Result<()> {
+        let (names, now) = (self.file_names()?, (self.clock)());
         let half_written = names.iter().filter(|name| is_temporary_name(name.as_ref()));
         let half_written: Vec<&String> = half_written.collect();
-        let goes = listed.iter().filter(|one| one.is_over);
-        let goes = goes.chain(superfluous(listed, now));
-        let ends = listed.iter().filter(|one| one.has_just_ended());
-        let changed: Vec<&Token> = goes.chain(ends).map(|one| &one.id).collect();
+        let removable = entries.iter().filter(|entry| entry.has_expired);
+        let removable = removable.chain(find_superfluous(entries, now));
+        let ended = entries.iter().filter(|entry| entry.has_just_ended());
+        let changed: Vec<&Token> = removable.chain(ended).map(|entry| &entry.id).collect();
         if changed.is_empty() && half_written.is_empty() {
             return Ok(());
         }
         // The list is long and others wait for the lock: what is in it is read again.
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock(timeout)?;
         for name in half_written {
             // It is in nobody's way.
             let _ = atomic::remove(&self.dir, name.as_ref());
         }
         let boot = self.processes.boot_id()?;
         for id in changed {
-            match self.look_at(id.clone(), &boot) {
-                Some(one) if one.has_just_ended() => self.note_end(one)?,
-                Some(one) if one.is_over || one.is_idle(now) => drop(self.unlink(id)?),
+            match self.read_entry(id.clone(), &boot) {
+                Some(entry) if entry.has_just_ended() => self.record_end(entry)?,
+                Some(entry) if entry.has_expired || entry.is_idle(now) => drop(self.unlink(id)?),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn note_end(&self, one: Listed) -> Result<()> {
-        let Ok(mut ticket) = one.ticket else {
+    fn record_end(&self, entry: TicketEntry) -> Result<()> {
+        let Ok(mut ticket) = entry.ticket else {
             return Ok(());
         };
         if let Some(user) = &mut ticket.user {
             user.ended_ms = Some((self.clock)());
         }
-        self.publish(&one.id, &ticket)
+        self.publish(&entry.id, &ticket)
     }
 
     /// Every ticket, the oldest first; those that are not understood before all others. What changes
     /// meanwhile may be seen as it was or as it is.
-    pub fn list(&self) -> Result<Vec<Listed>> {
+    pub fn list(&self) -> Result<Vec<TicketEntry>> {
         let boot = self.processes.boot_id()?;
-        let mut listed = Vec::new();
-        for name in self.names()? {
+        let mut entries = Vec::new();
+        for name in self.file_names()? {
             let id = name.parse::<Token>().ok();
-            listed.extend(id.and_then(|id| self.look_at(id, &boot)));
+            entries.extend(id.and_then(|id| self.read_entry(id, &boot)));
         }
-        listed
+        entries
             .sort_unstable_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
-        Ok(listed)
+        Ok(entries)
     }
 
     /// A ticket as it is found; none where there is none.
-    fn look_at(&self, id: Token, boot: &str) -> Option<Listed> {
-        let read = match self.bytes(&id).transpose()? {
+    fn read_entry(&self, id: Token, boot: &str) -> Option<TicketEntry> {
+        let ticket = match self.read_file(&id).transpose()? {
             Ok(bytes) => parse(&id, &bytes),
             Err(error) => Err(error),
         };
-        let is_used = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
-        Some(Listed {
+        let is_used =
+            |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user));
+        Some(TicketEntry {
             id,
-            is_used: read.as_ref().is_ok_and(is_used),
-            is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
-            ticket: read.map_err(|error| format!("{error:#}")),
+            is_used: ticket.as_ref().is_ok_and(is_used),
+            has_expired: ticket.as_ref().is_ok_and(|ticket| ticket.boot != boot),
+            ticket: ticket.map_err(|error| format!("{error:#}")),
         })
     }
 
     /// Writes down which ticket has a device for itself.
-    fn index(&self, device: &Device, id: &Token) -> Result<()> {
+    fn write_index(&self, device: &DeviceId, id: &Token) -> Result<()> {
         let (name, text) = (device.to_string(), id.as_str());
         atomic::write_atomic(&self.dir, name.as_ref(), text.as_bytes(), 0o600)
             .with_context(|| format!("writing which ticket has a device, in {:?}", self.path))
     }
 
     /// The ticket that has a device for itself. It may be gone since.
-    fn indexed(&self, device: &Device) -> Option<Token> {
+    fn read_index(&self, device: &DeviceId) -> Option<Token> {
         let text = regular::read(&self.path.join(device.to_string()), MAX_BYTES).ok()?;
         str::from_utf8(&text).ok()?.parse().ok()
     }
 
     /// Refuses a container for the one that was started with a ticket last.
-    fn check_user(&self, id: &Token, ticket: &Ticket, starting: Starting<'_>) -> Result<()> {
-        let Some(last) = &ticket.user else {
+    fn check_user(
+        &self,
+        id: &Token,
+        ticket: &Ticket,
+        container: StartingContainer<'_>,
+    ) -> Result<()> {
+        let Some(last_user) = &ticket.user else {
             return Ok(());
         };
-        let lives = self.lives(last);
-        if lives && !starting.is(last) {
+        let is_alive = self.is_alive(last_user);
+        if is_alive && !container.is_same(last_user) {
             bail!(
                 "ticket {} is in use by container {}, and is good for one container at a time",
-                shown(id),
-                last.container
+                short_name(id),
+                last_user.container
             );
         }
-        if last.task.is_some() && last.task.as_deref() != starting.task {
+        if last_user.task.is_some() && last_user.task.as_deref() != container.task {
             bail!(
                 "ticket {} is good for the task that used it first, and this container is another's; let the engine place the task again",
-                shown(id)
+                short_name(id)
             );
         }
         let is_expired = |ended| is_idle(ended, (self.clock)());
-        if !lives && last.ended_ms.is_some_and(is_expired) {
+        if !is_alive && last_user.ended_ms.is_some_and(is_expired) {
             bail!(
                 "ticket {} is good no longer: its last container ended more than {} h ago; let the engine place the task again",
-                shown(id),
+                short_name(id),
                 RESTART.as_secs() / 3600
             );
         }
@@ -320,10 +326,10 @@ impl Tickets {
 
     /// Whether a container is there, or may be: it is being created, or its runtime knows it and its first
     /// process has not ended.
-    fn lives(&self, user: &User) -> bool {
-        let is_made = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
-        let mut states = user.state.iter().filter(|dir| is_there(dir));
-        is_made || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
+    fn is_alive(&self, user: &TicketUser) -> bool {
+        let is_being_created = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
+        let mut states = user.state.iter().filter(|dir| may_exist(dir));
+        is_being_created || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
     }
 
     /// Whether the first process is known to have ended of a container whose runtime keeps its state in a
@@ -331,28 +337,28 @@ impl Tickets {
     fn init_has_ended(&self, state: &Path, pid_namespace: u64) -> bool {
         let read = |name: &&str| regular::read(&state.join(name), MAX_STATE_BYTES).ok();
         let text = STATE_FILES.iter().find_map(read);
-        let init = text.and_then(|text| serde_json::from_slice::<Init>(&text).ok());
-        let ended = init.and_then(|Init { pid, start_time }| {
-            let process = Process { pid, start_time, pid_namespace };
+        let init = text.and_then(|text| serde_json::from_slice::<InitState>(&text).ok());
+        let ended = init.and_then(|InitState { pid, start_time }| {
+            let process = ProcessId { pid, start_time, pid_namespace };
             self.processes.has_ended(process).ok().flatten()
         });
         ended == Some(true)
     }
 
-    fn lock(&self, patience: Duration) -> Result<Lock> {
-        let kind = LockMode::Exclusive;
-        Ok(Lock::take(&self.dir, &self.path, LOCK, kind, patience)?)
+    fn lock(&self, timeout: Duration) -> Result<Lock> {
+        let mode = LockMode::Exclusive;
+        Ok(Lock::acquire(&self.dir, &self.path, LOCK, mode, timeout)?)
     }
 
-    fn names(&self) -> Result<Vec<String>> {
-        text_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
+    fn file_names(&self) -> Result<Vec<String>> {
+        list_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
     /// The content of a file that nobody but this user could have written; `None` where there is no such ticket.
-    fn bytes(&self, id: &Token) -> Result<Option<Vec<u8>>> {
-        let reading = || format!("reading ticket {}", shown(id));
+    fn read_file(&self, id: &Token) -> Result<Option<Vec<u8>>> {
+        let reading = || format!("reading ticket {}", short_name(id));
         let foreign = |what| {
-            let id = shown(id);
+            let id = short_name(id);
             bail!("ticket {id}: its file {what}; let the engine place the task again")
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -387,27 +393,27 @@ impl Tickets {
                 Err(WriteError { action: "writing", name: name.to_owned(), source: error.into() })
             }
         };
-        self.written(id, written)
+        self.add_context(id, written)
     }
 
     fn unlink(&self, id: &Token) -> Result<bool> {
-        self.written(id, atomic::remove(&self.dir, OsStr::new(id.as_str())))
+        self.add_context(id, atomic::remove(&self.dir, OsStr::new(id.as_str())))
     }
 
-    fn written<T>(&self, id: &Token, done: Result<T, WriteError>) -> Result<T> {
+    fn add_context<T>(&self, id: &Token, result: Result<T, WriteError>) -> Result<T> {
         // The file's name is the ticket, which nobody else is to read.
-        let name = shown(id);
-        let done = done.map_err(|error| WriteError { name: name.clone().into(), ..error });
-        done.with_context(|| format!("writing ticket {name} in {:?}", self.path))
+        let name = short_name(id);
+        let result = result.map_err(|error| WriteError { name: name.clone().into(), ..error });
+        result.with_context(|| format!("writing ticket {name} in {:?}", self.path))
     }
 }
 
-impl Listed {
+impl TicketEntry {
     fn since(&self) -> u64 {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
-    fn user(&self) -> Option<&User> {
+    fn user(&self) -> Option<&TicketUser> {
         self.ticket.as_ref().ok()?.user.as_ref()
     }
 
@@ -423,7 +429,7 @@ impl Listed {
     /// Whether its container is gone, and nobody wrote that down yet.
     fn has_just_ended(&self) -> bool {
         let is_unnoted = self.user().is_some_and(|user| user.ended_ms.is_none());
-        !self.is_used && !self.is_over && is_unnoted
+        !self.is_used && !self.has_expired && is_unnoted
     }
 
     /// Whether no container had it within [`RESTART`].
@@ -434,11 +440,11 @@ impl Listed {
 
 /// The tickets that make room for another one: those that were used last before all others, and not within
 /// [`RESTART`] of now.
-fn superfluous(kept: &[Listed], now: u64) -> impl Iterator<Item = &Listed> {
-    let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
-    let mut idle: Vec<&Listed> = kept.iter().filter(|one| one.is_idle(now)).collect();
-    idle.sort_by_key(|one| one.last_use(now));
-    idle.into_iter().take(many)
+fn find_superfluous(entries: &[TicketEntry], now: u64) -> impl Iterator<Item = &TicketEntry> {
+    let excess = (entries.len() + 1).saturating_sub(MAX_TICKETS);
+    let mut idle: Vec<&TicketEntry> = entries.iter().filter(|entry| entry.is_idle(now)).collect();
+    idle.sort_by_key(|entry| entry.last_use(now));
+    idle.into_iter().take(excess)
 }
 
 /// Whether more than [`RESTART`] has passed between two times since boot.
@@ -448,24 +454,26 @@ fn is_idle(since_ms: u64, now_ms: u64) -> bool {
 
 fn check(new: NewTicket<'_>) -> Result<()> {
     let making = || format!("making a ticket for {}", new.engine);
-    let asked = Request::of_text(new.request, Origin::Ticket).with_context(making)?;
-    let is_asked = |device: &Device| {
-        let of_class = asked.devices.get(&device.class);
-        of_class.is_some_and(|of| of.value.iter().any(|one| one.name == device.name.as_str()))
+    let request = Request::parse_text(new.request, Origin::Ticket).with_context(making)?;
+    let is_requested = |device: &DeviceId| {
+        let class_entry = request.devices.get(&device.class);
+        class_entry.is_some_and(|entry| {
+            entry.value.iter().any(|device_ref| device_ref.name == device.name.as_str())
+        })
     };
-    if let Some(device) = new.exclusive.iter().find(|device| !is_asked(device)) {
+    if let Some(device) = new.exclusive.iter().find(|device| !is_requested(device)) {
         bail!("{}: it is to have {device} for itself, and does not ask for it", making());
     }
     Ok(())
 }
 
-fn opening(run: &RunDir) -> String {
+fn open_context(run: &RunDir) -> String {
     format!("opening {:?}", run.path().join(REQUESTS))
 }
 
 fn parse(id: &Token, bytes: &[u8]) -> Result<Ticket> {
     Ticket::parse(bytes).map_err(|error| {
-        error!("ticket {}: {error:#}; let the engine place the task again", shown(id))
+        error!("ticket {}: {error:#}; let the engine place the task again", short_name(id))
     })
 }
 
@@ -500,7 +508,7 @@ mod tests {
             tree.boot("this boot").file("proc/self/ns/pid", "");
             tree.directory("run");
             let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
-            let mut tickets = Tickets::open(&run, Processes::at(tree.root())).unwrap();
+            let mut tickets = Tickets::open(&run, Processes::at_root(tree.root())).unwrap();
             tickets.clock = || NOW.get();
             Host { tree, tickets }
         }
@@ -515,13 +523,13 @@ mod tests {
 
         fn boot_again(&mut self) {
             self.tree.boot("the next");
-            self.tickets.processes = Processes::at(self.tree.root());
+            self.tickets.processes = Processes::at_root(self.tree.root());
         }
 
         /// A container whose runtime is process `pid`, and that keeps its state in `state/ID`.
-        fn user(&self, id: &str, pid: u32) -> User {
+        fn user(&self, id: &str, pid: u32) -> TicketUser {
             self.tree.process(pid, 10);
-            User {
+            TicketUser {
                 container: id.parse().unwrap(),
                 bundle: Path::new("/bundles").join(id),
                 maker: self.tickets.processes.find(pid).unwrap().unwrap(),
@@ -532,13 +540,13 @@ mod tests {
         }
 
         /// As [`Host::user`], of a task that has a directory.
-        fn of_task(&self, id: &str, pid: u32, task: &str) -> User {
-            User { task: Some(task.into()), ..self.user(id, pid) }
+        fn of_task(&self, id: &str, pid: u32, task: &str) -> TicketUser {
+            TicketUser { task: Some(task.into()), ..self.user(id, pid) }
         }
 
         fn tidy(&self) {
             let listed = self.tickets.list().unwrap();
-            self.tickets.tidy(&listed, PATIENCE).unwrap();
+            self.tickets.prune(&listed, PATIENCE).unwrap();
         }
 
         /// Its container was seen to be gone so many seconds ago.
@@ -548,17 +556,17 @@ mod tests {
         }
 
         /// The runtime has created it: its process ends, and its state is there.
-        fn created(&self, user: &User) {
+        fn created(&self, user: &TicketUser) {
             self.ended(user);
             fs::create_dir_all(&user.state[0]).unwrap();
         }
 
-        fn ended(&self, user: &User) {
+        fn ended(&self, user: &TicketUser) {
             self.tree.remove(&format!("proc/{}", user.maker.pid));
         }
 
         fn write(&self, request: &str, exclusive: &[&str]) -> Token {
-            let exclusive: Vec<Device> =
+            let exclusive: Vec<DeviceId> =
                 exclusive.iter().map(|device| device.parse().unwrap()).collect();
             let new = new(request, &exclusive);
             self.tickets.write(new, PATIENCE).unwrap()
@@ -568,16 +576,16 @@ mod tests {
             self.write("vfio=0000:81:10.0;nic=ens1", &["vfio:0000:81:10.0"])
         }
 
-        fn take(&self, id: &Token, user: &User) -> Result<Ticket, String> {
+        fn take(&self, id: &Token, user: &TicketUser) -> Result<Ticket, String> {
             let text = |error: Error| format!("{error:#}");
-            let starting = Starting {
+            let starting = StartingContainer {
                 container: &user.container,
                 bundle: &user.bundle,
-                maker: None,
+                creator: None,
                 task: user.task.as_deref(),
             };
-            let would = self.tickets.would_take(id, starting);
-            let taken = self.tickets.take(id, user.clone(), PATIENCE).map_err(text);
+            let would = self.tickets.check_redeemable(id, starting);
+            let taken = self.tickets.redeem(id, user.clone(), PATIENCE).map_err(text);
             assert_eq!(would.is_ok(), taken.is_ok());
             taken
         }
@@ -591,7 +599,7 @@ mod tests {
         }
     }
 
-    fn new<'a>(request: &'a str, exclusive: &'a [Device]) -> NewTicket<'a> {
+    fn new<'a>(request: &'a str, exclusive: &'a [DeviceId]) -> NewTicket<'a> {
         NewTicket { request, exclusive, engine: "nomad", description: Some("job redis") }
     }
 
@@ -603,7 +611,7 @@ mod tests {
         assert_eq!(ticket.request, "vfio=0000:81:10.0;nic=ens1");
         assert_eq!(ticket.exclusive, ["vfio:0000:81:10.0".parse().unwrap()]);
         assert_eq!(ticket.boot, "this boot");
-        assert_eq!(ticket.asked().unwrap().devices.len(), 2);
+        assert_eq!(ticket.parse_request().unwrap().devices.len(), 2);
         assert_ne!(host.vfio(), id);
     }
 
@@ -662,7 +670,7 @@ mod tests {
         let id = host.write("nic=all", &[]);
         let (own, other) = (host.user("own", 1), host.user("other", 2));
         host.take(&id, &own).unwrap();
-        let refused = |by: &User| host.take(&id, by).unwrap_err();
+        let refused = |by: &TicketUser| host.take(&id, by).unwrap_err();
         assert!(
             refused(&other)
                 .ends_with("is in use by container own, and is good for one container at a time")
@@ -824,7 +832,7 @@ mod tests {
     fn a_directory_that_others_can_enter_holds_no_tickets() {
         let host = Host::new();
         let run = RunDir::find(&host.path("run")).unwrap().unwrap();
-        let find = || Tickets::find(&run, Processes::at(host.tree.root()));
+        let find = || Tickets::find(&run, Processes::at_root(host.tree.root()));
         assert!(find().unwrap().is_some());
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(host.path("run/@requests"), open).unwrap();
@@ -861,8 +869,8 @@ mod tests {
     #[test]
     fn a_ticket_for_what_nobody_understands_is_not_made() {
         let host = Host::new();
-        let device: Device = "vfio:a".parse().unwrap();
-        let not_made = |request: &str, exclusive: &[Device]| {
+        let device: DeviceId = "vfio:a".parse().unwrap();
+        let not_made = |request: &str, exclusive: &[DeviceId]| {
             let made = host.tickets.write(new(request, exclusive), PATIENCE);
             format!("{:#}", made.unwrap_err())
         };
@@ -931,7 +939,7 @@ mod tests {
         let hours = |ago: u64| LATE - ago * HOUR;
         let used = host.user("web", 1);
         // Made so many hours ago; used, and over for so many.
-        let ticket = |made: u64, over: Option<u64>, is_used: bool| Listed {
+        let ticket = |made: u64, over: Option<u64>, is_used: bool| TicketEntry {
             id: Token::new().unwrap(),
             ticket: Ok(Ticket {
                 boot: "this boot".to_owned(),
@@ -942,10 +950,10 @@ mod tests {
                 engine: "nomad".to_owned(),
                 description: None,
                 user: (over.is_some() || is_used)
-                    .then(|| User { ended_ms: over.map(hours), ..used.clone() }),
+                    .then(|| TicketUser { ended_ms: over.map(hours), ..used.clone() }),
             }),
             is_used,
-            is_over: false,
+            has_expired: false,
         };
         // The oldest are services that run, or start again.
         let mut kept = vec![
@@ -956,7 +964,7 @@ mod tests {
             ticket(4, None, false),
             ticket(1, None, false),
         ];
-        let gone = |kept: &[Listed]| superfluous(kept, LATE).cloned().collect::<Vec<_>>();
+        let gone = |kept: &[TicketEntry]| find_superfluous(kept, LATE).cloned().collect::<Vec<_>>();
         let (fives, fours) = (kept[3].clone(), kept[4].clone());
         assert_eq!(gone(&kept), [], "there is room");
         while kept.len() < MAX_TICKETS {

@@ -17,10 +17,10 @@ use std::rc::Rc;
 use onload_core::lease::Leases;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, Devices, Restored, StandIns};
+use onload_hooks::moves::{self, RdmaOps, RestoreResult, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 const USAGE: &str =
     "usage: stand-ins netdev|rdma|vfio INDEX=PCI…|vf=DIRECTORY[,…] restore|STAGE [OPTION]…";
@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
     let mut stand_ins = StandIns::default();
     if let Some(directory) = directory {
-        stand_ins.interfaces.functions.stand_ins = Some(Rc::new(vf::Files(directory.into())));
+        stand_ins.interfaces.vf_access.stand_ins = Some(Rc::new(vf::Files(directory.into())));
     }
     let list = list.into_iter();
     match kind.to_str() {
@@ -44,7 +44,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         Some("rdma") => {
             let pairs = list.map(rdma_device).collect::<Result<_, _>>()?;
-            stand_ins.rdma = Devices(Rc::new(rdma::Pairs(pairs)));
+            stand_ins.rdma = RdmaOps(Rc::new(rdma::Pairs(pairs)));
         }
         Some("vfio") => {}
         _ => return Err(USAGE.into()),
@@ -85,13 +85,13 @@ fn restore(stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
     Ok(told(moves::restore(&leases, stand_ins)?))
 }
 
-fn told(restored: Vec<Restored>) -> ExitCode {
+fn told(restored: Vec<RestoreResult>) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for one in restored {
         match one.result {
             Ok(()) => println!("{} is back", one.device),
             Err(error) => {
-                println!("{}: {}", one.device, Chain(&error));
+                println!("{}: {}", one.device, ErrorChain(&error));
                 status = ExitCode::FAILURE;
             }
         }

@@ -6,12 +6,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use onload_hooks::moves::{Netns, Node, RdmaAccess, RdmaDevice};
+use onload_hooks::moves::{Netns, NetnsRdmaDevice, RdmaAccess, RdmaNode};
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::Result;
-use onload_sys::netlink::link::{self, Change, Link};
-use onload_sys::netlink::nldev::NetnsMode;
-use onload_sys::netlink::socket::Socket;
-use onload_sys::numbers::Numbers;
+use onload_sys::netlink::link::{self, Link, LinkChange};
+use onload_sys::netlink::nldev::RdmaNetnsMode;
+use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
@@ -41,52 +41,56 @@ impl Pairs {
 }
 
 impl RdmaAccess for Pairs {
-    fn mode(&self, _: &Netns) -> io::Result<Option<NetnsMode>> {
-        Ok(Some(NetnsMode::Exclusive))
+    fn netns_mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+        Ok(Some(RdmaNetnsMode::Exclusive))
     }
 
-    fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
+    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
         let links = netns.links().map_err(io::Error::other)?;
         let found = links.iter().filter_map(|link| {
             let end = link.lower.filter(|_| link.kind == b"veth")?;
-            Some(RdmaDevice { index: end, name: link.shown(), pci: Some(self.pair(end).ok()?.pci) })
+            Some(NetnsRdmaDevice {
+                index: end,
+                name: link.display_name(),
+                pci: Some(self.pair(end).ok()?.pci),
+            })
         });
         Ok(found.collect())
     }
 
     /// rtnetlink's messages count where their socket was opened, whoever sends them. Those that move an RDMA device count
     /// where the sender is (`rdma_dev_change_netns`, drivers/infiniband/core/device.c), so the socket is opened there.
-    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
         if self.pair(index)?.is_fixed {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let here = Socket::open(None)?;
-        let links = here.list(link::GET, &link::all(), &link::parse)?;
+        let here = NetlinkSocket::open(None)?;
+        let links = here.list(link::GET, &link::dump_payload(), &link::parse)?;
         let moving = link_of(&links, index).ok_or(Errno::NODEV)?;
-        here.tell(link::SET, 0, &link::to_namespace(moving, to, None))
+        here.execute(link::SET, 0, &link::to_namespace(moving, to, None))
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
         let links = netns.links().map_err(io::Error::other)?;
         let renamed = link_of(&links, index).ok_or(Errno::INVAL)?;
-        netns.change(renamed, &Change::Name(name.as_bytes()))
+        netns.change_link(renamed, &LinkChange::Name(name.as_bytes()))
     }
 
-    fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<Node>> {
+    fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
         let path = Path::new(NODES).join(&self.pair(index)?.node);
         let stat = rustix::fs::stat(&path)?;
-        let numbers = Numbers {
+        let number = DeviceNumber {
             major: rustix::fs::major(stat.st_rdev),
             minor: rustix::fs::minor(stat.st_rdev),
         };
-        Ok(vec![Node { path, numbers }])
+        Ok(vec![RdmaNode { path, number }])
     }
 
     /// One that is called `ib` and the device's number.
-    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
+    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
         let name = format!("ib{}", device.index);
         let links = netns.links()?.into_iter();
-        Ok(links.filter(|link| link.is_called(name.as_bytes())).collect())
+        Ok(links.filter(|link| link.has_name(name.as_bytes())).collect())
     }
 
     fn kernel_users(&self, _: &Netns, _: u32) -> io::Result<BTreeSet<String>> {
@@ -95,7 +99,7 @@ impl RdmaAccess for Pairs {
     }
 
     /// One that is called `umad` and the device's number: who has a node open is looked for on the whole machine.
-    fn own_nodes(&self, name: &str) -> Vec<PathBuf> {
+    fn host_nodes(&self, name: &str) -> Vec<PathBuf> {
         let device = name.strip_prefix("mlx5_").and_then(|number| number.parse::<usize>().ok());
         let pair = device.and_then(|number| self.0.get(number));
         let node = pair.map(|pair| Path::new(NODES).join(format!("umad{}", pair.end)));

@@ -6,11 +6,11 @@
 
 use std::ffi::{c_char, c_int};
 
-use onload_hooks::entry::memory::Memory;
+use onload_hooks::entry::allocator::BumpAllocator;
 use onload_hooks::entry::{hook, program};
 
 #[global_allocator]
-static MEMORY: Memory = Memory::new();
+static MEMORY: BumpAllocator = BumpAllocator::new();
 
 #[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
 // SAFETY: `no_main` leaves out the standard library's `main`, so no other function has this name.
@@ -18,6 +18,6 @@ static MEMORY: Memory = Memory::new();
 extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     program::harden();
     // SAFETY: these are the arguments of the program's own `main`.
-    let args = unsafe { program::arguments(argc, argv) };
+    let args = unsafe { program::command_line(argc, argv) };
     hook::main(&args)
 }

@@ -16,14 +16,14 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::request;
 use onload_sys::error::{Context, Result};
 
-use super::filter::{APPLYING, Filter, Outcome};
-use super::input::DecisionInput;
-use super::scan::Places;
-use crate::decide::device::Device;
-use crate::decide::host::{HostView, Privilege};
-use crate::decide::pools::{Pools, Reserved};
-use crate::decide::subject::{CONFIG_JSON, Container};
-use crate::decide::{self, Decision, cpuset, name_of};
+use super::decision_input::DecisionInput;
+use super::filter::{APPLYING, Filter, FilterOutcome};
+use super::scan::ScanScope;
+use crate::decide::host_view::{HostView, Privilege};
+use crate::decide::pools::{Pools, Reservation};
+use crate::decide::subject::{CONFIG_JSON, ContainerRef};
+use crate::decide::verified_node::VerifiedNode;
+use crate::decide::{self, Decision, cpuset, variable_name};
 
 /// The variable by which the dynamic loader preloads libraries (ld.so(8)).
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -38,23 +38,23 @@ pub struct Adjustment {
     /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
     /// only them and the limits.
     pub names: Option<Vec<String>>,
-    pub edits: Edits,
+    pub edits: AdjustmentEdits,
     /// Those that change.
     pub limits: Vec<Rlimit>,
     pub hugepage_limits: Vec<HugepageLimit>,
-    pub given: String,
+    pub granted: String,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
     /// Members of pools that are chosen for it.
-    pub reserved: Option<Reserved>,
+    pub reservation: Option<Reservation>,
 }
 
 /// Edits in parts that an engine can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edits {
+pub struct AdjustmentEdits {
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ContainerNode>,
     pub hooks: Vec<(HookName, Hook)>,
     /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
     pub limit_hooks: Vec<(HookName, Hook)>,
@@ -64,7 +64,7 @@ pub struct Edits {
 
 /// A device node in the container: always a character device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct ContainerNode {
     /// In the container.
     pub path: String,
     pub major: u32,
@@ -86,14 +86,14 @@ pub fn adjust(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Option<Adjustment>> {
-    let Some(input) = DecisionInput::parse(Arc::new(config), Places::Annotations)? else {
+    let Some(input) = DecisionInput::parse(Arc::new(config), ScanScope::Annotations)? else {
         return Ok(None);
     };
     let settings = host.settings()?;
     let mut request = input.request;
-    request.open_bundles(&settings.config.bundles)?;
+    request.expand_bundles(&settings.config.bundles)?;
     let mut filter = Filter {
-        container: Container { bundle: Path::new(""), id: Some(id), sees_exec: false },
+        container: ContainerRef { bundle: Path::new(""), id: Some(id), sees_exec: false },
         host,
         pools,
         settings,
@@ -107,44 +107,44 @@ pub fn adjust(
         },
         request,
         tickets: Vec::new(),
-        outcome: Outcome::default(),
+        outcome: FilterOutcome::default(),
     };
-    adjustment(&mut filter, &input.config).map(Some)
+    build_adjustment(&mut filter, &input.config).map(Some)
 }
 
-fn adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {
+fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
-    let given = std::mem::take(&mut decision.given);
-    let why = if request::is_of_pod(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
-    let not_set = cpuset::not_set(&decision.placements, why);
+    let granted = std::mem::take(&mut decision.granted);
+    let reason = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
+    let not_set = cpuset::not_set_warning(&decision.placements, reason);
     filter.outcome.report.warnings.extend(not_set);
-    let names = names(&mut decision, config).context(CONFIG_JSON)?;
+    let names = qualified_names(&mut decision, config).context(CONFIG_JSON)?;
     let mut limited = config.clone();
-    let (edits, devices) = filter.edits(&mut limited, decision, None)?;
-    filter.memlock(&mut limited, memlock).context(CONFIG_JSON)?;
-    filter.hugepages_limit(&mut limited).context(CONFIG_JSON)?;
+    let (edits, devices) = filter.build_edits(&mut limited, decision, None)?;
+    filter.raise_memlock(&mut limited, memlock).context(CONFIG_JSON)?;
+    filter.set_hugepage_limits(&mut limited).context(CONFIG_JSON)?;
     let limits = changed_limits(config, &limited).context(CONFIG_JSON)?;
-    let hugepage_limits = changed_hugepages(config, &limited).context(CONFIG_JSON)?;
-    let nodes = nodes(&devices, config).context(CONFIG_JSON)?;
-    let edits = self::edits(edits)?;
+    let hugepage_limits = changed_hugepage_limits(config, &limited).context(CONFIG_JSON)?;
+    let nodes = to_container_nodes(&devices, config).context(CONFIG_JSON)?;
+    let edits = split_edits(edits)?;
     let report = std::mem::take(&mut filter.outcome.report);
     Ok(Adjustment {
         keys,
         names: names.filter(|names| !names.is_empty()),
-        edits: Edits { nodes, ..edits },
+        edits: AdjustmentEdits { nodes, ..edits },
         limits,
         hugepage_limits,
-        given,
+        granted,
         warnings: report.warnings,
         reasons: report.reasons,
-        reserved: filter.outcome.reserved.clone(),
+        reservation: filter.outcome.reservation.clone(),
     })
 }
 
 /// The names of the devices, if they give what the edits would: nothing that the container sets itself takes
 /// precedence, and libonload.so is preloaded as the specifications say, if at all.
-fn names(
+fn qualified_names(
     decision: &mut Decision,
     config: &OciConfig,
 ) -> Result<Option<Vec<String>>, OciConfigError> {
@@ -153,17 +153,18 @@ fn names(
     if names.is_none() || decision.preload.is_asked || is_by_file {
         return Ok(None);
     }
-    let mut given = BTreeSet::new();
+    let mut settings = BTreeSet::new();
     for (_, edits) in &decision.by_class {
-        let names = edits.env.iter().map(|entry| name_of(entry));
-        given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_setting(name)));
+        let names = edits.env.iter().map(|entry| variable_name(entry));
+        settings
+            .extend(names.filter(|name| *name == LD_PRELOAD || decide::is_onload_setting(name)));
     }
     let mut is_free = true;
-    config.each_env(|entry| is_free &= !given.contains(name_of(entry)))?;
+    config.each_env(|entry| is_free &= !settings.contains(variable_name(entry)))?;
     Ok(names.filter(|_| is_free))
 }
 
-fn edits(edits: ContainerEdits) -> Result<Edits> {
+fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
     validate_edits(&edits).map_err(InjectError::from).context(APPLYING)?;
     let others = [
         ("netDevices", !edits.net_devices.is_empty()),
@@ -179,8 +180,8 @@ fn edits(edits: ContainerEdits) -> Result<Edits> {
     }
     let hooks = edits.hooks.into_iter();
     let hooks = hooks.filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));
-    let (limit_hooks, hooks) = hooks.partition(|(_, hook)| only_raises_limits(hook));
-    Ok(Edits {
+    let (limit_hooks, hooks) = hooks.partition(|(_, hook)| is_limit_hook(hook));
+    Ok(AdjustmentEdits {
         env,
         mounts: edits.mounts,
         nodes: Vec::new(),
@@ -192,27 +193,31 @@ fn edits(edits: ContainerEdits) -> Result<Edits> {
 
 /// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
 /// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
-fn only_raises_limits(hook: &Hook) -> bool {
-    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
-        let rest = HookArguments { memlock: None, expect: Vec::new(), ..asked.clone() };
-        let raises = asked.memlock.is_some();
+fn is_limit_hook(hook: &Hook) -> bool {
+    HookArguments::from_command(&hook.args).is_some_and(|(stage, arguments)| {
+        let rest = HookArguments { memlock: None, expect: Vec::new(), ..arguments.clone() };
+        let raises = arguments.memlock.is_some();
         stage == "createRuntime" && raises && rest == HookArguments::default()
     })
 }
 
-fn nodes(devices: &[Device], config: &OciConfig) -> Result<Vec<Node>, OciConfigError> {
+fn to_container_nodes(
+    devices: &[VerifiedNode],
+    config: &OciConfig,
+) -> Result<Vec<ContainerNode>, OciConfigError> {
     let user = config.user()?;
     // As CDI's libraries do: the user of the container's process, if it is not root.
-    let own = |written: Option<u32>, own: u32| written.or((own > 0).then_some(own));
-    let node = |device: &Device| {
+    let own_id =
+        |written: Option<u32>, process_id: u32| written.or((process_id > 0).then_some(process_id));
+    let node = |device: &VerifiedNode| {
         let access = device.node.permissions.as_deref();
-        Node {
+        ContainerNode {
             path: device.node.path.clone(),
-            major: device.found.major,
-            minor: device.found.minor,
-            mode: device.node.file_mode.unwrap_or(device.found.mode),
-            uid: own(device.node.uid, user.uid),
-            gid: own(device.node.gid, user.gid),
+            major: device.host_node.major,
+            minor: device.host_node.minor,
+            mode: device.node.file_mode.unwrap_or(device.host_node.mode),
+            uid: own_id(device.node.uid, user.uid),
+            gid: own_id(device.node.gid, user.gid),
             access: access.filter(|access| !access.is_empty()).unwrap_or("rwm").to_owned(),
         }
     };
@@ -230,12 +235,12 @@ fn changed_limits(before: &OciConfig, after: &OciConfig) -> Result<Vec<Rlimit>, 
     Ok(changed)
 }
 
-fn changed_hugepages(
+fn changed_hugepage_limits(
     before: &OciConfig,
     after: &OciConfig,
 ) -> Result<Vec<HugepageLimit>, OciConfigError> {
-    let held = before.hugepage_limits()?;
+    let limits_before = before.hugepage_limits()?;
     let mut limits = after.hugepage_limits()?;
-    limits.retain(|limit| !held.contains(limit));
+    limits.retain(|limit| !limits_before.contains(limit));
     Ok(limits)
 }

@@ -10,31 +10,31 @@ use std::path::Path;
 
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
-use onload_cdi::oci::{self, Node, NodeInfo};
+use onload_cdi::oci::{self, HostNode, NodeLookup};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
 use onload_core::lease::Token;
-use onload_core::policy::HostRoot;
+use onload_core::policy::HostRootAccess;
 use onload_core::request::{self, Origin, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
-use super::input::DecisionInput;
+use super::decision_input::DecisionInput;
 use super::net_devices;
-use super::scan::{self, Places};
+use super::scan::{self, ScanScope};
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
-use crate::decide::device::Device;
-use crate::decide::host::{HostView, Privilege, Settings};
-use crate::decide::host_root::{self, CAP_SETUID};
-use crate::decide::placement::Placement;
-use crate::decide::pools::{Pools, Reserved};
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
+use crate::decide::pools::{Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
-use crate::decide::report::Report;
+use crate::decide::report::ContainerReport;
+use crate::decide::root_access::{self, CAP_SETUID};
 use crate::decide::subject::CONFIG_JSON;
-use crate::decide::subject::{Container, Subject, TicketUse};
+use crate::decide::subject::{ContainerRef, DecisionSubject, TicketUse};
 use crate::decide::variable;
-use crate::decide::{self, Decision, name_of};
+use crate::decide::verified_node::VerifiedNode;
+use crate::decide::{self, Decision, variable_name};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
 use crate::image::{self, rdma_libraries};
@@ -46,14 +46,14 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 pub(crate) const APPLYING: &str = "applying the specifications";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct FilterOutcome {
     /// The new configuration; `None` if it is unchanged.
     pub config: Option<Vec<u8>>,
     /// A file to write on this host first.
     pub file: Option<HostFile>,
-    pub report: Report,
+    pub report: ContainerReport,
     /// Members of pools that are chosen for the container.
-    pub reserved: Option<Reserved>,
+    pub reservation: Option<Reservation>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
     pub guards_exec: bool,
@@ -63,38 +63,41 @@ pub struct Outcome {
 /// case.
 pub fn apply(
     json: &[u8],
-    container: Container<'_>,
+    container: ContainerRef<'_>,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Outcome> {
-    let scanned = scan::read(json, json.len(), Places::VariableToo, &mut |_, _| Ok(()));
-    match DecisionInput::read(scanned.context(CONFIG_JSON)?)? {
-        Some(input) => give(&input, container, host, pools),
-        None => Ok(Outcome::default()),
+) -> Result<FilterOutcome> {
+    let scan_result = scan::read(json, json.len(), ScanScope::VariableToo, &mut |_, _| Ok(()));
+    match DecisionInput::read(scan_result.context(CONFIG_JSON)?)? {
+        Some(input) => apply_request(&input, container, host, pools),
+        None => Ok(FilterOutcome::default()),
     }
 }
 
 /// As [`apply`], for a configuration that was already parsed and has a request.
-pub(crate) fn give(
+pub(crate) fn apply_request(
     input: &DecisionInput,
-    container: Container<'_>,
+    container: ContainerRef<'_>,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Outcome> {
+) -> Result<FilterOutcome> {
     let settings = host.settings()?;
-    let task = variable::task(&input.config);
-    let take = |id: &Token| pools.ticket(id, container, task.as_deref());
-    let asked = variable::read(&input.variables, &settings, &take)?;
+    let task = variable::task_dir(&input.config);
+    let find_ticket = |id: &Token| pools.ticket(id, container, task.as_deref());
+    let variable_request = variable::read(&input.variables, &settings, &find_ticket)?;
     let mut request = input.request.clone();
-    request.add_missing(asked.request)?;
-    let outcome = Outcome {
-        report: Report::of_warnings(asked.warnings, settings.config.log.clone()),
-        ..Outcome::default()
+    request.add_missing(variable_request.request)?;
+    let outcome = FilterOutcome {
+        report: ContainerReport::from_warnings(
+            variable_request.warnings,
+            settings.config.log.clone(),
+        ),
+        ..FilterOutcome::default()
     };
     if request == Request::default() && !input.moves_interfaces {
         return Ok(outcome);
     }
-    request.open_bundles(&settings.config.bundles)?;
+    request.expand_bundles(&settings.config.bundles)?;
     let mut filter = Filter {
         container,
         host,
@@ -102,7 +105,7 @@ pub(crate) fn give(
         settings,
         privilege: host.privilege(),
         request,
-        tickets: asked.tickets,
+        tickets: variable_request.tickets,
         outcome,
     };
     filter.run(input.config.clone(), input.text.as_bytes())?;
@@ -110,14 +113,14 @@ pub(crate) fn give(
 }
 
 pub(super) struct Filter<'a> {
-    pub(super) container: Container<'a>,
+    pub(super) container: ContainerRef<'a>,
     pub(super) host: &'a dyn HostView,
     pub(super) pools: &'a dyn Pools,
-    pub(super) settings: Settings,
+    pub(super) settings: HookSettings,
     pub(super) privilege: Privilege,
     pub(super) request: Request,
     pub(super) tickets: Vec<TicketUse>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: FilterOutcome,
 }
 
 impl Filter<'_> {
@@ -126,9 +129,9 @@ impl Filter<'_> {
         self.guard_exec(&mut config).context(CONFIG_JSON)?;
         let gives_devices = !self.request.devices.is_empty();
         let root = gives_devices.then(|| image::open_root(self.container.bundle, &config));
-        let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.lacks(dir));
+        let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.is_missing(dir));
         let mut decision = self.decide(&config, &lacks)?;
-        let given = std::mem::take(&mut decision.given);
+        let granted = std::mem::take(&mut decision.granted);
         let memlock = decision.memlock;
         let placements = std::mem::take(&mut decision.placements);
         if let Some(root) = root {
@@ -136,18 +139,18 @@ impl Filter<'_> {
             if root.is_none() && decision.preload.mode == Preload::File {
                 bail!(
                     "{}: preloading by file: the container's root is empty, as podman has it in a user namespace before it mounts the image, so whether the image has its own {LD_SO_PRELOAD} is unknown; set onload.dev/preload: env",
-                    self.key(&[Class::Nic])
+                    self.request_keys(&[Class::Nic])
                 );
             }
-            let (edits, devices) = self.edits(&mut config, decision, root.as_ref())?;
-            oci::apply(&mut config, &edits, &CheckedNodes(&devices)).context(APPLYING)?;
+            let (edits, devices) = self.build_edits(&mut config, decision, root.as_ref())?;
+            oci::apply(&mut config, &edits, &VerifiedNodes(&devices)).context(APPLYING)?;
         }
-        let taken = net_devices::take_over(&mut config, self.host, self.privilege)?;
-        self.outcome.report.reasons.extend(taken);
-        self.memlock(&mut config, memlock).context(CONFIG_JSON)?;
-        self.ipc_lock(&mut config).context(CONFIG_JSON)?;
-        self.hugepages_limit(&mut config).context(CONFIG_JSON)?;
-        self.cpuset(&mut config, &placements)?;
+        let moved_reasons = net_devices::move_to_hook(&mut config, self.host, self.privilege)?;
+        self.outcome.report.reasons.extend(moved_reasons);
+        self.raise_memlock(&mut config, memlock).context(CONFIG_JSON)?;
+        self.add_ipc_lock(&mut config).context(CONFIG_JSON)?;
+        self.set_hugepage_limits(&mut config).context(CONFIG_JSON)?;
+        self.apply_cpuset(&mut config, &placements)?;
         // Half a process is not a valid configuration.
         if !has_process && config.process().is_some() {
             bail!(
@@ -158,7 +161,7 @@ impl Filter<'_> {
         // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
-            self.outcome.report.given = given;
+            self.outcome.report.granted = granted;
         }
         Ok(())
     }
@@ -168,7 +171,7 @@ impl Filter<'_> {
         config: &OciConfig,
         lacks: &dyn Fn(&Path) -> bool,
     ) -> Result<Decision> {
-        let subject = Subject {
+        let subject = DecisionSubject {
             config,
             request: &self.request,
             tickets: &self.tickets,
@@ -176,7 +179,7 @@ impl Filter<'_> {
             lacks,
         };
         let mut decision = decide::decide(subject, &self.settings, self.host, self.pools)?;
-        self.outcome.reserved = decision.reserved.take();
+        self.outcome.reservation = decision.reservation.take();
         self.outcome.report.warnings.append(&mut decision.warnings);
         Ok(decision)
     }
@@ -186,33 +189,33 @@ impl Filter<'_> {
         self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
             && self.container.sees_exec
             && self.privilege.is_initial_namespace
-            && self.request.wants(&Class::ONLOAD);
+            && self.request.requests_any(&Class::ONLOAD);
         if !self.outcome.guards_exec
-            || host_root::look(config, self.host)? != HostRoot::ByCapability(CAP_SETUID)
+            || root_access::assess(config, self.host)? != HostRootAccess::ByCapability(CAP_SETUID)
         {
             return Ok(());
         }
-        let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
-        if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
+        let in_process = |error: RawError| OciConfigError::Change(error.with_key("process"));
+        if root_access::drop_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
-                self.key(&Class::ONLOAD)
+                self.request_keys(&Class::ONLOAD)
             ));
         }
         Ok(())
     }
 
     /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.
-    pub(super) fn edits(
+    pub(super) fn build_edits(
         &mut self,
         config: &mut OciConfig,
         decision: Decision,
         root: Option<&ContainerRoot>,
-    ) -> Result<(ContainerEdits, Vec<Device>)> {
+    ) -> Result<(ContainerEdits, Vec<VerifiedNode>)> {
         self.refuse_hugetlbfs(config, &decision)?;
         let mut edits = decision.edits;
-        self.rdma_libraries(&mut edits, config, &decision.rdma, root)?;
-        self.preload(&mut edits, config, decision.preload, root)?;
+        self.add_rdma_libraries(&mut edits, config, &decision.rdma, root)?;
+        self.apply_preload(&mut edits, config, decision.preload, root)?;
         leave_own_settings(&mut edits, config).context(CONFIG_JSON)?;
         let nodes = decision.devices.iter();
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
@@ -233,33 +236,33 @@ impl Filter<'_> {
         if is_own || !self.privilege.is_initial_namespace {
             bail!(
                 "{}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root without one, or use anonymous huge pages",
-                self.key(&[Class::Hugepages])
+                self.request_keys(&[Class::Hugepages])
             );
         }
         Ok(())
     }
 
-    fn preload(
+    fn apply_preload(
         &mut self,
         edits: &mut ContainerEdits,
         config: &mut OciConfig,
         choice: PreloadChoice,
         root: Option<&ContainerRoot>,
     ) -> Result<()> {
-        let now = PreloadContext {
+        let preload_context = PreloadContext {
             settings: &self.settings,
             root,
             id: self.container.id,
             privilege: self.privilege,
         };
         let report = &mut self.outcome.report;
-        let file = preload::apply(edits, config, choice, &now, self.host, report);
-        self.outcome.file = file.with_context(|| self.key(&[Class::Nic]))?;
+        let file = preload::apply(edits, config, choice, &preload_context, self.host, report);
+        self.outcome.file = file.with_context(|| self.request_keys(&[Class::Nic]))?;
         Ok(())
     }
 
     /// Before the image is there, the hooks of the specification do it later.
-    fn rdma_libraries(
+    fn add_rdma_libraries(
         &mut self,
         edits: &mut ContainerEdits,
         config: &OciConfig,
@@ -269,14 +272,14 @@ impl Filter<'_> {
         let Some(root) = root.filter(|_| !devices.is_empty()) else {
             return Ok(());
         };
-        rdma_libraries::take_from_hooks(&mut edits.hooks);
+        rdma_libraries::remove_from_hooks(&mut edits.hooks);
         let setting = self.settings.config.cdi.rdma_libraries;
-        let choice = rdma_libraries::choose(devices, setting, config, root, self.host);
-        let choice = choice.context(CONFIG_JSON)?;
-        let key = || self.key(&[Class::Rdma]);
-        let mut misfit = choice.misfit;
+        let library_choice = rdma_libraries::choose(devices, setting, config, root, self.host);
+        let library_choice = library_choice.context(CONFIG_JSON)?;
+        let key = || self.request_keys(&[Class::Rdma]);
+        let mut misfit = library_choice.misfit;
         let libraries = ContainerEdits {
-            mounts: choice.files.iter().map(rdma_libraries::mount).collect(),
+            mounts: library_choice.files.iter().map(rdma_libraries::mount).collect(),
             ..ContainerEdits::default()
         };
         match check_targets(&libraries, config, Some(root)) {
@@ -288,24 +291,24 @@ impl Filter<'_> {
         }
         if let Some(why) = misfit {
             let what = format!("{} may be of no use", devices.join(", "));
-            let warning = self.settings.left_out(&what, &why, rdma_libraries::REMEDY);
+            let warning = self.settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY);
             self.outcome.report.warnings.push(warning.with_context(key)?);
         }
-        self.outcome.report.reasons.extend(choice.reasons);
+        self.outcome.report.reasons.extend(library_choice.reasons);
         Ok(())
     }
 
     fn explain(&mut self, edits: &ContainerEdits) {
-        let asked = self.request.devices.iter().map(|(class, asked)| {
-            let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+        let class_reasons = self.request.devices.iter().map(|(class, entry)| {
+            let names: Vec<String> = entry.value.iter().map(ToString::to_string).collect();
             let names = names.join(", ");
-            let key = reason(&asked.origin);
-            match asked.origin {
+            let key = describe_origin(&entry.origin);
+            match entry.origin {
                 Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
                 _ => format!("{key}: class {class} is allowed and gives {names}"),
             }
         });
-        self.outcome.report.reasons.splice(0..0, asked);
+        self.outcome.report.reasons.splice(0..0, class_reasons);
         let reasons = &mut self.outcome.report.reasons;
         for node in &edits.device_nodes {
             let access = node.permissions.as_deref().unwrap_or("rwm");
@@ -323,37 +326,41 @@ impl Filter<'_> {
     }
 
     /// Never lowers it.
-    pub(super) fn memlock(
+    pub(super) fn raise_memlock(
         &mut self,
         config: &mut OciConfig,
         memlock: Option<Memlock>,
     ) -> Result<(), OciConfigError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
-        let wanted = match memlock {
+        let memlock_bytes = match memlock {
             None => return Ok(()),
             Some(Memlock::Unlimited) => u64::MAX,
             Some(Memlock::Bytes(bytes)) => bytes,
         };
-        let own = self.privilege.memlock_hard.unwrap_or(u64::MAX);
-        let reachable = if self.privilege.may_raise_limits { wanted } else { wanted.min(own) };
-        if reachable < wanted {
+        let hard_limit = self.privilege.memlock_hard.unwrap_or(u64::MAX);
+        let reachable = if self.privilege.may_raise_limits {
+            memlock_bytes
+        } else {
+            memlock_bytes.min(hard_limit)
+        };
+        if reachable < memlock_bytes {
             self.outcome.report.warnings.push(format!(
                 "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
-        let held = config.rlimit(NAME)?;
-        let (soft, hard) = held.as_ref().map_or((0, 0), |limit| (limit.soft, limit.hard));
+        let present_limit = config.rlimit(NAME)?;
+        let (soft, hard) = present_limit.as_ref().map_or((0, 0), |limit| (limit.soft, limit.hard));
         let limit =
             Rlimit { type_: NAME.to_owned(), soft: soft.max(reachable), hard: hard.max(reachable) };
-        if held.as_ref() != Some(&limit) {
-            config.rlimit_set(&limit)?;
+        if present_limit.as_ref() != Some(&limit) {
+            config.set_rlimit(&limit)?;
             let set = match limit.soft {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
             };
             let mut classes = Class::PINNING.iter();
-            let asked = classes.find_map(|class| self.request.devices.get(class));
-            let of = asked.map(|asked| format!("{}: ", reason(&asked.origin)));
+            let entry = classes.find_map(|class| self.request.devices.get(class));
+            let of = entry.map(|entry| format!("{}: ", describe_origin(&entry.origin)));
             let of = of.unwrap_or_default();
             self.outcome.report.reasons.push(format!("{of}{NAME} is {set}"));
         }
@@ -362,9 +369,9 @@ impl Filter<'_> {
 
     /// A program of user 0 keeps what the bounding set allows. A program of another user keeps only
     /// ambient capabilities, which must be inheritable and permitted too (capabilities(7)).
-    fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
+    fn add_ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
         use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
-        let Some(asked) = &self.request.ipc_lock else {
+        let Some(entry) = &self.request.ipc_lock else {
             return Ok(());
         };
         let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
@@ -372,62 +379,68 @@ impl Filter<'_> {
         } else {
             &[Bounding, Effective, Permitted, Inheritable, Ambient]
         };
-        config.capability_add(sets, CAP_IPC_LOCK)?;
-        self.outcome.report.reasons.push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
+        config.add_capability(sets, CAP_IPC_LOCK)?;
+        self.outcome
+            .report
+            .reasons
+            .push(format!("{}: {CAP_IPC_LOCK}", describe_origin(&entry.origin)));
         Ok(())
     }
 
-    pub(super) fn hugepages_limit(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
-        let Some(asked) = &self.request.hugepages_limit else {
+    pub(super) fn set_hugepage_limits(
+        &mut self,
+        config: &mut OciConfig,
+    ) -> Result<(), OciConfigError> {
+        let Some(entry) = &self.request.hugepages_limit else {
             return Ok(());
         };
-        let mut limits = asked.value.clone();
+        let mut limits = entry.value.clone();
         for HugepageLimit { page_size, limit } in &limits {
             self.outcome.report.reasons.push(format!(
                 "{}: at most {limit} bytes in huge pages of {page_size}",
-                reason(&asked.origin)
+                describe_origin(&entry.origin)
             ));
         }
         config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
         if !limits.is_empty() {
-            config.hugepage_limits_set(&limits)?;
+            config.set_hugepage_limits(&limits)?;
         }
         Ok(())
     }
 
-    fn cpuset(&mut self, config: &mut OciConfig, placements: &[Placement]) -> Result<()> {
+    fn apply_cpuset(&mut self, config: &mut OciConfig, placements: &[CpuPlacement]) -> Result<()> {
         let Some(first) = placements.first() else {
             return Ok(());
         };
-        let is_of_pod = request::is_of_pod(config);
+        let is_of_pod = request::is_pod_container(config);
         if is_of_pod || !self.privilege.is_initial_namespace {
             let why = if is_of_pod { cpuset::OF_POD } else { cpuset::ROOTLESS };
-            self.outcome.report.warnings.extend(cpuset::not_set(placements, why));
+            self.outcome.report.warnings.extend(cpuset::not_set_warning(placements, why));
             return Ok(());
         }
         let path = config.cgroups_path().context(CONFIG_JSON)?;
-        let own = config.cpuset().context(CONFIG_JSON)?;
+        let present_cpuset = config.cpuset().context(CONFIG_JSON)?;
         let sysfs = self.host.sysfs();
-        let chosen = cpuset::choose(placements, &own, path.as_deref(), &sysfs)?;
+        let chosen = cpuset::choose(placements, &present_cpuset, path.as_deref(), &sysfs)?;
         self.outcome.report.warnings.extend(chosen.warnings);
         for (what, list) in [("CPUs", &chosen.cpus), ("NUMA nodes", &chosen.mems)] {
             if let Some(list) = list {
-                let reason = format!("{}: {what} {list}", reason(&first.origin));
+                let reason = format!("{}: {what} {list}", describe_origin(&first.origin));
                 self.outcome.report.reasons.push(reason);
             }
         }
         if chosen.cpus.is_some() || chosen.mems.is_some() {
             let (cpus, mems) = (chosen.cpus, chosen.mems);
-            config.cpuset_set(&Cpuset { cpus, mems }).context(CONFIG_JSON)?;
+            config.set_cpuset(&Cpuset { cpus, mems }).context(CONFIG_JSON)?;
         }
         Ok(())
     }
 
-    fn key(&self, classes: &[Class]) -> String {
+    fn request_keys(&self, classes: &[Class]) -> String {
         let mut classes = classes.iter();
         match classes.find_map(|class| self.request.devices.get(class)) {
-            Some(asked) => asked.origin.to_string(),
-            None => decide::keys(&self.request),
+            Some(entry) => entry.origin.to_string(),
+            None => decide::format_keys(&self.request),
         }
     }
 }
@@ -437,12 +450,12 @@ fn leave_own_settings(
     edits: &mut ContainerEdits,
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
-    let settings = edits.env.iter().map(|entry| name_of(entry));
+    let settings = edits.env.iter().map(|entry| variable_name(entry));
     let settings: BTreeSet<String> =
-        settings.filter(|name| decide::is_setting(name)).map(str::to_owned).collect();
-    let mut held = BTreeSet::new();
-    config.each_env(|entry| held.extend(settings.get(name_of(entry))))?;
-    edits.env.retain(|entry| !held.iter().any(|held| *held == name_of(entry)));
+        settings.filter(|name| decide::is_onload_setting(name)).map(str::to_owned).collect();
+    let mut present = BTreeSet::new();
+    config.each_env(|entry| present.extend(settings.get(variable_name(entry))))?;
+    edits.env.retain(|entry| !present.iter().any(|present| *present == variable_name(entry)));
     Ok(())
 }
 
@@ -462,31 +475,31 @@ fn check_targets(
     }
     // In the order in which the runtime makes them, since a link may lie in an earlier one.
     if !edits.mounts.is_empty() {
-        overmounts.sort_by_cached_key(|mount| oci::depth(&mount.destination));
+        overmounts.sort_by_cached_key(|mount| oci::mount_depth(&mount.destination));
     }
     let overmounts = Overmounts::new(root, overmounts)?;
-    overmounts.none_astray()?;
+    overmounts.check_destinations()?;
     for mount in &edits.mounts {
-        overmounts.may_create(&mount.container_path)?;
+        overmounts.check_creatable(&mount.container_path)?;
     }
     for node in &edits.device_nodes {
-        overmounts.may_create(&node.path)?;
+        overmounts.check_creatable(&node.path)?;
     }
     Ok(())
 }
 
-fn reason(origin: &Origin) -> String {
-    match origin.asked() {
+fn describe_origin(origin: &Origin) -> String {
+    match origin.outermost() {
         Origin::Annotation(key) => key.clone(),
         _ => origin.to_string(),
     }
 }
 
-struct CheckedNodes<'a>(&'a [Device]);
+struct VerifiedNodes<'a>(&'a [VerifiedNode]);
 
-impl NodeInfo for CheckedNodes<'_> {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for VerifiedNodes<'_> {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let device = self.0.iter().find(|device| device.source() == host_path);
-        device.map(|device| device.found).ok_or_else(|| io::ErrorKind::NotFound.into())
+        device.map(|device| device.host_node).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }

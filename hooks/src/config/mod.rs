@@ -2,10 +2,10 @@
 //! a runtime gives to its hooks.
 
 pub mod adjust;
-pub(crate) mod bundle;
-pub(crate) mod devices;
+pub(crate) mod config_file;
+pub(crate) mod decision_input;
 pub mod filter;
-pub(crate) mod input;
 mod net_devices;
+pub(crate) mod node_entries;
 pub mod scan;
 pub mod state;

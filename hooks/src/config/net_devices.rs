@@ -7,46 +7,46 @@ use std::iter;
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
-use onload_core::netdev::name::NewName;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
+use onload_core::netdev::new_name::NewInterfaceName;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
 
-use crate::decide::host::{HostView, Privilege};
+use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::subject::CONFIG_JSON;
 
 /// What such a failure begins with.
 const ORIGIN: &str = "linux.netDevices";
 
 /// Leaves the interfaces that are offered to our hook, and says which. Any other stays with the runtime: nobody leases it.
-pub(super) fn take_over(
+pub(super) fn move_to_hook(
     config: &mut OciConfig,
     host: &dyn HostView,
     privilege: Privilege,
 ) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
-    let moved = config.net_devices().context(CONFIG_JSON)?;
+    let interfaces_to_move = config.net_devices().context(CONFIG_JSON)?;
     // No runtime moves one for a container that is not root's.
-    if moved.is_empty() || !privilege.is_initial_namespace {
+    if interfaces_to_move.is_empty() || !privilege.is_initial_namespace {
         return Ok(reasons);
     }
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
-    for (key, inside) in moved {
+    for (key, inside) in interfaces_to_move {
         // The kernel finds it by each of its names.
-        let called = interfaces.iter().find(|link| link.is_called(key.as_bytes()));
-        let name = called.map_or_else(|| key.clone(), Link::shown);
-        let Some(found) = specs.find(Class::Netdev, &name) else {
+        let link = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
+        let name = link.map_or_else(|| key.clone(), Link::display_name);
+        let Some(resolved) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
                 bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
             }
             continue;
         };
-        let shared = &found.spec.container_edits.hooks;
-        let hooks = shared.iter().chain(&found.device.container_edits.hooks);
+        let shared = &resolved.spec.container_edits.hooks;
+        let hooks = shared.iter().chain(&resolved.device.container_edits.hooks);
         let hooks =
-            hooks.filter_map(|hook| of_interface(hook, &name, inside.as_deref()).transpose());
+            hooks.filter_map(|hook| hook_for_interface(hook, &name, inside.as_deref()).transpose());
         let hooks: Vec<Hook> = hooks.collect::<Result<_>>()?;
         // A pool, or one that a CNI plugin moves.
         if hooks.is_empty() {
@@ -58,8 +58,8 @@ pub(super) fn take_over(
                 Quoted(&name)
             );
         }
-        config.net_device_remove(&key).context(CONFIG_JSON)?;
-        config.hooks_add(&hooks).context(CONFIG_JSON)?;
+        config.remove_net_device(&key).context(CONFIG_JSON)?;
+        config.add_hooks(&hooks).context(CONFIG_JSON)?;
         reasons.push(format!(
             "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"
         ));
@@ -68,21 +68,21 @@ pub(super) fn take_over(
 }
 
 /// A hook of a specification if it moves the interface, by its name in the container.
-fn of_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
-    let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
+    let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
         return Ok(None);
     };
-    let [moved] = arguments.netdev.as_slice() else {
+    let [interface_argument] = arguments.netdev.as_slice() else {
         return Ok(None);
     };
-    let interface = moved.name.clone();
+    let interface = interface_argument.name.clone();
     if interface.to_string() != name {
         return Ok(None);
     }
     let mut hook = hook.clone();
     if let Some(inside) = inside.filter(|inside| *inside != name) {
-        let value: NewName = inside.parse().context(ORIGIN)?;
-        arguments.rename = iter::once(Given { interface, value }).collect();
+        let value: NewInterfaceName = inside.parse().context(ORIGIN)?;
+        arguments.rename = iter::once(InterfaceValue { interface, value }).collect();
         arguments.replace_in(&mut hook.args);
     }
     Ok(Some(hook))
@@ -93,9 +93,9 @@ fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigErr
     let mut is_moved = false;
     for stage in [HookName::CreateRuntime, HookName::Prestart] {
         config.each_hook(stage, |hook| {
-            let asked = HookArguments::of_command(hook.args.as_deref().unwrap_or_default());
-            let mut interfaces = asked.iter().flat_map(|(_, asked)| &asked.netdev);
-            is_moved |= interfaces.any(|moved| moved.name.to_string() == name);
+            let arguments = HookArguments::from_command(hook.args.as_deref().unwrap_or_default());
+            let mut interfaces = arguments.iter().flat_map(|(_, arguments)| &arguments.netdev);
+            is_moved |= interfaces.any(|interface| interface.name.to_string() == name);
         })?;
     }
     Ok(is_moved)

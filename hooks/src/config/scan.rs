@@ -32,7 +32,7 @@ const ESCAPE: usize = 6;
 const OVERLAP: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum ScanScope {
     Annotations,
     /// In annotations and in the environment.
     VariableToo,
@@ -41,15 +41,15 @@ pub enum Places {
 /// Whether the bytes may hold a request, or interfaces that the runtime moves. An escaped letter elsewhere makes it true
 /// for no reason, which only costs a parse; it is never false where a JSON string spells what is looked for.
 #[must_use]
-pub fn may_ask(json: &[u8], places: Places) -> bool {
-    let with_variable = places == Places::VariableToo;
-    holds(json, DOMAIN)
-        || holds(json, NET_DEVICES)
-        || with_variable && holds(json, VARIABLE)
-        || spells_a_letter(json, with_variable)
+pub fn may_contain_request(json: &[u8], scope: ScanScope) -> bool {
+    let with_variable = scope == ScanScope::VariableToo;
+    contains_text(json, DOMAIN)
+        || contains_text(json, NET_DEVICES)
+        || with_variable && contains_text(json, VARIABLE)
+        || has_escaped_letter(json, with_variable)
 }
 
-fn holds(json: &[u8], text: &str) -> bool {
+fn contains_text(json: &[u8], text: &str) -> bool {
     let text = text.as_bytes();
     #[cfg(target_arch = "x86_64")]
     if let Some(finder) = sse2::packedpair::Finder::new(text)
@@ -68,58 +68,63 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
     memchr_iter(b'\\', json).any(is_it)
 }
 
-fn spells_a_letter(json: &[u8], with_variable: bool) -> bool {
+fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
     let is_ours =
         |letter: char| DOMAIN.contains(letter) || with_variable && VARIABLE.contains(letter);
-    any_backslash(json, |at| escaped(json, at).is_some_and(is_ours))
+    any_backslash(json, |index| decode_escape(json, index).is_some_and(is_ours))
 }
 
 /// The character of an escape `\uXXXX`.
-fn escaped(json: &[u8], at: usize) -> Option<char> {
-    let digits = json.get(at + 1..at + ESCAPE)?.strip_prefix(b"u")?;
+fn decode_escape(json: &[u8], index: usize) -> Option<char> {
+    let digits = json.get(index + 1..index + ESCAPE)?.strip_prefix(b"u")?;
     let digits = std::str::from_utf8(digits).ok()?;
     char::from_u32(u32::from_str_radix(digits, 16).ok()?)
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Scanned {
+pub(crate) struct ScanResult {
     /// Its first [`MAX_BYTES`] bytes.
     pub kept: Vec<u8>,
     /// Whether there was more.
     pub more: bool,
     /// Whether any of it may hold a request.
-    pub may_ask: bool,
-    pub places: Places,
+    pub may_hold_request: bool,
+    pub scope: ScanScope,
 }
 
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
-pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
+pub(crate) type OverflowSink<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
 /// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a request. `size` is how many bytes
 /// its file has; 0 if that is not known.
 pub(crate) fn read(
     mut from: impl Read,
     size: usize,
-    places: Places,
-    beyond: Beyond<'_>,
-) -> io::Result<Scanned> {
+    scope: ScanScope,
+    beyond: OverflowSink<'_>,
+) -> io::Result<ScanResult> {
     let kept = read_sized(from.by_ref(), size, MAX_BYTES)?;
-    let mut scanned = Scanned { may_ask: may_ask(&kept, places), places, more: false, kept };
-    if scanned.kept.len() < MAX_BYTES {
-        return Ok(scanned);
+    let mut scan_result = ScanResult {
+        may_hold_request: may_contain_request(&kept, scope),
+        scope,
+        more: false,
+        kept,
+    };
+    if scan_result.kept.len() < MAX_BYTES {
+        return Ok(scan_result);
     }
-    let mut window = scanned.kept[scanned.kept.len() - OVERLAP..].to_vec();
+    let mut window = scan_result.kept[scan_result.kept.len() - OVERLAP..].to_vec();
     loop {
         let tail = window.len();
         window.resize(tail + CHUNK, 0);
         let count = from.read(&mut window[tail..])?;
         if count == 0 {
-            return Ok(scanned);
+            return Ok(scan_result);
         }
         window.truncate(tail + count);
-        scanned.more = true;
-        scanned.may_ask |= may_ask(&window, places);
-        beyond(&scanned.kept, &window[tail..])?;
+        scan_result.more = true;
+        scan_result.may_hold_request |= may_contain_request(&window, scope);
+        beyond(&scan_result.kept, &window[tail..])?;
         window.drain(..window.len().saturating_sub(OVERLAP));
     }
 }
@@ -129,11 +134,11 @@ mod tests {
     use super::*;
 
     fn mentions_domain(json: &[u8]) -> bool {
-        may_ask(json, Places::Annotations)
+        may_contain_request(json, ScanScope::Annotations)
     }
 
     fn mentions_variable(json: &[u8]) -> bool {
-        may_ask(json, Places::VariableToo)
+        may_contain_request(json, ScanScope::VariableToo)
     }
 
     #[test]
@@ -143,9 +148,9 @@ mod tests {
 
     #[test]
     fn interfaces_that_the_runtime_moves_are_found_and_not_those_of_a_longer_word() {
-        for places in [Places::Annotations, Places::VariableToo] {
-            assert!(may_ask(br#"{"linux":{"netDevices":{"ens1":{}}}}"#, places));
-            assert!(!may_ask(
+        for places in [ScanScope::Annotations, ScanScope::VariableToo] {
+            assert!(may_contain_request(br#"{"linux":{"netDevices":{"ens1":{}}}}"#, places));
+            assert!(!may_contain_request(
                 br#"{"annotations":{"a":"my netDevices","netDevicesB":"1"}}"#,
                 places
             ));
@@ -190,8 +195,8 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
-                let found = read(&bytes[..], 0, Places::VariableToo, &mut |_, _| Ok(()));
-                assert!(found.unwrap().may_ask, "{border} {back}");
+                let found = read(&bytes[..], 0, ScanScope::VariableToo, &mut |_, _| Ok(()));
+                assert!(found.unwrap().may_hold_request, "{border} {back}");
             }
         }
     }
@@ -248,19 +253,22 @@ mod tests {
         }
     }
 
-    fn scan(bytes: &[u8]) -> Scanned {
-        read(bytes, 0, Places::Annotations, &mut |_, _| Ok(())).unwrap()
+    fn scan(bytes: &[u8]) -> ScanResult {
+        read(bytes, 0, ScanScope::Annotations, &mut |_, _| Ok(())).unwrap()
     }
 
     #[test]
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
-        assert_eq!((small.kept.len(), small.more, small.may_ask), (2, false, false));
+        assert_eq!((small.kept.len(), small.more, small.may_hold_request), (2, false, false));
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
-        assert_eq!((found.kept.len(), found.more, found.may_ask), (MAX_BYTES, true, false));
+        assert_eq!(
+            (found.kept.len(), found.more, found.may_hold_request),
+            (MAX_BYTES, true, false)
+        );
         large.extend_from_slice(b"onload.dev/nic");
-        assert!(scan(&large).may_ask);
+        assert!(scan(&large).may_hold_request);
     }
 
     #[test]
@@ -270,7 +278,7 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + 11].copy_from_slice(b"onload.dev/");
-                assert!(scan(&bytes).may_ask, "{border} {back}");
+                assert!(scan(&bytes).may_hold_request, "{border} {back}");
             }
         }
     }
@@ -279,7 +287,7 @@ mod tests {
     fn what_lies_beyond_the_bound_is_handed_on() {
         let bytes = vec![b'x'; MAX_BYTES + CHUNK + 5];
         let mut beyond = 0;
-        read(&bytes[..], 0, Places::Annotations, &mut |_, piece| {
+        read(&bytes[..], 0, ScanScope::Annotations, &mut |_, piece| {
             beyond += piece.len();
             Ok(())
         })

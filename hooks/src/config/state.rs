@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 /// The part of the state that a hook needs. It skips annotations, which may be long; code that needs them finds them in
 /// the bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct OciState {
     pub id: ContainerId,
     /// The container's init as the runtime's PID namespace counts it; `None` in stages without a running init, for which
     /// runtimes write 0, null or nothing.
@@ -23,7 +23,7 @@ pub struct State {
 }
 
 #[derive(Deserialize)]
-struct Raw {
+struct RawState {
     id: Option<String>,
     pid: Option<i64>,
     bundle: Option<PathBuf>,
@@ -32,19 +32,19 @@ struct Raw {
     process: Option<IgnoredAny>,
 }
 
-impl State {
+impl OciState {
     /// Reads a state and ignores its other fields. A missing bundle is accepted if `bundle_wanted` is false, since
     /// cleaning up needs none.
-    pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State> {
-        let raw: Raw = serde_json::from_reader(from).map_err(|error| {
+    pub fn read(from: impl Read, bundle_wanted: bool) -> Result<OciState> {
+        let raw: RawState = serde_json::from_reader(from).map_err(|error| {
             error!(
                 "reading the container's state from standard input: {error}; want the state JSON of the OCI runtime specification"
             )
         })?;
-        State::of(raw, bundle_wanted)
+        OciState::from_raw(raw, bundle_wanted)
     }
 
-    fn of(raw: Raw, bundle_wanted: bool) -> Result<State> {
+    fn from_raw(raw: RawState, bundle_wanted: bool) -> Result<OciState> {
         let missing = |field| {
             error!(
                 "the container's state has no {field}; want the state JSON of the OCI runtime specification"
@@ -65,16 +65,16 @@ impl State {
         if bundle_wanted && !bundle.is_absolute() {
             bail!("the bundle {bundle:?} in the container's state is not an absolute path");
         }
-        Ok(State { id, pid, bundle, is_stopped: raw.status.as_deref() == Some("stopped") })
+        Ok(OciState { id, pid, bundle, is_stopped: raw.status.as_deref() == Some("stopped") })
     }
 
     /// Recognises a state where a configuration may arrive as well: one file of podman's hooks.d serves several stages with
     /// the same arguments, and only standard input differs. A configuration has no id, status or bundle.
     #[must_use]
-    pub fn recognise(json: &[u8]) -> Option<State> {
-        let raw: Raw = serde_json::from_slice(json).ok()?;
+    pub fn recognise(json: &[u8]) -> Option<OciState> {
+        let raw: RawState = serde_json::from_slice(json).ok()?;
         let is_state = raw.status.is_some() && raw.bundle.is_some() && raw.process.is_none();
-        is_state.then(|| State::of(raw, false).ok())?
+        is_state.then(|| OciState::from_raw(raw, false).ok())?
     }
 }
 
@@ -82,8 +82,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<State> {
-        State::read(json.as_bytes(), true)
+    fn read(json: &str) -> Result<OciState> {
+        OciState::read(json.as_bytes(), true)
     }
 
     fn refusal(json: &str) -> String {
@@ -135,7 +135,7 @@ mod tests {
     fn a_bundle_must_be_absolute() {
         assert!(refusal(r#"{"id":"a"}"#).contains("has no bundle"));
         assert!(refusal(r#"{"id":"a","bundle":"b"}"#).contains("not an absolute path"));
-        assert!(State::read(&br#"{"id":"a"}"#[..], false).is_ok());
+        assert!(OciState::read(&br#"{"id":"a"}"#[..], false).is_ok());
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_state_is_told_from_a_configuration() {
         let state = br#"{"id":"c1","status":"stopped","bundle":"/b","pid":0,"root":"/r"}"#;
-        assert!(State::recognise(state).unwrap().is_stopped);
+        assert!(OciState::recognise(state).unwrap().is_stopped);
         for config in [
             &br#"{"ociVersion":"1.0.2","process":{},"root":{}}"#[..],
             br#"{"ociVersion":"1.0.2"}"#,
@@ -157,7 +157,7 @@ mod tests {
             b"[]",
             b"",
         ] {
-            assert_eq!(State::recognise(config), None);
+            assert_eq!(OciState::recognise(config), None);
         }
         assert!(!read(r#"{"id":"a","bundle":"/b","status":"creating"}"#).unwrap().is_stopped);
     }

@@ -2,9 +2,9 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::request::{Request, WantedFor};
+use onload_core::request::{DeviceValue, Request};
 use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::text::Quoted;
@@ -12,39 +12,42 @@ use onload_sys::text::Quoted;
 /// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
 /// interfaces. They replace those of the operator's configuration.
 pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
-    let Some(asked) = &request.addresses else {
+    let Some(entry) = &request.addresses else {
         return Ok(());
     };
-    let mut set: Vec<&WantedFor<InterfaceAddress>> = Vec::new();
+    let mut set: Vec<&DeviceValue<InterfaceAddress>> = Vec::new();
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
         // The hook of one device names one interface.
-        let [moved] = arguments.netdev.as_slice() else {
+        let [interface_argument] = arguments.netdev.as_slice() else {
             continue;
         };
-        let interface = moved.name.clone();
+        let interface = interface_argument.name.clone();
         let mut leased = arguments.lease.iter();
         let device = leased.find(|device| device.class == Class::Netdev);
-        let is_for = |one: &&WantedFor<InterfaceAddress>| {
-            device.is_some_and(|device| device.name.as_str() == one.name)
+        let is_for = |value: &&DeviceValue<InterfaceAddress>| {
+            device.is_some_and(|device| device.name.as_str() == value.name)
         };
-        let own: Vec<&WantedFor<InterfaceAddress>> = asked.value.iter().filter(is_for).collect();
-        if own.is_empty() {
+        let own_values: Vec<&DeviceValue<InterfaceAddress>> =
+            entry.value.iter().filter(is_for).collect();
+        if own_values.is_empty() {
             continue;
         }
-        let given = own.iter().map(|one| Given { interface: interface.clone(), value: one.value });
-        arguments.address = given.collect();
+        let address_arguments = own_values
+            .iter()
+            .map(|value| InterfaceValue { interface: interface.clone(), value: value.value });
+        arguments.address = address_arguments.collect();
         arguments.replace_in(&mut hook.args);
-        set.extend(own);
+        set.extend(own_values);
     }
-    for one in &asked.value {
-        if !set.contains(&one) {
+    for value in &entry.value {
+        if !set.contains(&value) {
             bail!(
                 "{}: nothing moves {} into the container, so no address can be set; a CNI plugin moves it and sets its address, or onload-hook was missing when the specification was written: install it, and run `onload-ctk cdi generate`",
-                asked.origin,
-                Quoted(&one.name)
+                entry.origin,
+                Quoted(&value.name)
             );
         }
     }

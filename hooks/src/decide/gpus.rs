@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use onload_cdi::oci::{MountEntry, NodeInfo, NodeKind, OciConfig, OciConfigError};
-use onload_core::near::Nearness;
+use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
+use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
 use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, Quoted, decimal};
+use onload_sys::text::{Quoted, ShortList, parse_decimal};
 
-use super::sysfs::{Sysfs, pci_of};
+use super::sysfs::{Sysfs, pci_function};
 
 /// What NVIDIA's container toolkit gives (`internal/config/image/cuda_image.go`). Many images have it, with `all`.
 const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -35,7 +35,7 @@ const GIVE_ONE: &str =
 
 /// What a container has of GPUs, and what the host's drivers say of theirs.
 #[derive(Debug)]
-pub(super) struct Gpus {
+pub(super) struct ContainerGpus {
     /// Those of nodes in the configuration.
     listed: BTreeSet<PciAddress>,
     /// Why it is not known which GPU a node in it is of.
@@ -43,14 +43,14 @@ pub(super) struct Gpus {
     /// What the variable holds.
     visible: String,
     /// Those of NVIDIA's driver, by address.
-    driver: Vec<Nvidia>,
+    nvidia_gpus: Vec<NvidiaGpu>,
     /// The minors of GPUs that are divided into slices.
     divided: BTreeSet<u32>,
 }
 
 /// What the driver says of a GPU.
 #[derive(Debug)]
-struct Nvidia {
+struct NvidiaGpu {
     address: PciAddress,
     minor: Option<u32>,
     uuid: Option<String>,
@@ -58,13 +58,13 @@ struct Nvidia {
     is_excluded: bool,
 }
 
-impl Gpus {
+impl ContainerGpus {
     /// `host` says what the nodes are that are mounted.
     pub(super) fn read(
         config: &OciConfig,
         sysfs: &Sysfs,
-        host: &dyn NodeInfo,
-    ) -> Result<Gpus, OciConfigError> {
+        host: &dyn NodeLookup,
+    ) -> Result<ContainerGpus, OciConfigError> {
         let (mut nvidia, mut drm) = (BTreeSet::new(), BTreeSet::new());
         let mut keep = |major: i64, minor: i64| {
             let minors = match major {
@@ -99,57 +99,57 @@ impl Gpus {
                 visible = value.take(MAX_VALUE_BYTES + 1).collect();
             }
         })?;
-        let driver = driver(sysfs);
-        let is_listed = |gpu: &&Nvidia| {
+        let nvidia_gpus = read_nvidia_gpus(sysfs);
+        let is_listed = |gpu: &&NvidiaGpu| {
             let minor = gpu.minor.map(i64::from);
             minor.is_some_and(|minor| nvidia.contains(&minor))
         };
-        let listed = driver.iter().filter(is_listed).map(|gpu| gpu.address);
+        let listed = nvidia_gpus.iter().filter(is_listed).map(|gpu| gpu.address);
         let mut listed: BTreeSet<PciAddress> = listed.collect();
         let mut partitions = BTreeSet::new();
-        for node in drm.into_iter().filter_map(|minor| sysfs.character(DRM, minor)) {
-            match pci_of(&node) {
+        for node in drm.into_iter().filter_map(|minor| sysfs.find_character_device(DRM, minor)) {
+            match pci_function(&node) {
                 Some(function) => drop(listed.insert(function)),
-                None => partitions.extend(partition(&node)),
+                None => partitions.extend(partition_minor(&node)),
             }
         }
-        let of_partitions = of_partitions(&partitions, sysfs);
+        let of_partitions = partition_gpus(&partitions, sysfs);
         let unknown = of_partitions.as_ref().err().map(|why| format!("{why:#}"));
         listed.extend(of_partitions.into_iter().flatten());
-        Ok(Gpus { listed, unknown, visible, divided: divided(sysfs), driver })
+        Ok(ContainerGpus { listed, unknown, visible, divided: find_mig_minors(sysfs), nvidia_gpus })
     }
 
     /// Leaves the members of a pool of which `count` are wanted in the order of their nearness.
-    pub(super) fn sort(&self, pool: &mut Pool, near: &Nearness, count: u32) -> Result<()> {
-        if near.gpus.is_empty() {
+    pub(super) fn sort(&self, pool: &mut Pool, nearness: &Nearness, count: u32) -> Result<()> {
+        if nearness.gpus.is_empty() {
             bail!(
                 "its specification says of no GPU what is near it; run `onload-ctk cdi generate`, and if this host has no GPU remove the request"
             );
         }
-        let gpus = self.among(near)?;
+        let gpus = self.resolve(nearness)?;
         let mut unknown = gpus.iter().filter(|gpu| {
-            let gpu = near.gpus.get(gpu);
+            let gpu = nearness.gpus.get(gpu);
             gpu.is_none_or(|gpu| gpu.nics.is_empty())
         });
         if let Some(gpu) = unknown.next() {
-            let why = near.unknown.as_deref();
-            let why = why.unwrap_or("its specification does not say it");
+            let reason = nearness.unknown.as_deref();
+            let reason = reason.unwrap_or("its specification does not say it");
             bail!(
-                "what is nearest to GPU {gpu} is not known: {why}; ask for a device by its own name"
+                "what is nearest to GPU {gpu} is not known: {reason}; ask for a device by its own name"
             );
         }
         let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
-        let order = near.order(&gpus, count).into_iter();
-        pool.members = order.filter_map(|at| members.get_mut(at)?.take()).collect();
+        let order = nearness.rank_members(&gpus, count).into_iter();
+        pool.members = order.filter_map(|index| members.get_mut(index)?.take()).collect();
         Ok(())
     }
 
     /// The container's GPUs, by address; at least one, and each among these of the host.
-    fn among(&self, near: &Nearness) -> Result<Vec<PciAddress>> {
-        if let Some(why) = &self.unknown {
-            bail!("{why}; ask for a device by its own name");
+    fn resolve(&self, nearness: &Nearness) -> Result<Vec<PciAddress>> {
+        if let Some(reason) = &self.unknown {
+            bail!("{reason}; ask for a device by its own name");
         }
-        let is_gpu = |gpu: &&PciAddress| near.gpus.contains_key(gpu);
+        let is_gpu = |gpu: &&PciAddress| nearness.gpus.contains_key(gpu);
         let listed: Vec<PciAddress> = self.listed.iter().filter(is_gpu).copied().collect();
         if !listed.is_empty() {
             return Ok(listed);
@@ -163,7 +163,7 @@ impl Gpus {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
                     "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
-                    Listed(&others)
+                    ShortList(&others)
                 )
             }
             value if value.len() > MAX_VALUE_BYTES => {
@@ -171,7 +171,7 @@ impl Gpus {
             }
             value => value,
         };
-        let gpus = self.named(value, near);
+        let gpus = self.parse_visible(value, nearness);
         let gpus = gpus.with_context(|| format!("{VARIABLE} of the container"))?;
         match gpus.iter().find(|gpu| !is_gpu(gpu)) {
             Some(gpu) => bail!("no specification knows GPU {gpu}; run `onload-ctk cdi generate`"),
@@ -180,22 +180,22 @@ impl Gpus {
     }
 
     /// What a value of the variable names.
-    fn named(&self, value: &str, near: &Nearness) -> Result<BTreeSet<PciAddress>> {
-        if self.driver.is_empty() {
+    fn parse_visible(&self, value: &str, nearness: &Nearness) -> Result<BTreeSet<PciAddress>> {
+        if self.nvidia_gpus.is_empty() {
             bail!("this host has no GPU in /proc/driver/nvidia/gpus; load NVIDIA's driver");
         }
         let mut gpus = BTreeSet::new();
         for word in value.split(',').map(|word| word.trim_matches(' ')) {
             match word {
-                "all" => gpus.extend(self.numbered().map(|gpu| gpu.address)),
-                word => drop(gpus.insert(self.gpu(word, near)?)),
+                "all" => gpus.extend(self.numbered_gpus().map(|gpu| gpu.address)),
+                word => drop(gpus.insert(self.parse_word(word, nearness)?)),
             }
         }
         Ok(gpus)
     }
 
     /// The GPU, or that of the slice, that a word of the variable names.
-    fn gpu(&self, word: &str, near: &Nearness) -> Result<PciAddress> {
+    fn parse_word(&self, word: &str, nearness: &Nearness) -> Result<PciAddress> {
         let no_gpu =
             || error!("{} is no GPU of this host; \"nvidia-smi -L\" lists them", Quoted(word));
         let (slice, is_slice) = match word.strip_prefix("MIG-") {
@@ -203,17 +203,17 @@ impl Gpus {
             None => (word, false),
         };
         if is_slice && !slice.starts_with("GPU-") {
-            return self.only_divided(word);
+            return self.only_mig_gpu(word);
         }
         let uuid = match slice.split_once('/') {
             Some((uuid, _)) if is_slice => uuid,
             _ => slice,
         };
         let found = match gpu_name::vendor_index(slice) {
-            Some(number) => self.by_number(number, near),
+            Some(number) => self.find_by_number(number, nearness),
             None => {
                 let is_it = |own: &String| own.eq_ignore_ascii_case(uuid);
-                let mut driver = self.driver.iter();
+                let mut driver = self.nvidia_gpus.iter();
                 driver.find(|gpu| gpu.uuid.as_ref().is_some_and(is_it))
             }
         };
@@ -222,10 +222,10 @@ impl Gpus {
 
     /// The GPU of a slice whose name does not say it: only the driver's own library knows, unless no other GPU
     /// is divided.
-    fn only_divided(&self, word: &str) -> Result<PciAddress> {
+    fn only_mig_gpu(&self, word: &str) -> Result<PciAddress> {
         let is_divided =
-            |gpu: &&Nvidia| gpu.minor.is_some_and(|minor| self.divided.contains(&minor));
-        let divided: Vec<&Nvidia> = self.driver.iter().filter(is_divided).collect();
+            |gpu: &&NvidiaGpu| gpu.minor.is_some_and(|minor| self.divided.contains(&minor));
+        let divided: Vec<&NvidiaGpu> = self.nvidia_gpus.iter().filter(is_divided).collect();
         match divided[..] {
             [gpu] => Ok(gpu.address),
             [] => bail!(
@@ -240,17 +240,17 @@ impl Gpus {
     }
 
     /// Numbers are those of the vendor's specification; without one the order of the addresses, as nvidia-smi has it.
-    fn by_number(&self, number: u32, near: &Nearness) -> Option<&Nvidia> {
-        let index = |gpu: &Nvidia| near.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
-        let mut numbered = self.numbered();
-        if self.driver.iter().any(|gpu| index(gpu).is_some()) {
+    fn find_by_number(&self, number: u32, nearness: &Nearness) -> Option<&NvidiaGpu> {
+        let index = |gpu: &NvidiaGpu| nearness.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
+        let mut numbered = self.numbered_gpus();
+        if self.nvidia_gpus.iter().any(|gpu| index(gpu).is_some()) {
             return numbered.find(|gpu| index(gpu) == Some(number));
         }
         numbered.nth(usize::try_from(number).ok()?)
     }
 
-    fn numbered(&self) -> impl Iterator<Item = &Nvidia> {
-        self.driver.iter().filter(|gpu| !gpu.is_excluded)
+    fn numbered_gpus(&self) -> impl Iterator<Item = &NvidiaGpu> {
+        self.nvidia_gpus.iter().filter(|gpu| !gpu.is_excluded)
     }
 }
 
@@ -260,18 +260,18 @@ fn is_bind(mount: &MountEntry) -> bool {
 }
 
 /// The GPUs in /proc/driver/nvidia/gpus, by address.
-fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
+fn read_nvidia_gpus(sysfs: &Sysfs) -> Vec<NvidiaGpu> {
     let directory = sysfs.proc("driver/nvidia/gpus");
-    let mut gpus: Vec<Nvidia> = names(&directory)
+    let mut gpus: Vec<NvidiaGpu> = list_names(&directory)
         .into_iter()
         .filter_map(|name| {
             let address: PciAddress = name.parse().ok()?;
             let text = sysfs.text(&directory.join(&name).join("information"))?;
-            Some(Nvidia {
+            Some(NvidiaGpu {
                 address,
-                minor: field(&text, "Device Minor:").and_then(decimal),
-                uuid: field(&text, "GPU UUID:").map(str::to_owned),
-                is_excluded: field(&text, "GPU Excluded:") == Some("Yes"),
+                minor: find_field(&text, "Device Minor:").and_then(parse_decimal),
+                uuid: find_field(&text, "GPU UUID:").map(str::to_owned),
+                is_excluded: find_field(&text, "GPU Excluded:") == Some("Yes"),
             })
         })
         .collect();
@@ -280,17 +280,17 @@ fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
 }
 
 /// The minor of the render node of the partition of an AMD GPU that has this node, by its directory in sysfs.
-fn partition(node: &Path) -> Option<u32> {
+fn partition_minor(node: &Path) -> Option<u32> {
     let beside = node.parent()?;
     let device = beside.parent()?.file_name()?.to_str()?;
-    let mut nodes = names(beside).into_iter();
-    let render = nodes.find_map(|name| decimal(name.strip_prefix("renderD")?));
+    let mut nodes = list_names(beside).into_iter();
+    let render = nodes.find_map(|name| parse_decimal(name.strip_prefix("renderD")?));
     render.filter(|_| device.starts_with("amdgpu_xcp"))
 }
 
 /// The GPUs of partitions. One that amdkfd does not list is not in use, and nobody can open its node
 /// (`amdgpu_xcp_open_device` in drivers/gpu/drm/amd/amdgpu/amdgpu_xcp.c): a GPU that is not divided has seven of them.
-fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAddress>> {
+fn partition_gpus(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAddress>> {
     let Some(first) = partitions.first() else {
         return Ok(Vec::new());
     };
@@ -315,25 +315,25 @@ fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAdd
 }
 
 /// As in `Device Minor: \t 3`.
-fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
+fn find_field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = information.lines();
     lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 /// The minors of GPUs with instances, of which each has a directory, as `gpu0/mig/gi1`.
-fn divided(sysfs: &Sysfs) -> BTreeSet<u32> {
+fn find_mig_minors(sysfs: &Sysfs) -> BTreeSet<u32> {
     let directory = sysfs.proc("driver/nvidia/capabilities");
     let mut divided = BTreeSet::new();
-    for name in names(&directory) {
-        let instances = names(&directory.join(&name).join("mig"));
+    for name in list_names(&directory) {
+        let instances = list_names(&directory.join(&name).join("mig"));
         let has_instance = instances.iter().any(|name| name.starts_with("gi"));
-        let minor = name.strip_prefix("gpu").and_then(decimal);
+        let minor = name.strip_prefix("gpu").and_then(parse_decimal);
         divided.extend(minor.filter(|_| has_instance));
     }
     divided
 }
 
-fn names(directory: &Path) -> Vec<String> {
+fn list_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().take(MOST);
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.collect()
@@ -345,9 +345,9 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use onload_cdi::DeviceName;
-    use onload_cdi::oci::Node;
-    use onload_core::near::{Gpu, Near};
-    use onload_core::pool::Member;
+    use onload_cdi::oci::HostNode;
+    use onload_core::nearness::{GpuNearness, NicRank};
+    use onload_core::pool::PoolMember;
     use onload_test_tree::Tree;
     use serde_json::{Value, json};
 
@@ -428,16 +428,17 @@ mod tests {
             change: impl Fn(&mut Nearness),
         ) -> Result<String> {
             let config = OciConfig::parse(config.to_string().as_bytes()).unwrap();
-            let sysfs = Sysfs::at(self.0.path("/sys"));
-            let gpus = Gpus::read(&config, &sysfs, &MountedNodes).context("config.json")?;
-            let member = |at: usize| Member {
+            let sysfs = Sysfs::at_root(self.0.path("/sys"));
+            let gpus =
+                ContainerGpus::read(&config, &sysfs, &MountedNodes).context("config.json")?;
+            let member = |at: usize| PoolMember {
                 name: DeviceName::try_from(format!("n{at}").as_str()).unwrap(),
                 numa_node: None,
             };
             let mut pool = Pool { members: (0..known.len()).map(member).collect(), share: 1 };
             let of_gpu = |(at, gpu): (usize, &&str)| {
-                let nics = vec![Near { nic: at, rank: 0 }];
-                (gpu.parse().unwrap(), Gpu { index: None, nics })
+                let nics = vec![NicRank { nic: at, rank: 0 }];
+                (gpu.parse().unwrap(), GpuNearness { index: None, nics })
             };
             let mut near = Nearness {
                 nics: (0..known.len()).map(|at| vec![at]).collect(),
@@ -464,8 +465,8 @@ mod tests {
     /// The nodes of a host, of which nothing else may be asked.
     struct MountedNodes;
 
-    impl NodeInfo for MountedNodes {
-        fn node(&self, host_path: &str) -> io::Result<Node> {
+    impl NodeLookup for MountedNodes {
+        fn node(&self, host_path: &str) -> io::Result<HostNode> {
             let (kind, major, minor) = match host_path {
                 "/dev/nvidia0" => (NodeKind::Char, 195, 0),
                 "/dev/dri/renderD128" => (NodeKind::Char, 226, 128),
@@ -475,7 +476,7 @@ mod tests {
                 other => panic!("{other} is asked for"),
             };
             let mode = 0o660;
-            Ok(Node { kind, major, minor, mode })
+            Ok(HostNode { kind, major, minor, mode })
         }
     }
 

@@ -24,10 +24,11 @@ pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> boo
     let searched = searched.filter(|dir| mounts.iter().any(|mount| is_in(mount, &[*dir])));
     let (absent, present): (Vec<&Path>, Vec<&Path>) =
         searched.partition(|dir| is_absent(dir, lacks));
-    let mut given = mounts.clone();
-    given.retain(|mount| is_in(mount, &present));
+    let mut all_mounts = mounts.clone();
+    all_mounts.retain(|mount| is_in(mount, &present));
     mounts.retain(|mount| {
-        !is_in(mount, &absent) || !given.iter().any(|given| is_same_file(given, mount))
+        !is_in(mount, &absent)
+            || !all_mounts.iter().any(|other_mount| is_same_file(other_mount, mount))
     });
 }
 

@@ -2,23 +2,23 @@
 //! operator's policy and the host's specifications. The appliers only carry the decision out.
 
 mod addresses;
+pub(crate) mod cpu_placement;
 pub(crate) mod cpuset;
-pub mod device;
+pub(crate) mod existing;
 mod gpus;
-pub mod host;
-pub(crate) mod host_root;
-mod interface;
+pub mod host_view;
+mod interface_choice;
 mod library_dirs;
 pub(crate) mod nodes;
-pub(crate) mod placement;
 pub mod pools;
 pub(crate) mod preload_choice;
-pub(crate) mod present;
 pub mod report;
+pub(crate) mod root_access;
 pub mod specs;
 pub mod subject;
 pub mod sysfs;
 pub mod variable;
+pub mod verified_node;
 mod vlans;
 
 use onload_cdi::ContainerEdits;
@@ -30,17 +30,17 @@ use onload_core::policy::{self, Policy};
 use onload_core::request::{Origin, Origins, Request};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::text::{Listed, Quoted};
+use onload_sys::text::{Quoted, ShortList};
 
-use device::Device;
-use host::{HostView, Settings};
-use placement::Placement;
-use pools::{Pools, Reserved};
+use cpu_placement::CpuPlacement;
+use host_view::{HookSettings, HostView};
+use pools::{Pools, Reservation};
 use preload_choice::PreloadChoice;
-use specs::Specs;
+use specs::OnloadSpecs;
 use subject::CONFIG_JSON;
-use subject::Subject;
+use subject::DecisionSubject;
 use sysfs::Sysfs;
+use verified_node::VerifiedNode;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
@@ -51,55 +51,55 @@ pub(crate) struct Decision {
     pub edits: ContainerEdits,
     /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
-    pub devices: Vec<Device>,
+    pub devices: Vec<VerifiedNode>,
     /// The kernel's names of its RDMA devices.
     pub rdma: Vec<String>,
     /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
     /// pool stands for others, and the configuration contains nothing of it yet.
     pub names: Option<Vec<String>>,
-    pub given: String,
+    pub granted: String,
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
-    pub placements: Vec<Placement>,
+    pub placements: Vec<CpuPlacement>,
     /// What is chosen of pools, and not kept yet.
-    pub reserved: Option<Reserved>,
+    pub reservation: Option<Reservation>,
     pub warnings: Vec<String>,
 }
 
 /// Decides for one container by the operator's policy.
 pub(crate) fn decide(
-    subject: Subject<'_>,
-    settings: &Settings,
+    subject: DecisionSubject<'_>,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
-    let root = host_root::look(subject.config, host).context(CONFIG_JSON)?;
+    let root = root_access::assess(subject.config, host).context(CONFIG_JSON)?;
     let policy = Policy {
         annotations: &settings.config.annotations,
         environment: &settings.config.environment,
         file: &settings.file,
     };
     let warnings = policy::check(subject.request, policy, &root)?;
-    let mut decision = provide(subject, settings, host, pools)?;
+    let mut decision = decide_without_policy(subject, settings, host, pools)?;
     decision.warnings = warnings;
     Ok(decision)
 }
 
 /// As [`decide`], whoever allowed it.
-pub(crate) fn provide(
-    subject: Subject<'_>,
-    settings: &Settings,
+pub(crate) fn decide_without_policy(
+    subject: DecisionSubject<'_>,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
-    let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = if wanted.is_empty() { Specs::default() } else { host.specs(&wanted)? };
+    let classes: Vec<Class> = subject.request.devices.keys().copied().collect();
+    let specs = if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? };
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
     let entries = specs.resolve(request);
-    let entries = entries.map_err(|error| drained(error, request, &specs, host))?;
+    let entries = entries.map_err(|error| explain_drained(error, request, &specs, host))?;
     let nodes = nodes::check(&entries, &specs, host, &sysfs)?;
     // Whether nothing is left out of what the specifications say.
     let mut is_as_written = true;
@@ -107,49 +107,49 @@ pub(crate) fn provide(
     let mut edits = ContainerEdits::default();
     // The entries are ordered by class, as the request is, and each file is of one class.
     for entries in entries.chunk_by(|one, other| one.class == other.class) {
-        let mut own = specs.edits(entries);
-        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
-        edits.append(&own);
-        by_class.push((entries[0].class, own));
+        let mut class_edits = specs.merge_edits(entries);
+        is_as_written &= !interface_choice::drop_ambiguous(&mut class_edits, entries, request);
+        edits.append(&class_edits);
+        by_class.push((entries[0].class, class_edits));
     }
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
-        let found = *nodes.get(node.source())?;
-        Some(Device { node, found })
+        let host_node = *nodes.get(node.source())?;
+        Some(VerifiedNode { node, host_node })
     };
-    let own = present::unique(std::mem::take(&mut edits.device_nodes));
-    let mut devices = own.into_iter().filter_map(device).collect();
-    let keys = keys(request);
+    let unique_nodes = existing::deduplicate(std::mem::take(&mut edits.device_nodes));
+    let mut devices = unique_nodes.into_iter().filter_map(device).collect();
+    let keys = format_keys(request);
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
-    let preload = PreloadChoice::take(&mut edits, request, &keys);
-    let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
+    let preload = PreloadChoice::take_from(&mut edits, request, &keys);
+    let is_held = existing::drop_held(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
     let is_whole = is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
-    let names = entries.iter().map(|entry| entry.found.name.to_string());
+    let names = entries.iter().map(|entry| entry.resolved.name.to_string());
     let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,
         edits,
-        rdma: rdma_devices(&by_class, &sysfs),
+        rdma: find_rdma_devices(&by_class, &sysfs),
         by_class,
         devices,
         names: is_whole.then(|| names.collect()),
         preload,
-        memlock: request.wants(&Class::PINNING).then_some(memlock),
-        placements: placement::placements(request, &chosen.given, &specs, &sysfs),
-        given: report::asked(request),
-        reserved: chosen.reserved,
+        memlock: request.requests_any(&Class::PINNING).then_some(memlock),
+        placements: cpu_placement::read_placements(request, &chosen.given, &specs, &sysfs),
+        granted: report::describe_request(request),
+        reservation: chosen.reserved,
         warnings: Vec::new(),
     })
 }
 
 /// The RDMA devices whose nodes the edits give, or that they move.
-fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
+fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
     let of_rdma = by_class.iter().filter(|(class, _)| *class == Class::Rdma);
     let mut names = Vec::new();
     for (_, edits) in of_rdma {
@@ -158,27 +158,27 @@ fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<Stri
         let verbs = nodes.filter(|name| name.starts_with("uverbs"));
         names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
         let hooks = edits.hooks.iter();
-        let moving = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
-        names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
+        let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+        names.extend(moving.flat_map(|(_, arguments)| arguments.rdma_netns).map(|rdma| rdma.ibdev));
     }
-    present::unique(names)
+    existing::deduplicate(names)
 }
 
 /// The name of the variable in an entry of an environment.
-pub(crate) fn name_of(entry: &str) -> &str {
+pub(crate) fn variable_name(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
 /// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.
-pub(crate) fn is_setting(name: &str) -> bool {
+pub(crate) fn is_onload_setting(name: &str) -> bool {
     name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
 }
 
 /// Where a request asks for devices, for people.
-pub(crate) fn keys(request: &Request) -> String {
-    let asked = request.devices.values();
+pub(crate) fn format_keys(request: &Request) -> String {
+    let entries = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
-    for origin in asked.map(|asked| asked.origin.asked()) {
+    for origin in entries.map(|entry| entry.origin.outermost()) {
         // Of a bundle, all classes stand in one place.
         if !origins.contains(&origin) {
             origins.push(origin);
@@ -188,27 +188,34 @@ pub(crate) fn keys(request: &Request) -> String {
 }
 
 /// Why a device is in no specification, where that is because it is drained.
-fn drained(error: Error, request: &Request, specs: &Specs, host: &dyn HostView) -> Error {
+fn explain_drained(
+    error: Error,
+    request: &Request,
+    specs: &OnloadSpecs,
+    host: &dyn HostView,
+) -> Error {
     let drain = match host.drain() {
         Ok(drain) if drain.is_empty() => return error,
         Ok(drain) => drain,
-        Err(unread) => return error!("{error:#}; what is drained is not known: {unread:#}"),
+        Err(drain_error) => {
+            return error!("{error:#}; what is drained is not known: {drain_error:#}");
+        }
     };
-    for (class, asked) in &request.devices {
-        let names = asked.value.iter().map(|wanted| wanted.name.as_str());
+    for (class, entry) in &request.devices {
+        let names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
         let missing = names.filter(|name| specs.find(*class, name).is_none());
         for name in missing {
             if let Some(drained) = drain.find(*class, name) {
-                return error!("{}: {class} {} is {drained}", asked.origin, Quoted(name));
+                return error!("{}: {class} {} is {drained}", entry.origin, Quoted(name));
             }
             // It may be a pool, or `all`, of which nothing is left.
-            let of_class = drain.of_class(*class);
+            let of_class = drain.for_class(*class);
             let of_class = of_class.map(|drained| drained.target.to_string());
             let of_class: Vec<String> = of_class.collect();
             if !of_class.is_empty() {
                 return error!(
                     "{error:#}; drained: {}, as \"onload-ctk drain\" shows",
-                    Listed(&of_class)
+                    ShortList(&of_class)
                 );
             }
         }

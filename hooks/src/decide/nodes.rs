@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_cdi::DeviceNode;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
 
-use super::specs::{Entry, Specs, expectations};
-use super::sysfs::{Numbers, Remedies, Sysfs, rdma_class};
+use super::specs::{OnloadSpecs, SpecEntry, expectations};
+use super::sysfs::{DeviceNumber, Remedies, Sysfs, rdma_class};
 
 /// The node was examined just now, so a wrong number belongs to the node in /dev.
 const RENUMBERED: &str = "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`";
@@ -27,55 +27,56 @@ const REMEDIES: Remedies = Remedies {
 };
 
 /// The nodes as found, by their paths on the host, so that exactly what was checked is written.
-pub(super) type Nodes = BTreeMap<String, Node>;
+pub(super) type FoundNodes = BTreeMap<String, HostNode>;
 
 pub(super) fn check(
-    entries: &[Entry<'_>],
-    specs: &Specs,
-    host: &dyn NodeInfo,
+    entries: &[SpecEntry<'_>],
+    specs: &OnloadSpecs,
+    host: &dyn NodeLookup,
     sysfs: &Sysfs,
-) -> Result<Nodes> {
-    let mut nodes = Nodes::default();
+) -> Result<FoundNodes> {
+    let mut nodes = FoundNodes::default();
     for entry in entries {
         let check = NodeCheck { entry, specs, host, sysfs };
-        let checked = check.entry(&mut nodes);
+        let checked = check.check_entry(&mut nodes);
         checked.with_context(|| entry.origin.to_string())?;
     }
     Ok(nodes)
 }
 
 struct NodeCheck<'a> {
-    entry: &'a Entry<'a>,
-    specs: &'a Specs,
-    host: &'a dyn NodeInfo,
+    entry: &'a SpecEntry<'a>,
+    specs: &'a OnloadSpecs,
+    host: &'a dyn NodeLookup,
     sysfs: &'a Sysfs,
 }
 
 impl NodeCheck<'_> {
-    fn entry(&self, nodes: &mut Nodes) -> Result<()> {
-        let expected = expectations(&self.entry.found);
-        let shared = &self.entry.found.spec.container_edits.device_nodes;
-        let own = &self.entry.found.device.container_edits.device_nodes;
-        for node in shared.iter().chain(own) {
-            let found = self.look(node)?;
-            nodes.insert(node.source().to_owned(), found);
-            let told: Vec<&Expect> = expected.iter().filter(|e| e.node == node.path).collect();
-            for expect in &told {
-                self.sysfs.check(expect, numbers(found), &REMEDIES)?;
+    fn check_entry(&self, nodes: &mut FoundNodes) -> Result<()> {
+        let expected = expectations(&self.entry.resolved);
+        let shared = &self.entry.resolved.spec.container_edits.device_nodes;
+        let own_nodes = &self.entry.resolved.device.container_edits.device_nodes;
+        for node in shared.iter().chain(own_nodes) {
+            let host_node = self.inspect_node(node)?;
+            nodes.insert(node.source().to_owned(), host_node);
+            let node_expectations: Vec<&Expectation> =
+                expected.iter().filter(|e| e.node == node.path).collect();
+            for expect in &node_expectations {
+                self.sysfs.check(expect, device_number(host_node), &REMEDIES)?;
             }
-            if told.is_empty()
-                && let Some(device) = self.device(node)?
+            if node_expectations.is_empty()
+                && let Some(device) = self.expected_device(node)?
             {
-                let expect = Expect { node: node.path.clone(), device, written: None };
-                self.sysfs.check(&expect, numbers(found), &REMEDIES)?;
+                let expect = Expectation { node: node.path.clone(), device, number: None };
+                self.sysfs.check(&expect, device_number(host_node), &REMEDIES)?;
             }
         }
         Ok(())
     }
 
-    fn look(&self, node: &DeviceNode) -> Result<Node> {
+    fn inspect_node(&self, node: &DeviceNode) -> Result<HostNode> {
         let path = node.source();
-        let found = match self.host.node(path) {
+        let host_node = match self.host.node(path) {
             // podman takes a runtime that says "No such file or directory" for one that is missing.
             Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
                 "device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
@@ -83,29 +84,29 @@ impl NodeCheck<'_> {
             Err(error) => bail!(
                 "device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
             ),
-            Ok(found) => found,
+            Ok(host_node) => host_node,
         };
-        if found.kind != NodeKind::Char {
+        if host_node.kind != NodeKind::Char {
             bail!("{path} is not a character device");
         }
         let kind = node.type_.as_deref().unwrap_or_default();
         let major = node.major.unwrap_or_default();
         let minor = node.minor.unwrap_or_default();
         let same_kind = matches!(kind, "" | "c" | "u");
-        let same_numbers = (major, minor) == (found.major.into(), found.minor.into());
+        let same_numbers = (major, minor) == (host_node.major.into(), host_node.minor.into());
         if !same_kind || major != 0 && !same_numbers {
             bail!(
                 "device node {path} is {}, but its specification says {kind} {major}:{minor}; remove type, major and minor from it",
-                numbers(found)
+                device_number(host_node)
             );
         }
-        Ok(found)
+        Ok(host_node)
     }
 
     /// The device that a node without an expectation belongs to: an entry is named after its device.
-    fn device(&self, node: &DeviceNode) -> Result<Option<Expected>> {
+    fn expected_device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
-        let own = self.entry.found.name.device().as_str();
+        let device_name = self.entry.resolved.name.device().as_str();
         let unowned = || {
             error!(
                 "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",
@@ -114,17 +115,17 @@ impl NodeCheck<'_> {
         };
         match self.entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
-                let ibdev = if own == "all" || gpu_name::is_one(own) {
-                    self.member(&node.path, name).ok_or_else(unowned)?
+                let ibdev = if device_name == "all" || gpu_name::is_gpu_name(device_name) {
+                    self.find_member(&node.path, name).ok_or_else(unowned)?
                 } else {
-                    own.to_owned()
+                    device_name.to_owned()
                 };
                 let pci = self.sysfs.function_of(&ibdev);
-                Ok(Some(Expected::Rdma { ibdev, pci }))
+                Ok(Some(ExpectedDevice::Rdma { ibdev, pci }))
             }
-            Class::Vfio if Expected::driver("misc", name).is_none() => {
-                let pci = own.parse().map_err(|_| unowned())?;
-                Ok(Some(Expected::Vfio { pci }))
+            Class::Vfio if ExpectedDevice::find_driver("misc", name).is_none() => {
+                let pci = device_name.parse().map_err(|_| unowned())?;
+                Ok(Some(ExpectedDevice::Vfio { pci }))
             }
             // The node of a driver or clock has the same name on every host, whatever its name in the
             // container.
@@ -132,14 +133,15 @@ impl NodeCheck<'_> {
                 let name = node.source().rsplit('/').next().unwrap_or_default();
                 Ok(match class {
                     Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                        Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+                        ExpectedDevice::find_driver("nic", name)
+                            .or_else(|| ExpectedDevice::find_driver("zf", name))
                     }
-                    Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+                    Class::Rdma | Class::Vfio => ExpectedDevice::find_driver("misc", name),
                     Class::Ptp | Class::Pps => {
                         let pci = self.sysfs.function_of_clock(class.as_str(), name);
-                        Expected::clock(class.as_str(), name, pci)
+                        ExpectedDevice::for_clock(class.as_str(), name, pci)
                     }
-                    class => Expected::driver(class.as_str(), name),
+                    class => ExpectedDevice::find_driver(class.as_str(), name),
                 })
             }
         }
@@ -147,13 +149,13 @@ impl NodeCheck<'_> {
 
     /// The entry that a node of `all` belongs to: the one named after the device that owns the node
     /// now, or else any other, which the comparison then refuses.
-    fn member(&self, path: &str, name: &str) -> Option<String> {
-        let owners = self.specs.owners_of(Class::Rdma, path);
+    fn find_member(&self, path: &str, name: &str) -> Option<String> {
+        let owners = self.specs.find_owners(Class::Rdma, path);
         let now = self.sysfs.ibdev_of(name);
         now.filter(|now| owners.contains(now)).or_else(|| owners.into_iter().next())
     }
 }
 
-fn numbers(node: Node) -> Numbers {
-    Numbers { major: node.major, minor: node.minor }
+fn device_number(node: HostNode) -> DeviceNumber {
+    DeviceNumber { major: node.major, minor: node.minor }
 }

@@ -10,23 +10,23 @@ use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::expect::Expect;
+use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::{Device as LeasedDevice, MemberRequest, Numa, Token};
-use onload_core::near::Nearness;
+use onload_core::lease::{DeviceId, MemberRequest, Numa, Token};
+use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
-use onload_core::request::{Origin, Request, Wanted, WantedFor};
+use onload_core::request::{DeviceRef, DeviceValue, Origin, Request};
 use onload_core::ticket::Ticket;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
-use super::gpus::Gpus;
-use super::host::{HostView, Settings};
-use super::specs::{Specs, expectations};
+use super::gpus::ContainerGpus;
+use super::host_view::{HookSettings, HostView};
+use super::specs::{OnloadSpecs, expectations};
 use super::subject::CONFIG_JSON;
-use super::subject::{Container, Subject};
+use super::subject::{ContainerRef, DecisionSubject};
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
@@ -34,54 +34,59 @@ pub struct PoolRequest<'a> {
     /// The NUMA node that all come from.
     pub numa: Numa,
     /// Devices by their names, which tickets give the container for itself, each with its ticket.
-    pub named: &'a [(LeasedDevice, Token)],
+    pub named: &'a [(DeviceId, Token)],
     pub id: &'a ContainerId,
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
-    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
+    pub expect: &'a dyn Fn(&DeviceId) -> Vec<Expectation>,
     /// Where the first of them is requested.
     pub origin: &'a Origin,
 }
 
 /// What is kept for a container in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
+pub struct Reservation {
     /// What the container's hook has to name.
     pub token: Token,
     /// The members, in the order of the device requests, and the devices by their names.
-    pub devices: Vec<LeasedDevice>,
+    pub devices: Vec<DeviceId>,
 }
 
 pub trait Pools {
     /// Chooses free members, all or none. Nothing is kept yet.
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation>;
 
     /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
-    fn ticket(&self, id: &Token, container: Container<'_>, task: Option<&Path>) -> Result<Ticket>;
+    fn ticket(
+        &self,
+        id: &Token,
+        container: ContainerRef<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket>;
 }
 
 /// Devices, each with the token of its reservation.
-type Members = Vec<(LeasedDevice, Token)>;
+type ReservedMembers = Vec<(DeviceId, Token)>;
 
 /// The members that each pool gave.
-pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
+pub(super) type MembersByPool = BTreeMap<(Class, String), Vec<String>>;
 
 /// A request whose pools are replaced by members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
     pub(super) request: Option<Request>,
-    pub(super) given: Given,
-    pub(super) reserved: Option<Reserved>,
-    members: Members,
+    pub(super) given: MembersByPool,
+    pub(super) reserved: Option<Reservation>,
+    members: ReservedMembers,
     /// A hook of a pool or our own, for members whose own edits have none that leases.
     hook: Option<Hook>,
 }
 
 /// Chooses members for the pools that a request names, beside what tickets name for the container.
 pub(super) fn choose(
-    subject: Subject<'_>,
-    specs: &Specs,
-    settings: &Settings,
+    subject: DecisionSubject<'_>,
+    specs: &OnloadSpecs,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Chosen> {
@@ -90,38 +95,40 @@ pub(super) fn choose(
     // A name that nothing offers is refused later, with those that are.
     if let Some(near) = &request.near
         && device_requests.is_empty()
-        && is_offered(request, specs)
+        && is_in_specs(request, specs)
     {
-        return Err(no_pool(&near.origin));
+        return Err(no_pool_error(&near.origin));
     }
-    let named = named(subject, specs);
+    let named = ticket_devices(subject, specs);
     let first = device_requests.first().map(|device_request| device_request.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
-            return Err(no_pool(&numa.origin));
+            return Err(no_pool_error(&numa.origin));
         }
         return Ok(Chosen::default());
     };
-    let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    let chosen = members(subject, &device_requests, &named, specs, pools, &first.origin);
+    let hook = hook.or_else(|| (!named.is_empty()).then(|| lease_hook(settings)));
+    let chosen = choose_members(subject, &device_requests, &named, specs, pools, &first.origin);
     let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
-    let (request, given) = resolved(request, &device_requests, devices);
+    let (request, given) = replace_pools(request, &device_requests, devices);
     Ok(Chosen { request: Some(request), given, reserved, members, hook })
 }
 
 /// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
 /// already, and keeps them.
-fn members(
-    subject: Subject<'_>,
+fn choose_members(
+    subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
-    named: &[(LeasedDevice, Token)],
-    specs: &Specs,
+    named: &[(DeviceId, Token)],
+    specs: &OnloadSpecs,
     pools: &dyn Pools,
     origin: &Origin,
-) -> Result<(Members, Option<Reserved>)> {
-    if let Some(members) = held(subject.config, device_requests, named).context(CONFIG_JSON)? {
+) -> Result<(ReservedMembers, Option<Reservation>)> {
+    if let Some(members) =
+        find_held_members(subject.config, device_requests, named).context(CONFIG_JSON)?
+    {
         return Ok((members, None));
     }
     let numa = subject.request.numa.as_ref();
@@ -137,8 +144,8 @@ fn members(
         id,
         bundle: subject.container.bundle,
         expect: &|device| {
-            let found = specs.find(device.class, device.name.as_str());
-            found.map_or_else(Vec::new, |found| expectations(&found))
+            let resolved = specs.find(device.class, device.name.as_str());
+            resolved.map_or_else(Vec::new, |resolved| expectations(&resolved))
         },
         origin,
     })?;
@@ -149,31 +156,31 @@ fn members(
 
 /// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
-fn named(subject: Subject<'_>, specs: &Specs) -> Members {
-    let is_asked = |device: &LeasedDevice| {
-        let asked = subject.request.devices.get(&device.class);
-        asked.is_some_and(|asked| {
-            let mut names = asked.value.iter().map(|wanted| wanted.name.as_str());
-            matches!(asked.origin, Origin::Ticket(_))
+fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
+    let is_requested = |device: &DeviceId| {
+        let entry = subject.request.devices.get(&device.class);
+        entry.is_some_and(|entry| {
+            let mut names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
+            matches!(entry.origin, Origin::Ticket(_))
                 && names.any(|name| name == device.name.as_str())
         })
     };
-    let mut named = Members::new();
+    let mut ticket_devices = ReservedMembers::new();
     for ticket in subject.tickets {
         for device in &ticket.exclusive {
-            if is_asked(device)
+            if is_requested(device)
                 && specs.find(device.class, device.name.as_str()).is_some()
-                && !named.iter().any(|(known, _)| known == device)
+                && !ticket_devices.iter().any(|(known, _)| known == device)
             {
-                named.push((device.clone(), ticket.id.clone()));
+                ticket_devices.push((device.clone(), ticket.id.clone()));
             }
         }
     }
-    named
+    ticket_devices
 }
 
 /// The hook that turns a reservation into a lease, for a device whose specification has none.
-fn own_hook(settings: &Settings) -> Hook {
+fn lease_hook(settings: &HookSettings) -> Hook {
     Hook {
         hook_name: HookName::CreateRuntime.into(),
         path: settings.config.cdi.hook_path.display().to_string(),
@@ -182,35 +189,37 @@ fn own_hook(settings: &Settings) -> Hook {
     }
 }
 
-fn is_offered(request: &Request, specs: &Specs) -> bool {
-    let mut asked = request.devices.iter();
-    asked.all(|(class, asked)| {
-        let mut names = asked.value.iter();
-        names.all(|wanted| specs.find(*class, &wanted.name).is_some())
+fn is_in_specs(request: &Request, specs: &OnloadSpecs) -> bool {
+    let mut entries = request.devices.iter();
+    entries.all(|(class, entry)| {
+        let mut names = entry.value.iter();
+        names.all(|device_ref| specs.find(*class, &device_ref.name).is_some())
     })
 }
 
-fn no_pool(origin: &Origin) -> Error {
+fn no_pool_error(origin: &Origin) -> Error {
     error!("{origin}: it has no effect without a pool, such as onload.dev/vfio: any; remove it")
 }
 
 /// What is wanted of each pool that a request names, and a hook of one of them.
 fn device_requests(
-    subject: Subject<'_>,
-    specs: &Specs,
+    subject: DecisionSubject<'_>,
+    specs: &OnloadSpecs,
     host: &dyn HostView,
 ) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
     let request = subject.request;
-    let near = request.near.as_ref();
-    let near = near.map(|_| Gpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
-    let near = near.transpose()?;
+    let container_gpus = request.near.as_ref();
+    let container_gpus = container_gpus
+        .map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
+    let container_gpus = container_gpus.transpose()?;
     let mut device_requests = Vec::new();
     let mut hook = None;
-    for (class, asked) in &request.devices {
-        for wanted in &asked.value {
-            let device_request = device_request(*class, wanted, &asked.value, specs, near.as_ref());
+    for (class, entry) in &request.devices {
+        for device_ref in &entry.value {
+            let device_request =
+                device_request(*class, device_ref, &entry.value, specs, container_gpus.as_ref());
             if let Some((device_request, of_pool)) =
-                device_request.with_context(|| asked.origin.to_string())?
+                device_request.with_context(|| entry.origin.to_string())?
             {
                 device_requests.push(device_request);
                 hook = hook.or(Some(of_pool));
@@ -224,28 +233,28 @@ fn device_requests(
 /// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
 fn device_request(
     class: Class,
-    wanted: &Wanted,
-    asked: &[Wanted],
-    specs: &Specs,
-    near: Option<&Gpus>,
+    device_ref: &DeviceRef,
+    device_refs: &[DeviceRef],
+    specs: &OnloadSpecs,
+    container_gpus: Option<&ContainerGpus>,
 ) -> Result<Option<(MemberRequest, Hook)>> {
-    let name = &wanted.name;
-    let Some(found) = specs.find(class, name) else {
+    let name = &device_ref.name;
+    let Some(resolved) = specs.find(class, name) else {
         return Ok(None);
     };
-    let pool = Pool::of_annotations(&found.device.annotations)
+    let pool = Pool::from_annotations(&resolved.device.annotations)
         .with_context(|| format!("pool {class}={name}; run `onload-ctk cdi generate`"))?;
     let Some(mut pool) = pool else {
-        if let Some(count) = wanted.count {
+        if let Some(count) = device_ref.count {
             let count = format!("*{count}");
             bail!("{name} is one device and no pool; remove {}", Quoted(&count));
         }
         return Ok(None);
     };
-    let count = wanted.count.unwrap_or(1);
-    if let Some(gpus) = near {
-        let near = Nearness::of_annotations(&found.device.annotations, pool.members.len());
-        let sorted = near.and_then(|near| gpus.sort(&mut pool, &near, count));
+    let count = device_ref.count.unwrap_or(1);
+    if let Some(gpus) = container_gpus {
+        let nearness = Nearness::from_annotations(&resolved.device.annotations, pool.members.len());
+        let sorted = nearness.and_then(|nearness| gpus.sort(&mut pool, &nearness, count));
         sorted.with_context(|| format!("pool {class}={name}, near the container's GPUs"))?;
     }
     // Its file may be newer or older than that of the devices.
@@ -253,113 +262,118 @@ fn device_request(
     if pool.members.is_empty() {
         bail!(
             "no specification offers a member of pool {class}={name}; run `onload-ctk cdi generate`{}",
-            specs.problems()
+            specs.describe_problems()
         );
     }
     // What is asked for by name is not what the pool gives.
-    pool.members.retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
-    let hook = found.device.container_edits.hooks.first();
+    pool.members
+        .retain(|member| !device_refs.iter().any(|other| other.name == member.name.as_str()));
+    let hook = resolved.device.container_edits.hooks.first();
     let hook = hook.ok_or_else(|| {
         error!(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
     })?;
-    let name = found.name.device().clone();
+    let name = resolved.name.device().clone();
     let device_request = MemberRequest {
-        in_order: near.is_some(),
-        ..MemberRequest::of_pool(class, name, count, pool)
+        in_order: container_gpus.is_some(),
+        ..MemberRequest::for_pool(class, name, count, pool)
     };
     Ok(Some((device_request, hook.clone())))
 }
 
 /// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
 /// hold all that is wanted. Only engines and the operator's specifications write hooks.
-fn held(
+fn find_held_members(
     config: &OciConfig,
     device_requests: &[MemberRequest],
-    named: &[(LeasedDevice, Token)],
-) -> Result<Option<Members>, OciConfigError> {
-    let mut given = Members::new();
+    named: &[(DeviceId, Token)],
+) -> Result<Option<ReservedMembers>, OciConfigError> {
+    let mut granted = ReservedMembers::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
-        let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
-        if let Some(HookArguments { lease, token: Some(token), .. }) = asked {
-            given.extend(lease.into_iter().map(|device| (device, token.clone())));
+        let arguments = HookArguments::from_command(&args).map(|(_, arguments)| arguments);
+        if let Some(HookArguments { lease, token: Some(token), .. }) = arguments {
+            granted.extend(lease.into_iter().map(|device| (device, token.clone())));
         }
     })?;
-    let mut held = Vec::new();
+    let mut members = Vec::new();
     for device_request in device_requests {
         for _ in 0..device_request.count {
-            let is_member = |(device, _): &(LeasedDevice, Token)| {
+            let is_member = |(device, _): &(DeviceId, Token)| {
                 let mut members = device_request.pool.members.iter();
                 device.class == device_request.class
                     && members.any(|member| member.name == device.name)
             };
-            let Some(at) = given.iter().position(is_member) else {
+            let Some(index) = granted.iter().position(is_member) else {
                 return Ok(None);
             };
-            held.push(given.swap_remove(at));
+            members.push(granted.swap_remove(index));
         }
     }
     for (device, _) in named {
-        let Some(at) = given.iter().position(|(held, _)| held == device) else {
+        let Some(index) = granted.iter().position(|(held, _)| held == device) else {
             return Ok(None);
         };
-        held.push(given.swap_remove(at));
+        members.push(granted.swap_remove(index));
     }
-    Ok(Some(held))
+    Ok(Some(members))
 }
 
 /// The request with members in place of pools, and which those are; they are in the order of the device requests.
-fn resolved<'a>(
+fn replace_pools<'a>(
     request: &Request,
     device_requests: &[MemberRequest],
-    mut members: impl Iterator<Item = &'a LeasedDevice>,
-) -> (Request, Given) {
+    mut members: impl Iterator<Item = &'a DeviceId>,
+) -> (Request, MembersByPool) {
     let mut request = request.clone();
-    let mut given = Given::new();
-    for (class, asked) in &mut request.devices {
-        let mut names: Vec<Wanted> = Vec::new();
-        for wanted in std::mem::take(&mut asked.value) {
-            let is_it = |device_request: &&MemberRequest| {
-                device_request.class == *class && device_request.name.as_str() == wanted.name
+    let mut members_by_pool = MembersByPool::new();
+    for (class, entry) in &mut request.devices {
+        let mut names: Vec<DeviceRef> = Vec::new();
+        for device_ref in std::mem::take(&mut entry.value) {
+            let is_same_pool = |device_request: &&MemberRequest| {
+                device_request.class == *class && device_request.name.as_str() == device_ref.name
             };
-            let pool = wanted.name.clone();
-            let add: Vec<Wanted> = match device_requests.iter().find(is_it) {
+            let pool = device_ref.name.clone();
+            let add: Vec<DeviceRef> = match device_requests.iter().find(is_same_pool) {
                 Some(device_request) => members
                     .by_ref()
                     .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
-                    .map(|device| Wanted { name: device.name.to_string(), count: None })
+                    .map(|device| DeviceRef { name: device.name.to_string(), count: None })
                     .collect(),
-                None => vec![wanted],
+                None => vec![device_ref],
             };
-            let own = add.iter().map(|wanted| wanted.name.clone());
-            given.insert((*class, pool), own.collect());
+            let names_of_pool = add.iter().map(|device_ref| device_ref.name.clone());
+            members_by_pool.insert((*class, pool), names_of_pool.collect());
             for name in add {
                 if !names.contains(&name) {
                     names.push(name);
                 }
             }
         }
-        asked.value = names;
+        entry.value = names;
     }
-    if let Some(asked) = &mut request.addresses {
-        name_members(&mut asked.value, &given, &[Class::Netdev]);
+    if let Some(entry) = &mut request.addresses {
+        redirect_to_members(&mut entry.value, &members_by_pool, &[Class::Netdev]);
     }
-    if let Some(asked) = &mut request.vlans {
-        name_members(&mut asked.value, &given, &Class::OF_FUNCTIONS);
+    if let Some(entry) = &mut request.vlans {
+        redirect_to_members(&mut entry.value, &members_by_pool, &Class::OF_FUNCTIONS);
     }
-    (request, given)
+    (request, members_by_pool)
 }
 
 /// Has what is for a device of a pool for the member that the pool gave.
-fn name_members<T>(all: &mut [WantedFor<T>], given: &Given, classes: &[Class]) {
-    for one in all {
+fn redirect_to_members<T>(
+    values: &mut [DeviceValue<T>],
+    members_by_pool: &MembersByPool,
+    classes: &[Class],
+) {
+    for value in values {
         let mut members = classes.iter();
-        let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
-        let at = usize::try_from(one.member).unwrap_or(usize::MAX);
-        if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
-            (one.name, one.member) = (member.clone(), 1);
+        let members = members.find_map(|class| members_by_pool.get(&(*class, value.name.clone())));
+        let index = usize::try_from(value.member).unwrap_or(usize::MAX);
+        if let Some(member) = members.and_then(|members| members.get(index.checked_sub(1)?)) {
+            (value.name, value.member) = (member.clone(), 1);
         }
     }
 }
@@ -368,23 +382,23 @@ impl Chosen {
     /// Makes the hooks of the members name their reservation: those of their own edits where these
     /// lease, else hooks that do only that.
     pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
-        let mut named = BTreeSet::new();
+        let mut named_devices = BTreeSet::new();
         for hook in &mut edits.hooks {
-            let Some((_, mut asked)) = HookArguments::of_command(&hook.args) else {
+            let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
                 continue;
             };
-            let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
+            let is_leased = |(device, _): &&(DeviceId, Token)| arguments.lease.contains(device);
             if let Some((device, token)) = self.members.iter().find(is_leased) {
-                named.insert(device.clone());
-                asked.token = Some(token.clone());
-                asked.replace_in(&mut hook.args);
+                named_devices.insert(device.clone());
+                arguments.token = Some(token.clone());
+                arguments.replace_in(&mut hook.args);
             }
         }
         for (device, token) in &self.members {
-            if named.contains(device) {
+            if named_devices.contains(device) {
                 continue;
             }
-            let asked = HookArguments {
+            let arguments = HookArguments {
                 lease: vec![device.clone()],
                 token: Some(token.clone()),
                 ..HookArguments::default()
@@ -397,7 +411,7 @@ impl Chosen {
                 hook.hook_name = stage.into();
                 hook.args.truncate(1);
                 hook.args.push(stage.as_str().to_owned());
-                asked.replace_in(&mut hook.args);
+                arguments.replace_in(&mut hook.args);
                 edits.hooks.push(hook);
             }
         }
@@ -420,10 +434,10 @@ mod tests {
         let request = Request::parse(&annotations).unwrap().unwrap();
         let pool = Pool { members: Vec::new(), share: 1 };
         let device_request =
-            MemberRequest::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
+            MemberRequest::for_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"]
-            .map(|name| LeasedDevice { class: Class::Netdev, name: name.parse().unwrap() });
-        let (resolved, given) = resolved(&request, &[device_request], members.iter());
+            .map(|name| DeviceId { class: Class::Netdev, name: name.parse().unwrap() });
+        let (resolved, given) = replace_pools(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
         let names = resolved.devices[&Class::Netdev].value.iter();

@@ -27,25 +27,25 @@ pub(crate) struct PreloadChoice {
 }
 
 impl PreloadChoice {
-    pub(super) fn take(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
-        let libraries = take_env(edits);
+    pub(super) fn take_from(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
+        let libraries = remove_ld_preload(edits);
         let mut mounts = edits.mounts.iter();
         let at = mounts.position(|mount| mount.container_path == LD_SO_PRELOAD);
         let mount = at.map(|at| edits.mounts.remove(at));
-        let asked = request.preload.as_ref();
-        let mode = match asked {
-            Some(asked) => asked.value,
+        let entry = request.preload.as_ref();
+        let mode = match entry {
+            Some(entry) => entry.value,
             None if !libraries.is_empty() => Preload::Env,
             None if mount.is_some() => Preload::File,
             None => Preload::Off,
         };
-        let nic = || request.devices.get(&Class::Nic).map(|asked| &asked.origin);
-        let origin = asked.map(|asked| &asked.origin).or_else(nic);
+        let nic = || request.devices.get(&Class::Nic).map(|entry| &entry.origin);
+        let origin = entry.map(|entry| &entry.origin).or_else(nic);
         let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
         let bringing = || edits.mounts.iter().filter(is_library);
         PreloadChoice {
             mode,
-            is_asked: asked.is_some(),
+            is_asked: entry.is_some(),
             key: origin.map_or_else(|| keys.to_owned(), ToString::to_string),
             source: bringing().next().map(|mount| mount.host_path.clone()),
             target: bringing().map(|mount| mount.container_path.clone()).min(),
@@ -56,7 +56,7 @@ impl PreloadChoice {
 }
 
 /// Removes every LD_PRELOAD from the edits and returns its libraries, each once, in order.
-fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
+fn remove_ld_preload(edits: &mut ContainerEdits) -> Vec<String> {
     let mut libraries: Vec<String> = Vec::new();
     edits.env.retain(|entry| {
         let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {

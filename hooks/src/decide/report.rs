@@ -1,36 +1,36 @@
 //! What there is to say of a container that was given something.
 
-use onload_core::config::Log;
+use onload_core::config::LogConfig;
 use onload_core::request::Request;
 
 /// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ContainerReport {
     pub warnings: Vec<String>,
     /// What it was given; empty: nothing.
-    pub given: String,
+    pub granted: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
-    pub log: Log,
+    pub log: LogConfig,
 }
 
-impl Report {
+impl ContainerReport {
     #[must_use]
-    pub(crate) fn of_warnings(warnings: Vec<String>, log: Log) -> Report {
-        Report { warnings, log, ..Report::default() }
+    pub(crate) fn from_warnings(warnings: Vec<String>, log: LogConfig) -> ContainerReport {
+        ContainerReport { warnings, log, ..ContainerReport::default() }
     }
 }
 
 /// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where
 /// it came by that. Names of devices need no quotes.
 #[must_use]
-pub(crate) fn asked(request: &Request) -> String {
+pub(crate) fn describe_request(request: &Request) -> String {
     let mut words = Vec::new();
-    for bundle in request.bundles.iter().flat_map(|asked| &asked.value) {
+    for bundle in request.bundles.iter().flat_map(|entry| &entry.value) {
         words.push(format!("bundle={}", bundle.name));
     }
-    for (class, asked) in &request.devices {
-        let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+    for (class, entry) in &request.devices {
+        let names: Vec<String> = entry.value.iter().map(ToString::to_string).collect();
         words.push(format!("{class}={}", names.join(",")));
     }
     if request.ipc_lock.is_some() {
@@ -53,6 +53,6 @@ mod tests {
         ];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let request = Request::parse(&BTreeMap::from(pairs)).unwrap().unwrap();
-        assert_eq!(asked(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
+        assert_eq!(describe_request(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
     }
 }

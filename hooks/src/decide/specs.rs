@@ -6,41 +6,41 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::{
     DEFAULT_DIRS, DeviceName, Kind, LoadError, MAX_FILE_BYTES, NameError, QualifiedName, Registry,
-    RegistryError, Resolved, SpecSource,
+    RegistryError, ResolvedDevice, SpecSource,
 };
 use onload_core::class::Class;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::{Origin, Request, Wanted};
+use onload_core::request::{DeviceRef, Origin, Request};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::fs::trust::{TrustError, Trusted};
-use onload_sys::text::{Chain, Listed, Quoted};
+use onload_sys::fs::trust::{TrustError, TrustedTree};
+use onload_sys::text::{ErrorChain, Quoted, ShortList};
 use serde::Deserialize;
 
 /// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
 const MAX_FILES: usize = 256;
 
 #[derive(Debug, Default)]
-pub struct Specs {
+pub struct OnloadSpecs {
     registry: Registry,
 }
 
 #[derive(Deserialize)]
-struct Peek {
+struct KindOnly {
     kind: Option<String>,
 }
 
-impl Specs {
+impl OnloadSpecs {
     #[must_use]
     pub fn from_sources(sources: Vec<SpecSource>) -> Self {
-        Specs { registry: Registry::from_sources(sources) }
+        OnloadSpecs { registry: Registry::from_sources(sources) }
     }
 
     /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
     /// error. One that cannot be parsed only affects containers that request something it might offer.
-    pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, TrustError> {
+    pub(crate) fn read(trusted: &TrustedTree, classes: &[Class]) -> Result<Self, TrustError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
             let dir = match trusted.open_dir(Path::new(dir)) {
@@ -48,142 +48,143 @@ impl Specs {
                 Err(error) if error.is_absent() => continue,
                 Err(error) => return Err(error),
             };
-            for name in dir.names(is_ours, MAX_FILES)? {
+            for name in dir.list_names(is_onload_spec, MAX_FILES)? {
                 let file = dir.open(&name)?;
                 let path = file.path.clone();
                 let bytes = file.read(MAX_FILE_BYTES)?;
-                if let Some(content) = parse(&bytes, wanted) {
+                if let Some(content) = parse(&bytes, classes) {
                     sources.push(SpecSource { path, priority, content });
                 }
             }
         }
-        Ok(Specs::from_sources(sources))
+        Ok(OnloadSpecs::from_sources(sources))
     }
 
     /// By class, and in the order requested.
-    pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>> {
+    pub fn resolve(&self, request: &Request) -> Result<Vec<SpecEntry<'_>>> {
         let mut entries = Vec::new();
-        for (class, asked) in &request.devices {
-            for Wanted { name, .. } in &asked.value {
+        for (class, entry) in &request.devices {
+            for DeviceRef { name, .. } in &entry.value {
                 let qualified =
-                    qualified(*class, name).with_context(|| asked.origin.to_string())?;
-                let Some(found) = self.registry.device(&qualified) else {
-                    return Err(self.unknown(*class, &asked.origin, name));
+                    qualified_name(*class, name).with_context(|| entry.origin.to_string())?;
+                let Some(resolved) = self.registry.device(&qualified) else {
+                    return Err(self.unknown_error(*class, &entry.origin, name));
                 };
-                entries.push(Entry { class: *class, origin: asked.origin.clone(), found });
+                entries.push(SpecEntry { class: *class, origin: entry.origin.clone(), resolved });
             }
         }
         Ok(entries)
     }
 
     #[must_use]
-    pub(crate) fn find(&self, class: Class, name: &str) -> Option<Resolved<'_>> {
-        self.registry.device(&qualified(class, name).ok()?)
+    pub(crate) fn find(&self, class: Class, name: &str) -> Option<ResolvedDevice<'_>> {
+        self.registry.device(&qualified_name(class, name).ok()?)
     }
 
     #[must_use]
-    pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::ContainerEdits {
-        let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
+    pub fn merge_edits(&self, entries: &[SpecEntry<'_>]) -> onload_cdi::ContainerEdits {
+        let names: Vec<QualifiedName> = entries.iter().map(|e| e.resolved.name.clone()).collect();
         // This registry resolved every name.
         self.registry.edits_for(&names).unwrap_or_default()
     }
 
-    fn of_class(&self, class: Class) -> impl Iterator<Item = Resolved<'_>> {
-        let kind = class.kind();
+    fn devices_of_class(&self, class: Class) -> impl Iterator<Item = ResolvedDevice<'_>> {
+        let kind = class.cdi_kind();
         self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
     }
 
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
     #[must_use]
-    pub(crate) fn names_of(&self, class: Class) -> Vec<String> {
-        let is_device = |found: &Resolved<'_>| {
-            let name = found.name.device().as_str();
-            !["all", "loopback"].contains(&name) && found.device.annotations.is_empty()
+    pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
+        let is_device = |resolved: &ResolvedDevice<'_>| {
+            let name = resolved.name.device().as_str();
+            !["all", "loopback"].contains(&name) && resolved.device.annotations.is_empty()
         };
-        let devices = self.of_class(class).filter(is_device);
-        devices.map(|found| found.name.device().to_string()).collect()
+        let devices = self.devices_of_class(class).filter(is_device);
+        devices.map(|resolved| resolved.name.device().to_string()).collect()
     }
 
     /// The entries of a class that list a node, except those that stand for others.
     #[must_use]
-    pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
-        let is_owner = |found: &Resolved<'_>| {
-            let mut nodes = found.device.container_edits.device_nodes.iter();
-            let name = found.name.device().as_str();
-            name != "all" && !gpu_name::is_one(name) && nodes.any(|entry| entry.path == node)
+    pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
+        let is_owner = |resolved: &ResolvedDevice<'_>| {
+            let mut nodes = resolved.device.container_edits.device_nodes.iter();
+            let name = resolved.name.device().as_str();
+            name != "all" && !gpu_name::is_gpu_name(name) && nodes.any(|entry| entry.path == node)
         };
-        let owners = self.of_class(class).filter(is_owner);
-        owners.map(|found| found.name.device().to_string()).collect()
+        let owners = self.devices_of_class(class).filter(is_owner);
+        owners.map(|resolved| resolved.name.device().to_string()).collect()
     }
 
-    fn unknown(&self, class: Class, origin: &Origin, name: &str) -> Error {
+    fn unknown_error(&self, class: Class, origin: &Origin, name: &str) -> Error {
         let quoted = Quoted(name);
-        let is_function = |expect: &Expect| matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name);
-        let has_function = |found: &Resolved<'_>| expectations(found).iter().any(is_function);
-        let group = self.of_class(class).find(has_function);
+        let is_function = |expect: &Expectation| matches!(&expect.device, ExpectedDevice::Vfio { pci } if pci.to_string() == name);
+        let has_function =
+            |resolved: &ResolvedDevice<'_>| expectations(resolved).iter().any(is_function);
+        let group = self.devices_of_class(class).find(has_function);
         if let Some(group) = group.filter(|_| class.is_iommu_group()) {
             let by = group.name.device();
             return error!("{origin}: {quoted} is in the group of {by}; ask for {by}");
         }
-        let names = self.of_class(class);
-        let names: Vec<String> = names.map(|found| found.name.device().to_string()).collect();
+        let names = self.devices_of_class(class);
+        let names: Vec<String> = names.map(|resolved| resolved.name.device().to_string()).collect();
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
                 "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
-                class.kind(),
+                class.cdi_kind(),
                 DEFAULT_DIRS.join(" or ")
             )
         } else {
-            Listed(&names).to_string()
+            ShortList(&names).to_string()
         };
-        let problems = self.problems();
+        let problems = self.describe_problems();
         error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
     }
 
     /// What of the files could not be read, each behind a semicolon.
-    pub(crate) fn problems(&self) -> String {
+    pub(crate) fn describe_problems(&self) -> String {
         let problem = |(path, errors): (&PathBuf, &Vec<RegistryError>)| {
-            let errors: Vec<String> = errors.iter().map(|e| Chain(e).to_string()).collect();
+            let errors: Vec<String> = errors.iter().map(|e| ErrorChain(e).to_string()).collect();
             format!("; {}: {}", path.display(), errors.join("; "))
         };
         self.registry.errors().iter().map(problem).take(3).collect()
     }
 }
 
-fn is_ours(name: &[u8]) -> bool {
+fn is_onload_spec(name: &[u8]) -> bool {
     name.starts_with(b"onload.dev-") && name.ends_with(b".json")
 }
 
-fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
-    Ok(QualifiedName::new(Kind::try_from(class.kind())?, DeviceName::try_from(name)?))
+fn qualified_name(class: Class, name: &str) -> Result<QualifiedName, NameError> {
+    Ok(QualifiedName::new(Kind::try_from(class.cdi_kind())?, DeviceName::try_from(name)?))
 }
 
 /// The file's specification if its kind is wanted, or its error if its kind might be.
-fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
+fn parse(bytes: &[u8], classes: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
-        Ok(Peek { kind }) => kind?,
+        Ok(KindOnly { kind }) => kind?,
         Err(error) => return Some(Err(LoadError::Other(error.into()))),
     };
-    wanted
+    classes
         .iter()
-        .any(|class| class.kind() == kind)
+        .any(|class| class.cdi_kind() == kind)
         .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct SpecEntry<'a> {
     pub class: Class,
     /// Where it is requested.
     pub origin: Origin,
-    pub found: Resolved<'a>,
+    pub resolved: ResolvedDevice<'a>,
 }
 
 /// The expectations that an entry gives to the hook.
 #[must_use]
-pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
+pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
     let mut expectations = Vec::new();
-    let shared = &found.spec.container_edits.hooks;
-    for hook in shared.iter().chain(&found.device.container_edits.hooks) {
+    let shared = &resolved.spec.container_edits.hooks;
+    for hook in shared.iter().chain(&resolved.device.container_edits.hooks) {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
@@ -200,7 +201,7 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::fs::trust::Owners;
+    use onload_sys::fs::trust::TrustedOwners;
     use onload_test_tree::Tree;
     use std::collections::BTreeMap;
     use std::fs;
@@ -227,9 +228,12 @@ mod tests {
             self.0.chmod(path, mode);
         }
 
-        fn read(&self, wanted: &[Class]) -> Result<Specs, TrustError> {
+        fn read(&self, wanted: &[Class]) -> Result<OnloadSpecs, TrustError> {
             let owner = fs::metadata(self.0.root()).unwrap().uid();
-            Specs::read(&Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap(), wanted)
+            OnloadSpecs::read(
+                &TrustedTree::for_tree(self.0.root(), TrustedOwners::from_users(&[owner])).unwrap(),
+                wanted,
+            )
         }
     }
 
@@ -238,7 +242,7 @@ mod tests {
         Request::parse(&all).unwrap().unwrap()
     }
 
-    fn refusal(specs: &Specs, class: &str, names: &str) -> String {
+    fn refusal(specs: &OnloadSpecs, class: &str, names: &str) -> String {
         specs.resolve(&request(class, names)).unwrap_err().to_string()
     }
 
@@ -249,9 +253,9 @@ mod tests {
             .unwrap();
         let request = request("rdma", "mlx5_0,all");
         let names: Vec<String> =
-            specs.resolve(&request).unwrap().iter().map(|e| e.found.name.to_string()).collect();
+            specs.resolve(&request).unwrap().iter().map(|e| e.resolved.name.to_string()).collect();
         assert_eq!(names, ["onload.dev/rdma=mlx5_0", "onload.dev/rdma=all"]);
-        assert_eq!(specs.edits(&specs.resolve(&request).unwrap()).device_nodes.len(), 2);
+        assert_eq!(specs.merge_edits(&specs.resolve(&request).unwrap()).device_nodes.len(), 2);
     }
 
     #[test]
@@ -308,7 +312,7 @@ mod tests {
         };
         let both = read(POOLS);
         assert!(both.resolve(&request("rdma", "mlx5_0,all,any")).is_ok());
-        assert_eq!(both.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
+        assert_eq!(both.find_owners(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
         let broken = read("{");
         assert!(broken.resolve(&request("rdma", "mlx5_0,all")).is_ok());
         let message = refusal(&broken, "rdma", "any");
@@ -323,7 +327,7 @@ mod tests {
         let with_gpu = RDMA.replace(r#""name":"all""#, r#""name":"gpu-0000:1b:00.0""#);
         let files = [("var/run/cdi/onload.dev-rdma.json", with_gpu.as_str())];
         let specs = SpecTree::new(&files).read(&[Class::Rdma]).unwrap();
-        let owners = specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0");
+        let owners = specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs0");
         assert_eq!(owners, ["mlx5_0"]);
     }
 
@@ -358,7 +362,7 @@ mod tests {
         for path in ["etc/cdi/onload.dev-rdma.json", "etc/cdi", "etc", "var/run/cdi", "var/run"] {
             let tree = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
-            let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
+            let message = ErrorChain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(message.contains("others can change it"), "{path}: {message}");
         }
     }
@@ -367,7 +371,7 @@ mod tests {
     fn the_owners_of_a_node_are_the_entries_that_name_it() {
         let specs =
             SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
-        assert_eq!(specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
-        assert!(specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs1").is_empty());
+        assert_eq!(specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
+        assert!(specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs1").is_empty());
     }
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Token};
+use onload_core::lease::{DeviceId, Token};
 use onload_core::request::Request;
 
 /// What the failures of reading and changing a configuration begin with.
 pub(crate) const CONFIG_JSON: &str = "config.json";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Container<'a> {
+pub struct ContainerRef<'a> {
     /// The directory that `root.path` is relative to; empty if the engine has not made one yet.
     pub bundle: &'a Path,
     /// `None` if the entry point does not know it.
@@ -26,16 +26,16 @@ pub struct Container<'a> {
 pub struct TicketUse {
     pub id: Token,
     /// What the container has for itself by it.
-    pub exclusive: Vec<Device>,
+    pub exclusive: Vec<DeviceId>,
 }
 
 /// A container, and what may be decided of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct DecisionSubject<'a> {
     pub config: &'a OciConfig,
     pub request: &'a Request,
     pub tickets: &'a [TicketUse],
-    pub container: Container<'a>,
+    pub container: ContainerRef<'a>,
     /// Whether its image is known not to have a directory.
     pub lacks: &'a dyn Fn(&Path) -> bool,
 }

@@ -12,11 +12,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::expect::{DriverNode, Expect, Expected, Listed};
+use onload_core::expectation::{DriverNode, Expectation, ExpectedDevice, NumberSource};
 use onload_core::kfd;
 use onload_sys::bail;
+pub use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::{Context, Result};
-pub use onload_sys::numbers::Numbers;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{FileType, Stat, major, minor};
 
@@ -45,13 +45,13 @@ pub struct Sysfs {
 
 impl Default for Sysfs {
     fn default() -> Self {
-        Sysfs::at("/sys")
+        Sysfs::at_root("/sys")
     }
 }
 
 impl Sysfs {
     #[must_use]
-    pub fn at(root: impl Into<PathBuf>) -> Self {
+    pub fn at_root(root: impl Into<PathBuf>) -> Self {
         Sysfs { root: root.into() }
     }
 
@@ -59,13 +59,20 @@ impl Sysfs {
         &self.root
     }
 
-    pub(crate) fn check(&self, expect: &Expect, found: Numbers, remedies: &Remedies) -> Result<()> {
-        let check = SysfsCheck { sysfs: self, expect, found, remedies };
+    pub(crate) fn check(
+        &self,
+        expect: &Expectation,
+        number: DeviceNumber,
+        remedies: &Remedies,
+    ) -> Result<()> {
+        let check = SysfsCheck { sysfs: self, expect, number, remedies };
         let checked = match &expect.device {
-            Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
-            Expected::Vfio { pci } => check.vfio(pci),
-            Expected::Driver(node) => check.driver(node),
-            Expected::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
+            ExpectedDevice::Rdma { ibdev, pci } => check.check_rdma(ibdev, pci.as_ref()),
+            ExpectedDevice::Vfio { pci } => check.check_vfio(pci),
+            ExpectedDevice::Driver(node) => check.check_driver(node),
+            ExpectedDevice::Clock { class, name, pci } => {
+                check.check_clock(class, name, pci.as_ref())
+            }
         };
         checked.with_context(|| expect.to_string())
     }
@@ -83,11 +90,11 @@ impl Sysfs {
     #[must_use]
     pub(crate) fn numa_node(&self, class: Class, name: &str) -> Option<u32> {
         let function = match class {
-            _ if !class.is_on_functions() => None,
+            _ if !class.can_be_on_function() => None,
             // A device whose name CDI does not allow goes by its address.
             _ if name.parse::<PciAddress>().is_ok() => name.parse().ok(),
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev => {
-                sits_on(&self.class("net").join(name)).ok()?
+                function_above(&self.class("net").join(name)).ok()?
             }
             Class::Rdma => self.function_of(name),
             Class::Ptp | Class::Pps => self.function_of_clock(class.as_str(), name),
@@ -105,7 +112,7 @@ impl Sysfs {
 
     /// The directory of the character device with these numbers.
     #[must_use]
-    pub(crate) fn character(&self, major: i64, minor: i64) -> Option<PathBuf> {
+    pub(crate) fn find_character_device(&self, major: i64, minor: i64) -> Option<PathBuf> {
         let device = self.root.join(format!("dev/char/{major}:{minor}"));
         fs::canonicalize(device).ok()
     }
@@ -113,15 +120,15 @@ impl Sysfs {
     /// The functions of AMD's GPUs and their partitions, by the minors of their render nodes.
     pub(crate) fn render_nodes_of_amd(&self) -> Result<BTreeMap<u32, PciAddress>> {
         let nodes = self.root.join(kfd::NODES);
-        let entries = fs::read_dir(&nodes).with_context(|| reading(&nodes))?;
-        let mut found = BTreeMap::new();
+        let entries = fs::read_dir(&nodes).with_context(|| read_context(&nodes))?;
+        let mut functions = BTreeMap::new();
         for entry in entries {
-            let entry = entry.with_context(|| reading(&nodes))?;
+            let entry = entry.with_context(|| read_context(&nodes))?;
             let properties = entry.path().join(kfd::PROPERTIES);
-            let text = read_attribute(&properties).with_context(|| reading(&properties))?;
-            found.extend(kfd::render_node(&text));
+            let text = read_attribute(&properties).with_context(|| read_context(&properties))?;
+            functions.extend(kfd::render_node(&text));
         }
-        Ok(found)
+        Ok(functions)
     }
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
@@ -134,7 +141,7 @@ impl Sysfs {
     #[must_use]
     pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
         let device = self.class("infiniband").join(ibdev);
-        pci_of(&fs::canonicalize(device).ok()?)
+        pci_function(&fs::canonicalize(device).ok()?)
     }
 
     #[must_use]
@@ -146,23 +153,23 @@ impl Sysfs {
     /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so it has the function of that clock.
     fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>> {
         let device = self.class(class).join(name);
-        let found = sits_on(&device).with_context(|| reading(&device))?;
-        if found.is_some() || class != "pps" {
-            return Ok(found);
+        let function = function_above(&device).with_context(|| read_context(&device))?;
+        if function.is_some() || class != "pps" {
+            return Ok(function);
         }
-        let source = unless_absent(&device.join("name"), read_attribute)?;
+        let source = read_if_present(&device.join("name"), read_attribute)?;
         let is_clock = |source: &String| source.strip_prefix("ptp").is_some_and(is_number);
         let Some(source) = source.filter(is_clock) else {
             return Ok(None);
         };
         let clock = self.class("ptp").join(source);
-        Ok(unless_absent(&clock, sits_on)?.flatten())
+        Ok(read_if_present(&clock, function_above)?.flatten())
     }
 
     /// The number of a driver's first node; `None` while the driver is not loaded.
-    fn character_driver(&self, name: &str) -> Result<Option<Numbers>> {
-        let devices = unless_absent(&self.proc("devices"), |path| fs::read_to_string(path))?;
-        Ok(devices.and_then(|devices| Numbers::of_character_driver(&devices, name)))
+    fn driver_number(&self, name: &str) -> Result<Option<DeviceNumber>> {
+        let devices = read_if_present(&self.proc("devices"), |path| fs::read_to_string(path))?;
+        Ok(devices.and_then(|devices| DeviceNumber::find_character_driver(&devices, name)))
     }
 
     fn class(&self, class: &str) -> PathBuf {
@@ -170,22 +177,22 @@ impl Sysfs {
     }
 }
 
-fn reading(path: &Path) -> String {
+fn read_context(path: &Path) -> String {
     format!("reading {path:?}")
 }
 
-fn unless_absent<T>(path: &Path, read: impl FnOnce(&Path) -> io::Result<T>) -> Result<Option<T>> {
+fn read_if_present<T>(path: &Path, read: impl FnOnce(&Path) -> io::Result<T>) -> Result<Option<T>> {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some).with_context(|| reading(path)),
+        read => read.map(Some).with_context(|| read_context(path)),
     }
 }
 
 /// The PCI function above a device of a class, or above the parent that the device names.
-fn sits_on(device: &Path) -> io::Result<Option<PciAddress>> {
+fn function_above(device: &Path) -> io::Result<Option<PciAddress>> {
     let real = fs::canonicalize(device)?;
-    let parent = || pci_of(&fs::canonicalize(real.join("device")).ok()?);
-    Ok(pci_of(&real).or_else(parent))
+    let parent = || pci_function(&fs::canonicalize(real.join("device")).ok()?);
+    Ok(pci_function(&real).or_else(parent))
 }
 
 /// The directory of /sys/class that lists nodes with such a name.
@@ -203,113 +210,120 @@ pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
 
 struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
-    expect: &'a Expect,
-    found: Numbers,
+    expect: &'a Expectation,
+    number: DeviceNumber,
     remedies: &'a Remedies,
 }
 
 impl SysfsCheck<'_> {
-    fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<()> {
+    fn check_rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<()> {
         let name = self.expect.node_name();
         let Some(class) = rdma_class(name) else {
             bail!("{name} is not a node of an rdma device");
         };
         let node = self.sysfs.class(class).join(name);
-        self.numbers(name, &node.join("dev"))?;
+        self.check_number(name, &node.join("dev"))?;
         let attribute = node.join("ibdev");
-        let owner = read_attribute(&attribute).with_context(|| reading(&attribute))?;
+        let owner = read_attribute(&attribute).with_context(|| read_context(&attribute))?;
         if owner != ibdev {
-            return self.moved(&format!("rdma:{owner}"));
+            return self.refuse_moved(&format!("rdma:{owner}"));
         }
         let device = self.sysfs.class("infiniband").join(ibdev);
-        let real = fs::canonicalize(&device).with_context(|| reading(&device))?;
-        self.on(&format!("rdma:{owner}"), pci_of(&real), pci)
+        let real = fs::canonicalize(&device).with_context(|| read_context(&device))?;
+        self.check_function(&format!("rdma:{owner}"), pci_function(&real), pci)
     }
 
-    fn vfio(&self, pci: &PciAddress) -> Result<()> {
+    fn check_vfio(&self, pci: &PciAddress) -> Result<()> {
         let name = self.expect.node_name();
         let functions = self.sysfs.root.join("bus/pci/devices");
         let function = functions.join(pci.to_string());
         if name.strip_prefix("vfio").is_some_and(is_number) {
-            return self.numbers(name, &function.join("vfio-dev").join(name).join("dev"));
+            return self.check_number(name, &function.join("vfio-dev").join(name).join("dev"));
         }
         let number = name.strip_prefix("noiommu-").unwrap_or(name);
         if !is_number(number) {
             bail!("{name} is not a node of an vfio device");
         }
-        self.numbers(name, &self.sysfs.class("vfio").join(name).join("dev"))?;
-        let group = unless_absent(&function.join("iommu_group"), |link| fs::read_link(link))?;
+        self.check_number(name, &self.sysfs.class("vfio").join(name).join("dev"))?;
+        let group = read_if_present(&function.join("iommu_group"), |link| fs::read_link(link))?;
         let Some(group) = group else {
-            return self.moved("a group without that function");
+            return self.refuse_moved("a group without that function");
         };
         match group.file_name().and_then(|name| name.to_str()) {
             Some(now) if now == number => Ok(()),
-            now => self
-                .moved(&format!("another group: that function is in group {}", now.unwrap_or("?"))),
+            now => self.refuse_moved(&format!(
+                "another group: that function is in group {}",
+                now.unwrap_or("?")
+            )),
         }
     }
 
-    fn driver(&self, node: &DriverNode) -> Result<()> {
-        let now = match node.listed {
-            Listed::Sysfs { class, reserved } => {
+    fn check_driver(&self, node: &DriverNode) -> Result<()> {
+        let now = match node.source {
+            NumberSource::Sysfs { class, reserved } => {
                 let device = self.sysfs.class(class).join(node.name);
-                numbers(&device.join("dev"))?.or(reserved)
+                read_device_number(&device.join("dev"))?.or(reserved)
             }
-            Listed::ProcDevices => self.sysfs.character_driver(node.name)?,
+            NumberSource::ProcDevices => self.sysfs.driver_number(node.name)?,
         };
         self.compare(node.name, now)
     }
 
-    fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<()> {
+    fn check_clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<()> {
         let device = self.sysfs.class(class).join(name);
-        self.numbers(name, &device.join("dev"))?;
+        self.check_number(name, &device.join("dev"))?;
         let now = self.sysfs.clock_function(class, name)?;
-        self.on(&format!("{class}:{name}"), now, pci)
+        self.check_function(&format!("{class}:{name}"), now, pci)
     }
 
     /// Checks the node's numbers against that attribute of the kernel's device `name`.
-    fn numbers(&self, name: &str, path: &Path) -> Result<()> {
-        self.compare(name, numbers(path)?)
+    fn check_number(&self, name: &str, path: &Path) -> Result<()> {
+        self.compare(name, read_device_number(path)?)
     }
 
-    fn compare(&self, name: &str, now: Option<Numbers>) -> Result<()> {
+    fn compare(&self, name: &str, now: Option<DeviceNumber>) -> Result<()> {
         let Remedies { renumbered, renumbered_since, moved } = self.remedies;
-        let found = self.found;
+        let number = self.number;
         match now {
             None => bail!("the kernel has no {name} any more{moved}"),
-            Some(now) if now == found => Ok(()),
+            Some(now) if now == number => Ok(()),
             Some(now) => {
-                let is_written = self.expect.written == Some(now);
+                let is_written = self.expect.number == Some(now);
                 let remedy = if is_written { renumbered_since } else { renumbered };
-                bail!("the node is {found} but the kernel's {name} is {now}{remedy}")
+                bail!("the node is {number} but the kernel's {name} is {now}{remedy}")
             }
         }
     }
 
-    fn on(&self, device: &str, now: Option<PciAddress>, pci: Option<&PciAddress>) -> Result<()> {
+    fn check_function(
+        &self,
+        device: &str,
+        now: Option<PciAddress>,
+        pci: Option<&PciAddress>,
+    ) -> Result<()> {
         match now {
             now if now.as_ref() == pci => Ok(()),
-            Some(now) => self.moved(&format!("{device}@{now}")),
-            None => self.moved(&format!("{device}, which has no PCI function")),
+            Some(now) => self.refuse_moved(&format!("{device}@{now}")),
+            None => self.refuse_moved(&format!("{device}, which has no PCI function")),
         }
     }
 
-    fn moved(&self, now: &str) -> Result<()> {
+    fn refuse_moved(&self, now: &str) -> Result<()> {
         bail!("the node belongs to {now} now{}", self.remedies.moved)
     }
 }
 
 /// What an attribute of the kernel says; `None` if there is none.
-fn numbers(path: &Path) -> Result<Option<Numbers>> {
-    let text = unless_absent(path, read_attribute)?;
-    let numbers = text.map(|text| text.parse()).transpose();
-    numbers.with_context(|| reading(path))
+fn read_device_number(path: &Path) -> Result<Option<DeviceNumber>> {
+    let text = read_if_present(path, read_attribute)?;
+    let number = text.map(|text| text.parse()).transpose();
+    number.with_context(|| read_context(path))
 }
 
 /// The numbers of a character device; none of another file.
-pub(crate) fn numbers_of(stat: &Stat) -> Option<Numbers> {
+pub(crate) fn device_number(stat: &Stat) -> Option<DeviceNumber> {
     let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    is_character.then(|| Numbers { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
+    is_character.then(|| DeviceNumber { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
 }
 
 fn is_number(text: &str) -> bool {
@@ -318,7 +332,7 @@ fn is_number(text: &str) -> bool {
 
 /// The PCI function of a device: the nearest one above it, since an auxiliary device or a
 /// sub-function may lie between.
-pub(crate) fn pci_of(real: &Path) -> Option<PciAddress> {
+pub(crate) fn pci_function(real: &Path) -> Option<PciAddress> {
     real.ancestors()
         .filter_map(|path| path.file_name()?.to_str())
         .find_map(|name| name.parse().ok())
@@ -419,9 +433,9 @@ mod tests {
         }
 
         fn check(&self, expect: &str, major: u32, minor: u32) -> Result<()> {
-            let numbers = Numbers { major, minor };
+            let numbers = DeviceNumber { major, minor };
             let none = Remedies::default();
-            Sysfs::at(self.0.root()).check(&expect.parse().unwrap(), numbers, &none)
+            Sysfs::at_root(self.0.root()).check(&expect.parse().unwrap(), numbers, &none)
         }
 
         fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
@@ -463,8 +477,8 @@ mod tests {
         let check = |major, minor| {
             let expect = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0".parse().unwrap();
             let none = Remedies::default();
-            let sysfs = Sysfs::at(tree.path("sys"));
-            let checked = sysfs.check(&expect, Numbers { major, minor }, &none);
+            let sysfs = Sysfs::at_root(tree.path("sys"));
+            let checked = sysfs.check(&expect, DeviceNumber { major, minor }, &none);
             checked.map_err(|error| format!("{error:#}"))
         };
         let refusal = |major, minor| check(major, minor).unwrap_err();
@@ -511,7 +525,7 @@ mod tests {
         tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15).unwrap();
         let remedies = Remedies { renumbered_since: "; since", ..Remedies::default() };
         let stale = |expect: &str| {
-            let sysfs = Sysfs::at(tree.0.root());
+            let sysfs = Sysfs::at_root(tree.0.root());
             let numbers = "239:0".parse().unwrap();
             let error = sysfs.check(&expect.parse().unwrap(), numbers, &remedies);
             format!("{:#}", error.unwrap_err()).ends_with("is 243:0; since")
@@ -717,7 +731,7 @@ mod tests {
     #[test]
     fn the_function_is_found_above_an_auxiliary_device() {
         let path = Path::new("/sys/devices/pci0000:3a/10000:3b:00.0/mlx5_core.sf.4/infiniband/m");
-        assert_eq!(pci_of(path).unwrap().to_string(), "10000:3b:00.0");
-        assert_eq!(pci_of(Path::new("/sys/devices/virtual/infiniband/rxe0")), None);
+        assert_eq!(pci_function(path).unwrap().to_string(), "10000:3b:00.0");
+        assert_eq!(pci_function(Path::new("/sys/devices/virtual/infiniband/rxe0")), None);
     }
 }

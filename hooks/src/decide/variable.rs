@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::class::Class;
 use onload_core::lease::Token;
-use onload_core::policy::allow_line;
+use onload_core::policy::format_allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::ticket::{Ticket, WORD};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
-use super::host::Settings;
+use super::host_view::HookSettings;
 use super::subject::TicketUse;
 
 /// Tickets of one container: an engine reserves once for each kind of device that a task asks for.
@@ -31,7 +31,7 @@ const MAX_SUFFIX: usize = 32;
 const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
 
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct VariableRequest {
     pub request: Request,
     pub tickets: Vec<TicketUse>,
     /// Why something of it gives nothing.
@@ -40,7 +40,7 @@ pub(crate) struct Asked {
 
 /// What a container's environment has of the variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Variables {
+pub(crate) struct RequestVariables {
     /// The values of [`VARIABLE`], each once and not empty; of many, two.
     request: Vec<String>,
     /// The variables that begin with it, with what they hold that is not empty; of many, one more than there may be.
@@ -49,9 +49,9 @@ pub(crate) struct Variables {
     no_ticket: Option<String>,
 }
 
-impl Variables {
-    pub(crate) fn of(config: &OciConfig) -> Result<Variables, OciConfigError> {
-        let mut variables = Variables::default();
+impl RequestVariables {
+    pub(crate) fn from_config(config: &OciConfig) -> Result<RequestVariables, OciConfigError> {
+        let mut variables = RequestVariables::default();
         config.each_env(|entry| {
             let Some((name, value)) = entry.split_once('=') else {
                 return;
@@ -62,7 +62,7 @@ impl Variables {
             match value.trim_matches(' ') {
                 "" => {}
                 value if behind.is_empty() => variables.add_request(value),
-                value if is_suffix(behind) => variables.add_ticket(name, value),
+                value if is_variable_suffix(behind) => variables.add_ticket(name, value),
                 _ => {}
             }
         })?;
@@ -86,7 +86,7 @@ impl Variables {
 }
 
 /// Whether this is what stands behind [`VARIABLE`] in the name of a variable of ours.
-fn is_suffix(behind: &str) -> bool {
+fn is_variable_suffix(behind: &str) -> bool {
     let digits = behind.strip_prefix('_').unwrap_or_default();
     let is_legal = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
     (1..=MAX_SUFFIX).contains(&digits.len()) && digits.bytes().all(is_legal)
@@ -94,10 +94,10 @@ fn is_suffix(behind: &str) -> bool {
 
 /// The directory of the host that a container's task alone has, as Nomad's drivers mount it; of a name of
 /// theirs that the container has otherwise, none.
-pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
+pub(crate) fn task_dir(config: &OciConfig) -> Option<PathBuf> {
     let mounts = config.mounts();
     let source = TASK_MOUNTS.iter().find_map(|at| {
-        let mount = mounts.iter().find(|mount| mount.is_at(at));
+        let mount = mounts.iter().find(|mount| mount.has_destination(at));
         mount.map(|mount| PathBuf::from(mount.source()))
     });
     source.filter(|source| source.is_absolute())
@@ -106,46 +106,46 @@ pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
 /// What these variables ask for. `take` takes a ticket for the container. What tickets give of a class takes
 /// precedence over what the variable asks for.
 pub(crate) fn read(
-    variables: &Variables,
-    settings: &Settings,
-    take: &dyn Fn(&Token) -> Result<Ticket>,
-) -> Result<Asked> {
-    let mut asked = Asked::default();
+    variables: &RequestVariables,
+    settings: &HookSettings,
+    find_ticket: &dyn Fn(&Token) -> Result<Ticket>,
+) -> Result<VariableRequest> {
+    let mut variable_request = VariableRequest::default();
     if let Some(name) = &variables.no_ticket {
-        asked.warnings.push(format!(
+        variable_request.warnings.push(format!(
             "{name} in the container's environment is ignored, since it may hold only an engine's ticket; write a request into {VARIABLE}"
         ));
     }
     let values = variables.request.as_slice();
     let is_ticket = values.iter().any(|value| value.starts_with(WORD));
     let mut request = Request::default();
-    let mut named: Vec<(&str, &str)> = Vec::new();
+    let mut ticket_values: Vec<(&str, &str)> = Vec::new();
     match values {
         [] => {}
-        all if !is_ticket && settings.config.environment.allow.is_empty() => {
-            asked.warnings.push(not_allowed(all, settings));
+        values if !is_ticket && settings.config.environment.allow.is_empty() => {
+            variable_request.warnings.push(not_allowed_warning(values, settings));
         }
-        [value] if is_ticket => named.push((VARIABLE, value)),
-        [value] => request = Request::of_text(value, Origin::Variable)?,
+        [value] if is_ticket => ticket_values.push((VARIABLE, value)),
+        [value] => request = Request::parse_text(value, Origin::Variable)?,
         _ => bail!(
             "{VARIABLE} is in the environment more than once, with different values; remove all but one"
         ),
     }
-    let others = variables.tickets.iter();
-    named.extend(others.map(|(name, value)| (name.as_str(), value.as_str())));
-    for (name, id) in tickets(&named)? {
-        let ticket = take(&id).context(name)?;
-        asked.request.add_ticket(ticket.asked()?)?;
-        asked.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
+    let tickets = variables.tickets.iter();
+    ticket_values.extend(tickets.map(|(name, value)| (name.as_str(), value.as_str())));
+    for (name, id) in parse_tickets(&ticket_values)? {
+        let ticket = find_ticket(&id).context(name)?;
+        variable_request.request.add_ticket(ticket.parse_request()?)?;
+        variable_request.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
     }
-    asked.request.add_missing(request)?;
-    Ok(asked)
+    variable_request.request.add_missing(request)?;
+    Ok(variable_request)
 }
 
 /// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
-fn tickets<'v>(named: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
+fn parse_tickets<'v>(ticket_values: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
-    for (name, value) in named {
+    for (name, value) in ticket_values {
         let id = value.strip_prefix(WORD).unwrap_or_default();
         let id: Token = id
             .parse()
@@ -163,15 +163,18 @@ fn tickets<'v>(named: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
 }
 
 /// The warning about a variable where the operator allows nothing by it.
-fn not_allowed(values: &[String], settings: &Settings) -> String {
+fn not_allowed_warning(values: &[String], settings: &HookSettings) -> String {
     let mut classes: Vec<Class> = Vec::new();
     for value in values {
-        if let Ok(request) = Request::of_text(value, Origin::Variable) {
+        if let Ok(request) = Request::parse_text(value, Origin::Variable) {
             classes.extend(request.devices.into_keys());
         }
     }
-    let line =
-        if classes.is_empty() { "a list of classes".to_owned() } else { allow_line(&[], &classes) };
+    let line = if classes.is_empty() {
+        "a list of classes".to_owned()
+    } else {
+        format_allow_line(&[], &classes)
+    };
     format!(
         "{VARIABLE} in the container's environment is ignored, since any image can set it; {line} under [environment] in {} would allow it",
         settings.file.display()
@@ -182,21 +185,22 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
 mod tests {
     use super::*;
     use onload_core::config::HookConfig;
-    use onload_core::ticket::unknown;
+    use onload_core::ticket::unknown_error;
 
-    fn settings(allow: &[Class]) -> Settings {
+    fn settings(allow: &[Class]) -> HookSettings {
         let mut config = HookConfig::default();
         config.environment.allow = allow.to_vec();
-        Settings { config, file: "/etc/c.toml".into() }
+        HookSettings { config, file: "/etc/c.toml".into() }
     }
 
-    fn environment(entries: &[&str]) -> Variables {
+    fn environment(entries: &[&str]) -> RequestVariables {
         let json = serde_json::json!({ "process": { "env": entries } });
-        Variables::of(&OciConfig::parse(json.to_string().as_bytes()).unwrap()).unwrap()
+        RequestVariables::from_config(&OciConfig::parse(json.to_string().as_bytes()).unwrap())
+            .unwrap()
     }
 
     /// Tickets whose digits are all 0, 2 or 3 are good for a device, and no other is.
-    fn asked(entries: &[&str], allow: &[Class]) -> Result<Asked, String> {
+    fn asked(entries: &[&str], allow: &[Class]) -> Result<VariableRequest, String> {
         let ticket = |request: &str, exclusive: &[&str]| Ticket {
             boot: "b".to_owned(),
             since: 0,
@@ -211,7 +215,7 @@ mod tests {
             zeros if zeros == "0".repeat(32) => Ok(ticket("vfio=a", &["vfio:a"])),
             twos if twos == "2".repeat(32) => Ok(ticket("vfio=b;rdma=r", &["vfio:b"])),
             threes if threes == "3".repeat(32) => Ok(ticket("rdma=r,s;hugepages=2Mi", &[])),
-            _ => Err(unknown(id)),
+            _ => Err(unknown_error(id)),
         };
         read(&environment(entries), &settings(allow), &take).map_err(|error| format!("{error:#}"))
     }
@@ -225,7 +229,7 @@ mod tests {
     }
 
     /// What is asked for, as `CLASS=NAMES` of each class.
-    fn words(asked: &Asked) -> Vec<String> {
+    fn words(asked: &VariableRequest) -> Vec<String> {
         let devices = asked.request.devices.iter();
         let words = devices.map(|(class, of)| {
             let names: Vec<String> = of.value.iter().map(ToString::to_string).collect();
@@ -287,7 +291,7 @@ mod tests {
     fn where_a_class_is_allowed_a_value_is_answered_as_an_annotation_is() {
         let allow = [Class::Nic];
         let request = asked(&["ONLOAD_CTK_REQUEST=nic=all"], &allow).unwrap().request;
-        assert!(request.wants(&[Class::Nic]));
+        assert!(request.requests_any(&[Class::Nic]));
         let twice = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=a "];
         assert!(asked(&twice, &allow).is_ok());
         let several = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=b"];
@@ -391,7 +395,7 @@ mod tests {
                 .map(|(at, from)| format!("{{\"destination\":\"{at}\",\"source\":\"{from}\"}}"))
                 .collect();
             let text = format!("{{\"mounts\":[{}]}}", mounts.join(","));
-            task(&OciConfig::parse(text.as_bytes()).unwrap())
+            task_dir(&OciConfig::parse(text.as_bytes()).unwrap())
         };
         let alloc = ("/alloc", "/nomad/1/alloc");
         let secrets = ("/secrets", "/nomad/1/redis/secrets");

@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_cdi::ContainerEdits;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::host_settings::Vlan;
-use onload_core::request::{Request, WantedFor};
+use onload_core::request::{DeviceValue, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::text::Quoted;
@@ -13,37 +13,37 @@ use onload_sys::text::Quoted;
 /// Puts the VLANs of a request, whose pools are replaced by members, into the hooks that set up virtual functions. The
 /// operator's configuration, in `file`, says from which a container may choose; the specification has it from there.
 pub(super) fn set(edits: &mut ContainerEdits, request: &Request, file: &Path) -> Result<()> {
-    let Some(asked) = &request.vlans else {
+    let Some(entry) = &request.vlans else {
         return Ok(());
     };
-    let mut left: Vec<&WantedFor<Vlan>> = asked.value.iter().collect();
+    let mut remaining: Vec<&DeviceValue<Vlan>> = entry.value.iter().collect();
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
-        for given in &mut arguments.vf {
-            let is_for = |one: &&WantedFor<Vlan>| one.name == given.device.name.as_str();
-            let Some(own) = asked.value.iter().find(is_for) else {
+        for argument in &mut arguments.vf {
+            let is_for = |value: &&DeviceValue<Vlan>| value.name == argument.device.name.as_str();
+            let Some(vlan) = entry.value.iter().find(is_for) else {
                 continue;
             };
-            let chosen = given.vf.choose(own.value);
+            let chosen = argument.vf.choose(vlan.value);
             chosen.with_context(|| {
-                let place = "which \"vlans\" in the table vf of its pool or device says in";
-                format!("{}: {}, {place} {file:?}", asked.origin, given.device)
+                let hint = "which \"vlans\" in the table vf of its pool or device says in";
+                format!("{}: {}, {hint} {file:?}", entry.origin, argument.device)
             })?;
-            left.retain(|one| *one != own);
+            remaining.retain(|value| *value != vlan);
         }
         if !arguments.vf.is_empty() {
             arguments.replace_in(&mut hook.args);
         }
     }
-    match left.first() {
+    match remaining.first() {
         None => Ok(()),
-        Some(one) => bail!(
+        Some(value) => bail!(
             "{}: {} may choose no VLAN; vlans = \"{}\" in a table vf of its pool, or of its section [netdev.NAME], in {} would allow it, once `systemctl start onload-cdi.service` has run",
-            asked.origin,
-            Quoted(&one.name),
-            one.value,
+            entry.origin,
+            Quoted(&value.name),
+            value.value,
             file.display()
         ),
     }

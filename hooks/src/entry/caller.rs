@@ -16,16 +16,16 @@ use onload_sys::bail;
 use onload_sys::error::Result;
 
 use super::wrapper::args;
-use crate::config::state::State;
+use crate::config::state::OciState;
 
 /// Restores the bundle of a state that lost it.
-pub(crate) fn restore_bundle(state: &mut State) -> Result<()> {
+pub(crate) fn restore_bundle(state: &mut OciState) -> Result<()> {
     let root = Path::new("/");
     if state.bundle != root || root.join("config.json").exists() {
         return Ok(());
     }
     let words = fs::read(format!("/proc/{}/cmdline", parent_id())).ok();
-    let Some(bundle) = words.and_then(|words| bundle_of(&words, &state.id)) else {
+    let Some(bundle) = words.and_then(|words| parse_bundle(&words, &state.id)) else {
         bail!(
             "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
         );
@@ -35,7 +35,7 @@ pub(crate) fn restore_bundle(state: &mut State) -> Result<()> {
 }
 
 /// The bundle named by a command line in procfs form, if that command creates this container.
-fn bundle_of(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
+fn parse_bundle(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
     let words: Vec<OsString> = words
         .split(|byte| *byte == 0)
         .skip(1)
@@ -54,7 +54,7 @@ mod tests {
 
     fn found(words: &[&str]) -> Option<PathBuf> {
         let line: Vec<u8> = words.iter().flat_map(|word| word.bytes().chain([0])).collect();
-        bundle_of(&line, &"c1".parse().unwrap())
+        parse_bundle(&line, &"c1".parse().unwrap())
     }
 
     #[test]

@@ -11,23 +11,23 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::slice;
 
-use onload_core::expect::Expect;
+use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_sys::bail;
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
-use onload_sys::numbers::Numbers;
 use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
-use crate::config::devices::ListedNodes;
-use crate::config::state::State;
-use crate::decide::host::ThisHost;
+use crate::config::node_entries::ListedNodes;
+use crate::config::state::OciState;
+use crate::decide::host_view::LocalHost;
 use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
 use crate::moves::{self, StandIns};
 use crate::record::init;
-use crate::record::lease::Container;
+use crate::record::lease::ContainerInit;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
 /// bytes.
@@ -43,47 +43,48 @@ const REMEDIES: Remedies = Remedies {
 /// Returns warnings.
 pub(crate) fn run(
     arguments: &HookArguments,
-    state: &State,
+    state: &OciState,
     sysfs: &Sysfs,
     config: &Path,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     if !arguments.expect.is_empty() {
         let path = state.bundle.join("config.json");
-        let listed = read_config(&path, &arguments.expect);
-        let listed = listed.with_context(|| format!("reading {path:?}"))?;
-        check(&arguments.expect, &listed, &state.bundle, sysfs)?;
+        let listed_nodes = read_config(&path, &arguments.expect);
+        let listed_nodes = listed_nodes.with_context(|| format!("reading {path:?}"))?;
+        check(&arguments.expect, &listed_nodes, &state.bundle, sysfs)?;
     }
-    let (asked, moving) = moves::split(arguments);
-    if asked.lease.is_empty() && asked.netdev.is_empty() {
-        return give(arguments, &moving, state, config, stand_ins);
+    let (rest, moving) = moves::split(arguments);
+    if rest.lease.is_empty() && rest.netdev.is_empty() {
+        return apply_arguments(arguments, &moving, state, config, stand_ins);
     }
-    let container = Container {
+    let container = ContainerInit {
         id: &state.id,
         bundle: &state.bundle,
-        init: state.pid.ok_or_else(init::no_pid)?,
+        init: state.pid.ok_or_else(init::no_pid_error)?,
     };
-    let host = ThisHost::with_config(config)?;
-    let claims = slice::from_ref(&asked);
-    let claimed = moves::claim(claims, &[], container, "createRuntime", &host, stand_ins)?;
-    match give(arguments, &moving, state, config, stand_ins) {
-        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
-        Err(failed) => Err(claimed.withdraw(failed)),
+    let host = LocalHost::with_config(config)?;
+    let lease_arguments = slice::from_ref(&rest);
+    let acquired =
+        moves::acquire(lease_arguments, &[], container, "createRuntime", &host, stand_ins)?;
+    match apply_arguments(arguments, &moving, state, config, stand_ins) {
+        Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
 /// What a container gets that has claimed what is its own.
-fn give(
+fn apply_arguments(
     arguments: &HookArguments,
     moving: &HookArguments,
-    state: &State,
+    state: &OciState,
     config: &Path,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     if !moving.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
-        let host = ThisHost::with_config(config)?;
-        let libraries = live::rdma_libraries(arguments, state, &host)?;
+        let host = LocalHost::with_config(config)?;
+        let libraries = live::choose_libraries(arguments, state, &host)?;
         warnings.extend(if moving.rdma_netns.is_empty() {
             live::mount_libraries(state, libraries, &host)?
         } else {
@@ -91,7 +92,7 @@ fn give(
         });
     }
     if !arguments.take.is_empty() {
-        warnings.extend(live::take(state, &arguments.take, config, stand_ins)?.warnings);
+        warnings.extend(live::inject_members(state, &arguments.take, config, stand_ins)?.warnings);
     }
     // Last, so that who is refused a device keeps its limits.
     if let Some(memlock) = arguments.memlock {
@@ -100,7 +101,7 @@ fn give(
     Ok(warnings)
 }
 
-fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
+fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
     // Opening a FIFO in place of the file must not block the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -108,7 +109,7 @@ fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let listed = if metadata.len() <= HELD_BYTES {
+    let listed_nodes = if metadata.len() <= HELD_BYTES {
         let size = usize::try_from(metadata.len()).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size + 1);
         file.by_ref().take(HELD_BYTES).read_to_end(&mut bytes)?;
@@ -117,29 +118,34 @@ fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
         let file = BufReader::with_capacity(64 * 1024, file);
         ListedNodes::parse(Deserializer::from_reader(file), expect)
     };
-    Ok(listed?)
+    Ok(listed_nodes?)
 }
 
-fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
+fn check(
+    expect: &[Expectation],
+    listed_nodes: &ListedNodes,
+    bundle: &Path,
+    sysfs: &Sysfs,
+) -> Result<()> {
     for expect in expect {
-        let mut entries = listed.entries(&expect.node).peekable();
+        let mut entries = listed_nodes.entries(&expect.node).peekable();
         if entries.peek().is_none() {
-            let Some(source) = listed.mounted(&expect.node) else {
+            let Some(source) = listed_nodes.mount_source(&expect.node) else {
                 bail!(
                     "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
                 );
             };
             let source = bundle.join(source);
-            let numbers = numbers_of(&source)
+            let number = read_device_number(&source)
                 .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
-            sysfs.check(expect, numbers, &REMEDIES)?;
+            sysfs.check(expect, number, &REMEDIES)?;
         }
         // Which of two entries a runtime uses is its own choice, so all of them must be right.
         for entry in entries {
-            let numbers = entry.numbers().ok_or_else(|| {
+            let number = entry.numbers().ok_or_else(|| {
                 error!("{expect}: linux.devices of config.json has no character device with numbers there")
             })?;
-            sysfs.check(expect, numbers, &REMEDIES)?;
+            sysfs.check(expect, number, &REMEDIES)?;
         }
     }
     Ok(())
@@ -147,9 +153,9 @@ fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) 
 
 /// The numbers of a host node that is mounted into the container. The mount resolves a name in the
 /// file system, so the numbers are read now.
-fn numbers_of(source: &Path) -> io::Result<Numbers> {
+fn read_device_number(source: &Path) -> io::Result<DeviceNumber> {
     let stat = rustix::fs::stat(source)?;
-    sysfs::numbers_of(&stat).ok_or_else(|| io::Error::other("not a character device"))
+    sysfs::device_number(&stat).ok_or_else(|| io::Error::other("not a character device"))
 }
 
 #[cfg(test)]
@@ -170,7 +176,7 @@ mod tests {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
         let listed = ListedNodes::parse(Deserializer::from_str(json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
+        check(&expect, &listed, Path::new("/b"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 
@@ -203,8 +209,9 @@ mod tests {
 
     fn remedied(written: &str, found: &str) -> String {
         let tree = hca();
-        let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
-        let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
+        let expect: Expectation =
+            format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
+        let error = Sysfs::at_root(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
         format!("{:#}", error.unwrap_err())
     }
 
@@ -236,7 +243,7 @@ mod tests {
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
         let listed = ListedNodes::parse(Deserializer::from_str(&json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
+        check(&expect, &listed, Path::new("/dev"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 

@@ -5,45 +5,45 @@ use std::path::Path;
 
 use memchr::memmem;
 use onload_sys::error::Result;
-use onload_sys::text::{harmless, one_line};
+use onload_sys::text::{escape_controls, to_one_line};
 
-use crate::config::bundle::{ConfigFile, podman_id};
-use crate::config::filter::{self, Outcome};
-use crate::config::input::DecisionInput;
-use crate::config::scan::Places;
-use crate::decide::host::HostView;
+use crate::config::config_file::{OciConfigFile, podman_container_id};
+use crate::config::decision_input::DecisionInput;
+use crate::config::filter::{self, FilterOutcome};
+use crate::config::scan::ScanScope;
+use crate::decide::host_view::HostView;
 use crate::decide::pools::Pools;
-use crate::decide::subject::Container;
+use crate::decide::subject::ContainerRef;
 use crate::live;
 
 /// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
 /// error; a refusal is part of the answer.
 pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<Explanation> {
-    let file = ConfigFile::open(bundle, None)?;
-    let scanned = file.scan(Places::VariableToo)?;
-    let before = shown(&scanned.kept);
-    let has_libraries = memmem::find(&scanned.kept, b"\"--rdma-libraries\"").is_some();
+    let file = OciConfigFile::open(bundle, None)?;
+    let scan_result = file.scan(ScanScope::VariableToo)?;
+    let before = format_json(&scan_result.kept);
+    let has_libraries = memmem::find(&scan_result.kept, b"\"--rdma-libraries\"").is_some();
     let name = bundle.file_name().and_then(OsStr::to_str);
-    let id = podman_id(bundle).or_else(|| name?.parse().ok());
-    let container = Container { bundle, id: id.as_ref(), sees_exec: true };
-    let result = match DecisionInput::read(scanned) {
+    let id = podman_container_id(bundle).or_else(|| name?.parse().ok());
+    let container = ContainerRef { bundle, id: id.as_ref(), sees_exec: true };
+    let result = match DecisionInput::read(scan_result) {
         Ok(Some(input)) => {
             host.settings()?;
-            filter::give(&input, container, host, pools)
+            filter::apply_request(&input, container, host, pools)
         }
-        other => other.map(|_| Outcome::default()),
+        other => other.map(|_| FilterOutcome::default()),
     };
     let (mut outcome, refusal) = match result {
         Ok(outcome) => (outcome, None),
-        Err(error) => (Outcome::default(), Some(one_line(&format!("{error:#}")))),
+        Err(error) => (FilterOutcome::default(), Some(to_one_line(&format!("{error:#}")))),
     };
     if has_libraries {
         let by_hooks = live::explain_libraries(bundle, host)?;
         outcome.report.warnings.extend(by_hooks.warnings);
         outcome.report.reasons.extend(by_hooks.reasons);
     }
-    let after = outcome.config.as_deref().map(shown);
-    let lines = |of: &[String]| of.iter().map(|line| one_line(line)).collect();
+    let after = outcome.config.as_deref().map(format_json);
+    let lines = |of: &[String]| of.iter().map(|line| to_one_line(line)).collect();
     Ok(Explanation {
         after: after.unwrap_or_else(|| before.clone()),
         before,
@@ -70,7 +70,7 @@ pub struct Explanation {
 /// and indentation make them many times as long.
 const MAX_SHOWN: usize = 1024 * 1024;
 
-fn shown(json: &[u8]) -> String {
+fn format_json(json: &[u8]) -> String {
     if json.len() > MAX_SHOWN {
         return format!("{} bytes, which is too long to be shown\n", json.len());
     }
@@ -124,7 +124,7 @@ pub(crate) fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    harmless(&String::from_utf8_lossy(&text))
+    escape_controls(&String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn a_configuration_too_long_to_be_shown_is_told_by_its_length() {
         let long = vec![b'['; MAX_SHOWN + 1];
-        assert_eq!(shown(&long), "1048577 bytes, which is too long to be shown\n");
-        let deep = shown(&long[..MAX_SHOWN]);
+        assert_eq!(format_json(&long), "1048577 bytes, which is too long to be shown\n");
+        let deep = format_json(&long[..MAX_SHOWN]);
         assert!(deep.len() < 40 * MAX_SHOWN, "{} bytes", deep.len());
     }
 

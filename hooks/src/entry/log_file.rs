@@ -9,30 +9,33 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
-use onload_core::config::{Log, LogLevel};
-use onload_core::timestamp::{now, rfc3339};
+use onload_core::config::{LogConfig, LogLevel};
+use onload_core::timestamp::{format_rfc3339, now};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
-use onload_sys::fs::trust::{Owners, Trusted};
-use onload_sys::text::one_line;
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
+use onload_sys::text::to_one_line;
 use rustix::process::{Resource, getrlimit};
 
-use crate::decide::host::{ThisHost, is_root};
-use crate::decide::report::Report;
+use crate::decide::host_view::{LocalHost, is_root};
+use crate::decide::report::ContainerReport;
 
 /// A line, and how severe it is.
-pub(crate) type Line = (LogLevel, String);
+pub(crate) type LogLine = (LogLevel, String);
 
 /// All that there is to say of a container. A line is made when it is asked for: most operators want
 /// no log.
-pub(crate) fn lines(report: &Report, subject: &str) -> impl Iterator<Item = Line> {
+pub(crate) fn report_lines(
+    report: &ContainerReport,
+    subject: &str,
+) -> impl Iterator<Item = LogLine> {
     let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
     let warnings = report.warnings.iter();
-    let given = Some(&report.given).filter(|given| !given.is_empty());
+    let granted = Some(&report.granted).filter(|granted| !granted.is_empty());
     let reasons = report.reasons.iter();
     warnings
         .map(move |text| line(LogLevel::Warning, text))
-        .chain(given.map(move |given| line(LogLevel::Info, &format_args!("given {given}"))))
+        .chain(granted.map(move |granted| line(LogLevel::Info, &format_args!("given {granted}"))))
         .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
 }
 
@@ -40,13 +43,17 @@ const LOG: &str = "the log of config.toml";
 
 /// What the operator wants logged, for whoever has not read the configuration.
 #[must_use]
-pub(crate) fn settings(config: &Path) -> Log {
-    ThisHost::with_config(config).map_or_else(|_| Log::default(), |host| host.log())
+pub(crate) fn read_log_config(config: &Path) -> LogConfig {
+    LocalHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
 }
 
 /// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
 /// container has no line in it.
-pub(crate) fn write(log: &Log, program: &str, lines: impl IntoIterator<Item = Line>) -> Result<()> {
+pub(crate) fn write(
+    log: &LogConfig,
+    program: &str,
+    lines: impl IntoIterator<Item = LogLine>,
+) -> Result<()> {
     if log.file.as_os_str().is_empty() {
         return Ok(());
     }
@@ -54,13 +61,13 @@ pub(crate) fn write(log: &Log, program: &str, lines: impl IntoIterator<Item = Li
     if text.is_empty() || !is_root() {
         return Ok(());
     }
-    let trusted = Trusted::host(Owners::root()).context(LOG)?;
+    let trusted = TrustedTree::for_host(TrustedOwners::root()).context(LOG)?;
     let largest = getrlimit(Resource::Fsize).current;
     append(&trusted, &log.file, text.as_bytes(), largest)
 }
 
 /// Appends with one call, so that lines of programs that run at once do not mix.
-fn append(trusted: &Trusted, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
+fn append(trusted: &TrustedTree, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
     let mut opened = trusted.append(path).context(LOG)?;
     // SIGXFSZ would end the program, and the container's start with it.
     let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
@@ -72,15 +79,15 @@ fn append(trusted: &Trusted, path: &Path, text: &[u8], largest: Option<u64>) -> 
 }
 
 fn format(
-    most: LogLevel,
+    max_level: LogLevel,
     program: &str,
-    lines: impl IntoIterator<Item = Line>,
+    lines: impl IntoIterator<Item = LogLine>,
     time: u64,
 ) -> String {
-    let wanted = lines.into_iter().filter(|(level, _)| *level <= most);
-    let (time, pid) = (rfc3339(time), std::process::id());
-    let lines = wanted.map(|(level, text)| {
-        let text = one_line(&text);
+    let logged = lines.into_iter().filter(|(level, _)| *level <= max_level);
+    let (time, pid) = (format_rfc3339(time), std::process::id());
+    let lines = logged.map(|(level, text)| {
+        let text = to_one_line(&text);
         format!("{time} {program}[{pid}]: {level}: {text}\n")
     });
     lines.collect()
@@ -93,19 +100,19 @@ mod tests {
 
     const UNLIMITED: Option<u64> = None;
 
-    fn lines() -> Vec<Line> {
-        let report = Report {
+    fn lines() -> Vec<LogLine> {
+        let report = ContainerReport {
             warnings: vec!["a\n2026 forged".to_owned()],
-            given: "nic=all".to_owned(),
+            granted: "nic=all".to_owned(),
             reasons: vec!["because".to_owned()],
-            log: Log::default(),
+            log: LogConfig::default(),
         };
-        super::lines(&report, "container c: ").collect()
+        report_lines(&report, "container c: ").collect()
     }
 
-    fn below(dir: &tempfile::TempDir) -> Trusted {
+    fn below(dir: &tempfile::TempDir) -> TrustedTree {
         let owner = dir.path().metadata().unwrap().uid();
-        Trusted::below(dir.path(), Owners::of(&[owner])).unwrap()
+        TrustedTree::for_tree(dir.path(), TrustedOwners::from_users(&[owner])).unwrap()
     }
 
     #[test]
@@ -129,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(super::lines(&Report::default(), "").next(), None);
+        assert_eq!(report_lines(&ContainerReport::default(), "").next(), None);
     }
 
     #[test]
@@ -147,6 +154,6 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_set_is_nowhere() {
-        write(&Log::default(), "onload-hook", lines()).unwrap();
+        write(&LogConfig::default(), "onload-hook", lines()).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use onload_sys::text::one_line;
+use onload_sys::text::to_one_line;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -52,7 +52,7 @@ fn fill_standard_descriptors() {
 /// program's `main` (C11 §5.1.2.2.1).
 #[expect(unsafe_code, reason = "main takes pointers")]
 #[must_use]
-pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
+pub unsafe fn command_line(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
     let count = usize::try_from(argc).unwrap_or_default();
     let word = |index: usize| {
         // SAFETY: the index is below `argc`, and the caller promises a string there.
@@ -63,7 +63,7 @@ pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString
 }
 
 /// Writes one line to standard error. A failure cannot be reported anywhere.
-pub(crate) fn say(line: &str) {
-    let line = format!("{}\n", one_line(line));
+pub(crate) fn print_line(line: &str) {
+    let line = format!("{}\n", to_one_line(line));
     let _ = io::stderr().write_all(line.as_bytes());
 }

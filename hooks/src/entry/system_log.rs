@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use onload_core::config::LogLevel;
-use onload_sys::text::one_line;
+use onload_sys::text::to_one_line;
 use rustix::fs::{FileType, fstat, major, minor};
 
 /// The socket of the log daemon, such as journald (syslog(3); systemd-journald.socket(8)).
@@ -37,7 +37,7 @@ pub(crate) fn send(socket: &Path, program: &str, level: LogLevel, line: &str) ->
     // As syslog(3) numbers them.
     let severity = if level == LogLevel::Error { 3 } else { 4 };
     let (priority, pid) = (DAEMON | severity, std::process::id());
-    let message = format!("<{priority}>{program}[{pid}]: {}", one_line(line));
+    let message = format!("<{priority}>{program}[{pid}]: {}", to_one_line(line));
     sender.send_to(message.as_bytes(), socket).map(|_| ())
 }
 

@@ -18,12 +18,12 @@ const MAX_COPIES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
     pub destination: String,
-    contents: Contents,
+    contents: LinkSource,
 }
 
 /// Whose links a mount contains. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Contents {
+enum LinkSource {
     /// It is a tmpfs that belongs to this container and starts empty.
     Nothing,
     /// The image's files at that path.
@@ -43,12 +43,12 @@ impl Overmount {
     pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
         let contents = match kind {
-            _ if has(&["bind", "rbind", "remount", "move"]) => Contents::Others,
-            "tmpfs" if has(&["tmpcopyup"]) => Contents::Image,
-            "tmpfs" => Contents::Nothing,
-            "proc" => Contents::Proc,
-            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Contents::Kernel,
-            _ => Contents::Others,
+            _ if has(&["bind", "rbind", "remount", "move"]) => LinkSource::Others,
+            "tmpfs" if has(&["tmpcopyup"]) => LinkSource::Image,
+            "tmpfs" => LinkSource::Nothing,
+            "proc" => LinkSource::Proc,
+            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => LinkSource::Kernel,
+            _ => LinkSource::Others,
         };
         Overmount { destination: destination.to_owned(), contents }
     }
@@ -56,11 +56,11 @@ impl Overmount {
     /// Recognises a bind mount of the host's own /sys or /proc, which rootless engines make: nobody
     /// can place links there.
     pub(crate) fn with_source(mut self, source: &str) -> Self {
-        if self.contents == Contents::Others {
+        if self.contents == LinkSource::Others {
             self.contents = match source.trim_end_matches('/') {
-                "/sys" | "/sys/fs/cgroup" => Contents::Kernel,
-                "/proc" => Contents::Proc,
-                _ => Contents::Others,
+                "/sys" | "/sys/fs/cgroup" => LinkSource::Kernel,
+                "/proc" => LinkSource::Proc,
+                _ => LinkSource::Others,
             };
         }
         self
@@ -113,56 +113,56 @@ impl<'a> Overmounts<'a> {
         };
         let (mut bytes, mut copies) = (0, 0);
         for mut mount in mounts {
-            let at = overmounts.resolve(&mount.destination)?;
-            bytes += at.as_bytes().len();
+            let path = overmounts.resolve(&mount.destination)?;
+            bytes += path.as_bytes().len();
             if bytes > MAX_PATH_BYTES {
                 bail!(
                     "the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together"
                 );
             }
-            if mount.contents == Contents::Image {
+            if mount.contents == LinkSource::Image {
                 copies += 1;
                 // A copy of what another mount has there does not come from the image.
-                if copies > MAX_COPIES || overmounts.mount_points_above(&at).next().is_some() {
-                    mount.contents = Contents::Others;
+                if copies > MAX_COPIES || overmounts.mount_points_above(&path).next().is_some() {
+                    mount.contents = LinkSource::Others;
                 }
             }
-            overmounts.add(at, mount);
+            overmounts.add(path, mount);
         }
         Ok(overmounts)
     }
 
-    fn add(&mut self, at: ContainerPath, mount: Overmount) {
+    fn add(&mut self, path: ContainerPath, mount: Overmount) {
         let index = self.mounts.len();
-        let point = *self.by_path.entry(at).or_insert_with(|| {
+        let point = *self.by_path.entry(path).or_insert_with(|| {
             self.points.push(MountPoint::default());
             self.points.len() - 1
         });
         let known = &mut self.points[point];
-        if mount.contents == Contents::Nothing {
+        if mount.contents == LinkSource::Nothing {
             known.foreign = None;
         } else {
             known.foreign.get_or_insert(index);
         }
-        if matches!(mount.contents, Contents::Others | Contents::Proc) {
+        if matches!(mount.contents, LinkSource::Others | LinkSource::Proc) {
             known.redirects = Some(index);
         }
-        known.is_hidden |= mount.contents != Contents::Image;
+        known.is_hidden |= mount.contents != LinkSource::Image;
         self.mounts.push((point, mount));
     }
 
     /// The mount points at or above a path, starting at the root.
     fn mount_points_above<'b>(
         &'b self,
-        at: &'b ContainerPath,
+        path: &'b ContainerPath,
     ) -> impl Iterator<Item = &'b MountPoint> {
-        let points = at.downward().filter_map(|above| self.by_path.get(above));
+        let points = path.prefixes().filter_map(|above| self.by_path.get(above));
         points.map(|point| &self.points[*point])
     }
 
     fn resolve(&self, path: &str) -> Result<ContainerPath> {
-        let hidden = |at: &ContainerPath| {
-            let point = self.by_path.get(at);
+        let hidden = |path: &ContainerPath| {
+            let point = self.by_path.get(path);
             point.is_some_and(|point| self.points[*point].is_hidden)
         };
         ContainerPath::resolve(self.root, Path::new(path), &hidden)
@@ -171,20 +171,20 @@ impl<'a> Overmounts<'a> {
     /// Checks that every mount will be where its destination says. A link in a volume is followed
     /// when the mount is made, and can be exchanged until then (CVE-2021-30465). Mounts of the
     /// container's own file systems do no harm elsewhere.
-    pub(crate) fn none_astray(&self) -> Result<()> {
-        let outer = self.outer();
+    pub(crate) fn check_destinations(&self) -> Result<()> {
+        let outer = self.outermost_mounts();
         for (point, mount) in &self.mounts {
-            let at = &mount.destination;
-            if at.split('/').any(|part| part == "..") {
-                bail!("the mount at {at:?} goes up by \"..\"; write its path without that");
+            let path = &mount.destination;
+            if path.split('/').any(|part| part == "..") {
+                bail!("the mount at {path:?} goes up by \"..\"; write its path without that");
             }
-            if !matches!(mount.contents, Contents::Others | Contents::Image) {
+            if !matches!(mount.contents, LinkSource::Others | LinkSource::Image) {
                 continue;
             }
             if let Some(outer) = outer[*point] {
                 let outer = &self.mounts[outer].1.destination;
                 bail!(
-                    "the mount at {at:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
+                    "the mount at {path:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
                 );
             }
         }
@@ -193,19 +193,20 @@ impl<'a> Overmounts<'a> {
 
     /// For each mount point, the outermost mount around it whose files can redirect it. One walk
     /// over the paths in order is enough, since whatever lies below a path follows it directly.
-    fn outer(&self) -> Vec<Option<usize>> {
+    fn outermost_mounts(&self) -> Vec<Option<usize>> {
         let mut outer = vec![None; self.points.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
         for (at, point) in &self.by_path {
             let at = at.as_bytes();
             while let Some((above, _)) = around.last()
-                && rest(at, above).is_none()
+                && strip_parent(at, above).is_none()
             {
                 around.pop();
             }
             let leads = |(above, index): &&(&[u8], usize)| {
-                let name = rest(at, above).unwrap_or_default().split(|byte| *byte == 0).next();
-                self.mounts[*index].1.contents == Contents::Others || name.is_some_and(is_process)
+                let name =
+                    strip_parent(at, above).unwrap_or_default().split(|byte| *byte == 0).next();
+                self.mounts[*index].1.contents == LinkSource::Others || name.is_some_and(is_process)
             };
             outer[*point] = around.iter().find(leads).map(|(_, index)| *index);
             if let Some(index) = self.points[*point].redirects {
@@ -217,9 +218,9 @@ impl<'a> Overmounts<'a> {
 
     /// Checks that something may be created at `target`: its parent must lie on the root file
     /// system's own mount or on a fresh tmpfs.
-    pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem> {
-        let at = self.resolve(target)?;
-        let parent = at.parent();
+    pub(crate) fn check_creatable(&self, target: &str) -> Result<TargetFileSystem> {
+        let path = self.resolve(target)?;
+        let parent = path.parent();
         // If somebody's files surround a mount, they decide where it is. The innermost mount alone
         // is therefore not enough, unless a later one took exactly its path.
         let foreign = self.mount_points_above(&parent).filter_map(|point| point.foreign).min();
@@ -229,7 +230,7 @@ impl<'a> Overmounts<'a> {
                 None => TargetFileSystem::Root,
             });
         };
-        let (real, mount) = (at.to_path(), &self.mounts[foreign].1.destination);
+        let (real, mount) = (path.to_path(), &self.mounts[foreign].1.destination);
         let resolved = if Path::new(target) == real {
             String::new()
         } else {
@@ -242,7 +243,7 @@ impl<'a> Overmounts<'a> {
 }
 
 /// The part of the path `at` below the path `above`.
-fn rest<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
+fn strip_parent<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
     at.strip_prefix(above)?.strip_prefix(&[0])
 }
 
@@ -278,8 +279,8 @@ mod tests {
                 .collect();
             Overmounts::new(&root, overmounts)
                 .and_then(|overmounts| {
-                    overmounts.may_create(target)?;
-                    overmounts.none_astray()
+                    overmounts.check_creatable(target)?;
+                    overmounts.check_destinations()
                 })
                 .map_err(|error| error.to_string())
         }

@@ -5,11 +5,13 @@ use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
 use onload_cdi::{Hook, Mount};
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
+use onload_core::rdma_providers::{
+    self, ImageFiles, LibraryDecision, LibraryMount, MountMethod, VerbsDevice,
+};
 
 use super::preload::libc_check::ProgramFiles;
-use super::preload::{self, covered};
-use crate::decide::host::HostView;
+use super::preload::{self, covered_by};
+use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// What images do that bring libraries which nothing here can judge.
@@ -19,7 +21,7 @@ pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs hav
 const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct LibraryChoice {
     /// The files of the host that the container does not have yet.
     pub files: Vec<LibraryMount>,
     /// Why its programs cannot use the devices, or some of them.
@@ -34,51 +36,53 @@ pub(crate) fn choose(
     config: &OciConfig,
     root: &ContainerRoot,
     host: &dyn HostView,
-) -> Result<Choice, OciConfigError> {
-    let mut choice = Choice::default();
+) -> Result<LibraryChoice, OciConfigError> {
+    let mut choice = LibraryChoice::default();
     if setting == RdmaLibraries::Off {
         return Ok(choice);
     }
     let sysfs = host.sysfs();
     let known = devices.iter();
-    let known = known.filter_map(|name| RdmaDevice::read(sysfs.root(), name));
-    let known: Vec<RdmaDevice> = known.collect();
+    let known = known.filter_map(|name| VerbsDevice::read(sysfs.root(), name));
+    let known: Vec<VerbsDevice> = known.collect();
     if known.is_empty() {
         return Ok(choice);
     }
-    let library_path = config.env_get("LD_LIBRARY_PATH")?;
-    let program = preload::program(config)?;
+    let library_path = config.env_value("LD_LIBRARY_PATH")?;
+    let program = preload::read_program(config)?;
     // What was mounted here before does not count as the container's.
     let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
-    let covered = &covered(others.map(MountEntry::destination).collect(), root);
+    let covered = &covered_by(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
-    let image = Image {
+    let image = ImageFiles {
         root,
         read_only: root.is_read_only(),
         library_path: library_path.as_deref(),
-        program: &|| files.program(&program).ok(),
+        program: &|| files.resolve_program(&program).ok(),
         covered,
     };
-    let judgement = providers::judge(&image, host.files(), &known);
+    let judgement = rdma_providers::decide_libraries(&image, host.files(), &known);
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
-    match judgement.verdict {
+    match judgement.decision {
         // What was not examined is not said to work.
-        Verdict::Fits if !choice.reasons.is_empty() => {}
-        Verdict::Fits => {
+        LibraryDecision::Fits if !choice.reasons.is_empty() => {}
+        LibraryDecision::Fits => {
             choice.reasons.push(format!("the image's own libraries can use {names}"));
         }
-        Verdict::Unfit(why) => choice.misfit = Some(why),
-        Verdict::Mount { way, .. } if setting == RdmaLibraries::Image => {
+        LibraryDecision::Unfit(misfit_reason) => choice.misfit = Some(misfit_reason),
+        LibraryDecision::Mount { method, .. } if setting == RdmaLibraries::Image => {
             choice.misfit = Some(format!(
                 "{}; rdma-libraries = \"auto\" would mount the host's",
-                lack(way, &names)
+                describe_lack(method, &names)
             ));
         }
-        Verdict::Mount { way, mut files, unserved } => {
+        LibraryDecision::Mount { method, mut files, unserved } => {
             choice.misfit = unserved;
-            choice.reasons.push(format!("{}: the host's are mounted", lack(way, &names)));
-            files.retain(|file| !is_held(file, config.mounts()));
+            choice
+                .reasons
+                .push(format!("{}: the host's are mounted", describe_lack(method, &names)));
+            files.retain(|file| !is_mounted(file, config.mounts()));
             choice.files = files;
         }
     }
@@ -86,34 +90,37 @@ pub(crate) fn choose(
 }
 
 /// Takes from hooks what is done before the runtime is there.
-pub(crate) fn take_from_hooks(hooks: &mut Vec<Hook>) {
+pub(crate) fn remove_from_hooks(hooks: &mut Vec<Hook>) {
     hooks.retain_mut(|hook| {
-        let Some((stage, mut asked)) = HookArguments::of_command(&hook.args) else {
+        let Some((stage, mut arguments)) = HookArguments::from_command(&hook.args) else {
             return true;
         };
-        if asked.rdma_libraries.take().is_none() {
+        if arguments.rdma_libraries.take().is_none() {
             return true;
         }
-        let is_needed = stage != "poststop" || asked.leaves_something();
-        asked.replace_in(&mut hook.args);
+        let is_needed = stage != "poststop" || arguments.needs_poststop();
+        arguments.replace_in(&mut hook.args);
         is_needed
     });
 }
 
-fn lack(way: Way, names: &str) -> String {
-    match way {
-        Way::Add => format!("the image has no provider library for {names}"),
-        Way::Cover => format!("the image's provider library for {names} does not fit this kernel"),
-        Way::Replace => {
+fn describe_lack(method: MountMethod, names: &str) -> String {
+    match method {
+        MountMethod::Add => format!("the image has no provider library for {names}"),
+        MountMethod::Cover => {
+            format!("the image's provider library for {names} does not fit this kernel")
+        }
+        MountMethod::Replace => {
             format!("the image has no libibverbs that has a provider library for {names}")
         }
     }
 }
 
-fn is_held(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
+fn is_mounted(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
     let mount = mount(file);
-    let is_same =
-        |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
+    let is_same = |held: &MountEntry| {
+        held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
+    };
     mounts.iter().any(is_same)
 }
 

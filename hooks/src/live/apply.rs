@@ -13,23 +13,23 @@ use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices;
-use super::identity::FileSystemUser;
+use super::fs_user::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
-use super::plan::{Bind, VARIABLES};
+use super::plan::{BindMount, VARIABLES};
 use super::systemd::SOCKET;
-use super::target::Targets;
-use super::undo::Done;
-use crate::decide::host::ThisHost;
+use super::target::TargetChecker;
+use super::undo::AppliedChanges;
+use crate::decide::host_view::LocalHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::sysfs::{Numbers, numbers_of};
-use crate::record::files::{self, Live};
-use crate::record::maker::Stage;
-use crate::record::own_dir::OwnDir;
+use crate::decide::sysfs::{DeviceNumber, device_number};
+use crate::record::container_dir::ContainerDir;
+use crate::record::container_record::{self, LiveInjection};
+use crate::record::creator::CreatorStage;
 
 /// A node of the container's own, for the mount at this place in the plan.
-struct OwnNode {
-    at: usize,
+struct PrivateNode {
+    index: usize,
     host: Stat,
     uid: u32,
     gid: u32,
@@ -37,80 +37,109 @@ struct OwnNode {
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
-    pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>> {
+    pub(super) fn apply(mut self, host: &LocalHost) -> Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
-        let home = home.context("opening this process's own mount namespace")?;
+        let own_namespace = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
+        let own_namespace = own_namespace.context("opening this process's own mount namespace")?;
         // With the engine's umask, the container's users might have no access to what is created in
         // its root.
         let _ = umask(Mode::empty());
-        let mut own = OwnDir::open(self.id, Stage::Hook, self.bundle, None, host)?;
-        self.warnings.extend(own.warning.take());
-        let mut done = Done::default();
-        let result = self.all(&mut own, &mut done);
+        let mut container_dir =
+            ContainerDir::open(self.id, CreatorStage::Hook, self.bundle, None, host)?;
+        self.warnings.extend(container_dir.warning.take());
+        let mut applied = AppliedChanges::default();
+        let result = self.apply_all(&mut container_dir, &mut applied);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
             Ok(()) => {
-                self.warnings.append(&mut done.changes.warnings);
+                self.warnings.append(&mut applied.changes.warnings);
                 Ok(self.warnings)
             }
             Err(error) => {
-                done.undo(&home, own, self.id, &self.root_path);
+                applied.undo(&own_namespace, container_dir, self.id, &self.root_path);
                 Err(error)
             }
         }
     }
 
-    fn all(&mut self, own: &mut OwnDir, done: &mut Done) -> Result<()> {
-        let live = Live {
+    fn apply_all(
+        &mut self,
+        container_dir: &mut ContainerDir,
+        applied: &mut AppliedChanges,
+    ) -> Result<()> {
+        let injection = LiveInjection {
             pid: self.init.pid(),
             start_time: self.start_time,
             variables: self.plan.variables.clone().unwrap_or_default(),
             ..self.plan.record.clone()
         };
-        let live = live.after(self.before.clone());
-        own.will_create(&self.root_path, &self.missing)?;
-        let trees = self.prepare(own, &live)?;
-        self.limits()?;
+        let injection = injection.merge_earlier(self.before.clone());
+        container_dir.record_planned(&self.root_path, &self.missing)?;
+        let trees = self.prepare(container_dir, &injection)?;
+        self.set_limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
-            done.changes = devices::allow(device_cgroup, self.id, &live.rules, Path::new(SOCKET))?;
+            applied.changes =
+                devices::allow(device_cgroup, self.id, &injection.rules, Path::new(SOCKET))?;
         }
-        self.enter(&trees, done)?;
-        let made = done.made.iter().map(|fresh| fresh.made.clone());
-        own.has_created(&self.missing, made, live)
+        self.enter(&trees, applied)?;
+        let created_paths = applied
+            .created_targets
+            .iter()
+            .map(|created_target| created_target.created_path.clone());
+        container_dir.record_created(&self.missing, created_paths, injection)
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
-    fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>> {
+    fn prepare(
+        &self,
+        container_dir: &ContainerDir,
+        injection: &LiveInjection,
+    ) -> Result<Vec<OwnedFd>> {
         let mut trees = Vec::new();
         let mut own_nodes = Vec::new();
-        for (at, bind) in self.plan.binds.iter().enumerate() {
+        for (index, bind) in self.plan.binds.iter().enumerate() {
             let tree = self.copy(CWD, bind)?;
             if let Some(rule) = bind.rule {
-                own_nodes.extend(self.own_node(&tree, at, rule.numbers())?);
+                own_nodes.extend(self.check_own_node(&tree, index, rule.numbers())?);
             }
             trees.push(tree);
         }
         if !own_nodes.is_empty() {
             self.make_own_nodes(&own_nodes, &mut trees)
-                .map_err(self.failed(|| "making the container's own device nodes".into()))?;
+                .map_err(self.step_error(|| "making the container's own device nodes".into()))?;
         }
         if let Some(list) = &self.list {
-            trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
+            trees.push(self.create_own_file(
+                container_dir,
+                "ld.so.preload",
+                LD_SO_PRELOAD,
+                list,
+            )?);
         }
-        if self.mounts_variables() {
-            trees.push(self.own_file(own, files::VARIABLES, VARIABLES, &live.variables)?);
+        if self.needs_variables_file() {
+            trees.push(self.create_own_file(
+                container_dir,
+                container_record::VARIABLES,
+                VARIABLES,
+                &injection.variables,
+            )?);
         } else if let Some(more) = &self.plan.variables {
-            own.append(files::VARIABLES, more.as_bytes())?;
+            container_dir.append(container_record::VARIABLES, more.as_bytes())?;
         }
         Ok(trees)
     }
 
     /// A file of the container's directory on the host, to be mounted read-only.
-    fn own_file(&self, own: &OwnDir, name: &str, target: &str, text: &str) -> Result<OwnedFd> {
-        own.write(name, text.as_bytes(), self.label.as_deref())?;
-        let bind = Bind {
+    fn create_own_file(
+        &self,
+        container_dir: &ContainerDir,
+        name: &str,
+        target: &str,
+        text: &str,
+    ) -> Result<OwnedFd> {
+        container_dir.write(name, text.as_bytes(), self.label.as_deref())?;
+        let bind = BindMount {
             source: name.into(),
             target: target.into(),
             attributes: mount_api::attr::RDONLY
@@ -120,29 +149,35 @@ impl Inspection<'_> {
             is_recursive: false,
             rule: None,
         };
-        self.copy(own.dir.as_fd(), &bind)
+        self.copy(container_dir.dir.as_fd(), &bind)
     }
 
-    fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd> {
+    fn copy(&self, dir: impl AsFd, bind: &BindMount) -> Result<OwnedFd> {
         let path = &bind.source;
         let tree = mount_api::clone_tree(dir.as_fd(), path, bind.is_recursive)
-            .map_err(self.failed(|| format!("copying the mount of {path:?} of the host")))?;
-        mount_api::set_private(&tree, bind.attributes, bind.is_recursive)
-            .map_err(self.failed(|| format!("setting the attributes of {path:?} of the host")))?;
+            .map_err(self.step_error(|| format!("copying the mount of {path:?} of the host")))?;
+        mount_api::set_private(&tree, bind.attributes, bind.is_recursive).map_err(
+            self.step_error(|| format!("setting the attributes of {path:?} of the host")),
+        )?;
         Ok(tree)
     }
 
     /// Checks that the node about to be mounted is the one that was checked before. If the container
     /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead,
     /// since the host's keeps its mode, owner and label.
-    fn own_node(&self, tree: &OwnedFd, at: usize, wanted: Numbers) -> Result<Option<OwnNode>> {
-        let bind = &self.plan.binds[at];
+    fn check_own_node(
+        &self,
+        tree: &OwnedFd,
+        index: usize,
+        number: DeviceNumber,
+    ) -> Result<Option<PrivateNode>> {
+        let bind = &self.plan.binds[index];
         let path = &bind.source;
         let host =
-            fstat(tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
-        if numbers_of(&host) != Some(wanted) {
+            fstat(tree).map_err(self.step_error(|| format!("looking at {path:?} of the host")))?;
+        if device_number(&host) != Some(number) {
             bail!(
-                "{}: device node {path:?} is no longer character device {wanted}",
+                "{}: device node {path:?} is no longer character device {number}",
                 self.plan.keys
             );
         }
@@ -153,16 +188,16 @@ impl Inspection<'_> {
         } else {
             return Ok(None);
         };
-        Ok(Some(OwnNode { at, host, uid, gid }))
+        Ok(Some(PrivateNode { index, host, uid, gid }))
     }
 
     /// Makes nodes with the container's label, all on one tmpfs that holds nothing else: each copy of a file of a
     /// detached mount takes a copy of the host's whole mount namespace.
-    fn make_own_nodes(&self, nodes: &[OwnNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
-        let tmpfs = mount_api::tmpfs(self.label.as_deref())?;
+    fn make_own_nodes(&self, nodes: &[PrivateNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
+        let tmpfs = mount_api::create_tmpfs(self.label.as_deref())?;
         let mut names = Vec::new();
         for node in nodes {
-            let name = format!("node{}", node.at);
+            let name = format!("node{}", node.index);
             let mode = Mode::from_raw_mode(node.host.st_mode & 0o777);
             let kind = FileType::CharacterDevice;
             mknodat(&tmpfs, &name, kind, mode, node.host.st_rdev)?;
@@ -172,19 +207,19 @@ impl Inspection<'_> {
             chownat(&tmpfs, &name, Some(uid), Some(gid), flags)?;
             names.push(name);
         }
-        let copies = mount_api::copies_of_detached(&tmpfs, &names)?;
+        let copies = mount_api::clone_detached_files(&tmpfs, &names)?;
         for (node, copy) in nodes.iter().zip(copies) {
-            mount_api::set_private(&copy, self.plan.binds[node.at].attributes, false)?;
-            trees[node.at] = copy;
+            mount_api::set_private(&copy, self.plan.binds[node.index].attributes, false)?;
+            trees[node.index] = copy;
         }
         Ok(())
     }
 
-    fn limits(&mut self) -> Result<()> {
+    fn set_limits(&mut self) -> Result<()> {
         if self.plan.memlock.is_none() && self.plan.preload.is_none() {
             return Ok(());
         }
-        let process = limits::Process::new(&self.init, self.start_time)?;
+        let process = limits::ProcessLimits::new(&self.init, self.start_time)?;
         if let Some(memlock) = self.plan.memlock {
             self.warnings.extend(process.raise_memlock(memlock)?);
         }
@@ -195,7 +230,7 @@ impl Inspection<'_> {
     }
 
     /// Moves the mounts into the container.
-    fn enter(&self, trees: &[OwnedFd], done: &mut Done) -> Result<()> {
+    fn enter(&self, trees: &[OwnedFd], applied: &mut AppliedChanges) -> Result<()> {
         if self.targets.is_empty() {
             return Ok(());
         }
@@ -205,16 +240,16 @@ impl Inspection<'_> {
         })?;
         let root = self.open_root()?;
         let keys = &self.plan.keys;
-        let targets = Targets::new(&root, &self.mounts).context(keys)?;
+        let targets = TargetChecker::new(&root, &self.mounts).context(keys)?;
         // The library is in place before the list that names it.
         for (target, tree) in self.targets.iter().zip(trees) {
-            let at = {
+            let target_fd = {
                 let _user = self.become_container_root()?;
-                targets.open(target, &mut done.made).context(keys)?
+                targets.open(target, &mut applied.created_targets).context(keys)?
             };
             let path = &target.path;
-            mount_api::attach(tree, at)
-                .map_err(self.failed(|| format!("mounting onto {path:?} in the container")))?;
+            mount_api::attach(tree, target_fd)
+                .map_err(self.step_error(|| format!("mounting onto {path:?} in the container")))?;
         }
         Ok(())
     }

@@ -14,34 +14,34 @@ use onload_sys::mountinfo::{self, MountinfoLine};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceCgroup {
     /// cgroup v1: a list of devices, `devices.allow`.
-    V1(Dir),
+    V1(CgroupDir),
     /// cgroup v2: programs.
-    V2(Dir),
+    V2(CgroupDir),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dir {
+pub struct CgroupDir {
     /// Where the hierarchy is mounted.
     pub mount: PathBuf,
     /// The cgroup in it, no leading slash.
     pub path: PathBuf,
 }
 
-impl Dir {
-    pub(crate) fn at(&self) -> PathBuf {
+impl CgroupDir {
+    pub(crate) fn full_path(&self) -> PathBuf {
         self.mount.join(&self.path)
     }
 
     /// The innermost cgroup named after the container. crun creates another one below it, and a
     /// container that may write to its cgroups any it likes, as systemd in a container does.
-    fn named(&self, id: &ContainerId) -> Option<&Path> {
+    fn named_after(&self, id: &ContainerId) -> Option<&Path> {
         let mut all = self.path.ancestors();
         all.find(|path| is_named_after(path, id))
     }
 
     /// The cgroups that belong to the container, innermost first, up to the one named after it.
-    pub(crate) fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
-        let outermost = self.named(id).unwrap_or(&self.path);
+    pub(crate) fn own_cgroups(&self, id: &ContainerId) -> Vec<PathBuf> {
+        let outermost = self.named_after(id).unwrap_or(&self.path);
         let all = self.path.ancestors();
         all.take_while(|path| path.starts_with(outermost))
             .map(|path| self.mount.join(path))
@@ -49,24 +49,25 @@ impl Dir {
     }
 
     /// The cgroups above those of the container, up to the root.
-    pub(crate) fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
-        let own = self.own(id);
+    pub(crate) fn outer_cgroups(&self, id: &ContainerId) -> Vec<PathBuf> {
+        let own = self.own_cgroups(id);
         let all = self.path.ancestors().map(|path| self.mount.join(path));
         all.filter(|path| !own.contains(path)).collect()
     }
 
     /// The systemd scope that the container runs in: a container may name one of its own cgroups like
     /// somebody else's scope, so only one that is named after the container counts.
-    pub(crate) fn scope(&self, id: &ContainerId) -> Option<&str> {
-        let path = self.named(id)?;
+    pub(crate) fn systemd_scope(&self, id: &ContainerId) -> Option<&str> {
+        let path = self.named_after(id)?;
         let is_scope = path.extension() == Some(OsStr::new("scope"));
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
     /// Whether none of its cgroups is named after the container, and one looks like a scope.
-    pub(crate) fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
+    pub(crate) fn is_in_unnamed_scope(&self, id: &ContainerId) -> bool {
         let mut all = self.path.ancestors();
-        self.named(id).is_none() && all.any(|path| path.extension() == Some(OsStr::new("scope")))
+        self.named_after(id).is_none()
+            && all.any(|path| path.extension() == Some(OsStr::new("scope")))
     }
 }
 
@@ -80,19 +81,19 @@ fn is_named_after(path: &Path, id: &ContainerId) -> bool {
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
 /// `None` if no hierarchy controls devices.
 pub(crate) fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<DeviceCgroup>> {
-    if let Some(path) = path_in(theirs, "devices") {
+    if let Some(path) = parse_path(theirs, "devices") {
         let is_devices = |mount: &MountinfoLine<'_>| {
             let mut options = mount.options.split(|byte| *byte == b',');
             mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
-        let own = path_in(own, "devices");
-        return dir(path, own, mounts, &is_devices).map(|dir| Some(DeviceCgroup::V1(dir)));
+        let own = parse_path(own, "devices");
+        return resolve_dir(path, own, mounts, &is_devices).map(|dir| Some(DeviceCgroup::V1(dir)));
     }
-    let Some(path) = path_in(theirs, "") else {
+    let Some(path) = parse_path(theirs, "") else {
         return Ok(None);
     };
     let is_v2 = |mount: &MountinfoLine<'_>| mount.fs_type == b"cgroup2";
-    dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
+    resolve_dir(path, parse_path(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
 }
 
 /// Whether a mount is a hierarchy that [`find`] may look for.
@@ -102,7 +103,7 @@ pub(crate) fn is_hierarchy(mount: &MountinfoLine<'_>) -> bool {
 
 /// The path in a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers means cgroup v2. A
 /// path may contain any byte except a newline.
-fn path_in<'a>(table: &'a [u8], controller: &str) -> Option<&'a Path> {
+fn parse_path<'a>(table: &'a [u8], controller: &str) -> Option<&'a Path> {
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
         let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -116,12 +117,12 @@ fn path_in<'a>(table: &'a [u8], controller: &str) -> Option<&'a Path> {
     })
 }
 
-fn dir(
+fn resolve_dir(
     path: &Path,
     own: Option<&Path>,
     mounts: &[u8],
     wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
-) -> Result<Dir> {
+) -> Result<CgroupDir> {
     // A mount may show only a part of the hierarchy, as in a container.
     let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
     let within = shown.filter_map(|mount| {
@@ -129,7 +130,8 @@ fn dir(
         let root = Path::new(OsStr::from_bytes(&root));
         let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
         let mounted = mountinfo::unescape(mount.point);
-        let dir = Dir { mount: PathBuf::from(OsStr::from_bytes(&mounted)), path: below(path)? };
+        let dir =
+            CgroupDir { mount: PathBuf::from(OsStr::from_bytes(&mounted)), path: below(path)? };
         Some((dir, own.and_then(below)))
     });
     let Some((found, own)) = within.last() else {
@@ -187,10 +189,10 @@ mod tests {
         };
         let path = OsStr::from_bytes(b"machine.slice/a\xff/c0ffee");
         assert_eq!(dir.path, Path::new(path));
-        assert_eq!(dir.own(&id()), [dir.at()]);
+        assert_eq!(dir.own_cgroups(&id()), [dir.full_path()]);
     }
 
-    fn v2(path: &str) -> Dir {
+    fn v2(path: &str) -> CgroupDir {
         match find(&format!("0::{path}\n"), SHELL, V2) {
             Ok(Some(DeviceCgroup::V2(dir))) => dir,
             other => panic!("{other:?}"),
@@ -200,11 +202,11 @@ mod tests {
     #[test]
     fn the_unified_hierarchy_is_found() {
         let dir = v2("/machine.slice/libpod-c0ffee.scope");
-        assert_eq!(dir.at(), Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope"));
-        assert_eq!(dir.own(&id()), [dir.at()]);
-        assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"));
+        assert_eq!(dir.full_path(), Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope"));
+        assert_eq!(dir.own_cgroups(&id()), [dir.full_path()]);
+        assert_eq!(dir.systemd_scope(&id()), Some("libpod-c0ffee.scope"));
         assert_eq!(
-            dir.around(&id()),
+            dir.outer_cgroups(&id()),
             [Path::new("/sys/fs/cgroup/machine.slice"), Path::new("/sys/fs/cgroup/")]
         );
     }
@@ -213,20 +215,20 @@ mod tests {
     fn crun_s_cgroup_and_the_scope_around_it_are_the_container_s() {
         let dir = v2("/machine.slice/libpod-c0ffee.scope/container");
         let scope = Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope");
-        assert_eq!(dir.own(&id()), [dir.at(), scope.to_owned()]);
-        assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"));
+        assert_eq!(dir.own_cgroups(&id()), [dir.full_path(), scope.to_owned()]);
+        assert_eq!(dir.systemd_scope(&id()), Some("libpod-c0ffee.scope"));
         let cgroupfs = v2("/libpod_parent/libpod-c0ffee/container");
-        assert_eq!(cgroupfs.own(&id()).len(), 2);
-        assert_eq!(cgroupfs.scope(&id()), None);
+        assert_eq!(cgroupfs.own_cgroups(&id()).len(), 2);
+        assert_eq!(cgroupfs.systemd_scope(&id()), None);
     }
 
     #[test]
     fn what_others_share_is_never_the_container_s() {
         for path in ["/machine.slice/container", "/pod/xc0ffee/container", "/c0ffee.slice/other"] {
-            assert_eq!(v2(path).own(&id()).len(), 1, "{path}");
+            assert_eq!(v2(path).own_cgroups(&id()).len(), 1, "{path}");
         }
-        assert_eq!(v2("/kubepods.slice/x.scope/inner").scope(&id()), None);
-        assert_eq!(v2("/c0ffee/c0ffee").own(&id()).len(), 1, "a namespace of that name");
+        assert_eq!(v2("/kubepods.slice/x.scope/inner").systemd_scope(&id()), None);
+        assert_eq!(v2("/c0ffee/c0ffee").own_cgroups(&id()).len(), 1, "a namespace of that name");
     }
 
     #[test]
@@ -234,8 +236,8 @@ mod tests {
         for inside in ["init.scope", "container/init.scope", "a/b/c"] {
             let dir = v2(&format!("/machine.slice/libpod-c0ffee.scope/{inside}"));
             let depth = Path::new(inside).components().count();
-            assert_eq!(dir.own(&id()).len(), depth + 1, "{inside}");
-            assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"), "{inside}");
+            assert_eq!(dir.own_cgroups(&id()).len(), depth + 1, "{inside}");
+            assert_eq!(dir.systemd_scope(&id()), Some("libpod-c0ffee.scope"), "{inside}");
         }
     }
 
@@ -246,11 +248,11 @@ mod tests {
             "/docker/c0ffee/docker-beef.scope",
             "/machine.slice/libpod-c0ffee.scope.d/sshd.scope/container",
         ] {
-            assert_eq!(v2(path).scope(&id()), None, "{path}");
+            assert_eq!(v2(path).systemd_scope(&id()), None, "{path}");
         }
-        assert!(v2("/machine.slice/beef.scope/container").in_a_nameless_scope(&id()));
+        assert!(v2("/machine.slice/beef.scope/container").is_in_unnamed_scope(&id()));
         for path in ["/machine.slice/beef", "/a/c0ffee/init.scope", "/a.scope/c0ffee"] {
-            assert!(!v2(path).in_a_nameless_scope(&id()), "{path}");
+            assert!(!v2(path).is_in_unnamed_scope(&id()), "{path}");
         }
     }
 
@@ -261,7 +263,7 @@ mod tests {
         let Some(DeviceCgroup::V1(dir)) = found else {
             panic!("{found:?}");
         };
-        assert_eq!(dir.at(), Path::new("/sys/fs/cgroup/devices/docker/c0ffee"));
+        assert_eq!(dir.full_path(), Path::new("/sys/fs/cgroup/devices/docker/c0ffee"));
     }
 
     #[test]

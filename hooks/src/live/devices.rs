@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
-use onload_sys::bpf::cgroup::{self as bpf, Attached, Program};
+use onload_sys::bpf::cgroup::{self as bpf, AttachedPrograms, BpfProgram};
 use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::cgroup::{DeviceCgroup, Dir};
+use super::cgroup::{CgroupDir, DeviceCgroup};
 use super::program;
 use super::systemd::Systemd;
-use crate::decide::device::Rule;
+use crate::decide::verified_node::CgroupRule;
 
 /// What was changed, so that it can be undone.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct CgroupChanges {
     /// `devices.deny`, and the rules that were added and not in force before.
-    list: Option<(File, Vec<Rule>)>,
-    programs: Vec<Replaced>,
+    list: Option<(File, Vec<CgroupRule>)>,
+    programs: Vec<ReplacedProgram>,
     pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Replaced {
+struct ReplacedProgram {
     cgroup: OwnedFd,
     flags: u32,
     old: OwnedFd,
@@ -36,7 +36,7 @@ struct Replaced {
     new: Option<OwnedFd>,
 }
 
-impl Changes {
+impl CgroupChanges {
     /// Undoes the changes as far as possible. Rules that were in force before stay: the container
     /// may be running and have them from elsewhere.
     pub fn undo(self) {
@@ -59,10 +59,10 @@ impl Changes {
 pub fn allow(
     cgroup: &DeviceCgroup,
     id: &ContainerId,
-    rules: &[Rule],
+    rules: &[CgroupRule],
     socket: &Path,
-) -> Result<Changes> {
-    let mut changes = Changes::default();
+) -> Result<CgroupChanges> {
+    let mut changes = CgroupChanges::default();
     if rules.is_empty() {
         return Ok(changes);
     }
@@ -82,49 +82,49 @@ pub fn allow(
 /// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
 /// `src/core/cgroup.c`, `cgroup_apply_devices`).
 fn allow_v1(
-    dir: &Dir,
+    dir: &CgroupDir,
     id: &ContainerId,
-    rules: &[Rule],
+    rules: &[CgroupRule],
     socket: &Path,
-    changes: &mut Changes,
+    changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let at = |name: &str| dir.at().join(name);
+    let file_path = |name: &str| dir.full_path().join(name);
     let open = |name: &str| {
-        let file = File::options().write(true).open(at(name));
-        file.with_context(|| format!("opening {:?}", at(name)))
+        let file = File::options().write(true).open(file_path(name));
+        file.with_context(|| format!("opening {:?}", file_path(name)))
     };
-    let list = at("devices.list");
+    let list = file_path("devices.list");
     let before = std::fs::read_to_string(&list).with_context(|| format!("reading {list:?}"))?;
     update_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
         write_rule(&allow, *rule)
-            .with_context(|| format!("writing a device to {:?}", at("devices.allow")))?;
-        written.extend(rule.beyond(&before));
+            .with_context(|| format!("writing a device to {:?}", file_path("devices.allow")))?;
+        written.extend(rule.missing_from(&before));
     }
     Ok(())
 }
 
 /// Each write takes one device (Documentation/admin-guide/cgroup-v1/devices.rst).
-fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
+fn write_rule(mut list: &File, rule: CgroupRule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
 /// Adds the devices to the list of the container's scope, if that list restricts it. Returns whether it
 /// did.
 fn update_systemd(
-    dir: &Dir,
+    dir: &CgroupDir,
     id: &ContainerId,
-    rules: &[Rule],
+    rules: &[CgroupRule],
     socket: &Path,
-    changes: &mut Changes,
+    changes: &mut CgroupChanges,
 ) -> Result<bool> {
-    let Some(scope) = dir.scope(id) else {
-        if dir.in_a_nameless_scope(id) {
+    let Some(scope) = dir.systemd_scope(id) else {
+        if dir.is_in_unnamed_scope(id) {
             changes.warnings.push(format!(
                 "no systemd scope around cgroup {:?} is named after the container, so systemd is not informed, and its next daemon-reload or update closes the devices again",
-                dir.at()
+                dir.full_path()
             ));
         }
         return Ok(false);
@@ -147,7 +147,7 @@ struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
     /// When first examined.
-    before: Attached,
+    before: AttachedPrograms,
 }
 
 impl CgroupPrograms {
@@ -169,36 +169,36 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     dir.with_context(|| format!("opening {path:?}"))
 }
 
-fn query(path: &Path, fd: &OwnedFd) -> Result<Attached> {
+fn query(path: &Path, fd: &OwnedFd) -> Result<AttachedPrograms> {
     let programs = bpf::query(fd.as_fd());
     programs.with_context(|| format!("querying the device programs of cgroup {path:?}"))
 }
 
 fn allow_v2(
-    dir: &Dir,
+    dir: &CgroupDir,
     id: &ContainerId,
-    rules: &[Rule],
+    rules: &[CgroupRule],
     socket: &Path,
-    changes: &mut Changes,
+    changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let mut own = Vec::new();
-    for path in dir.own(id) {
-        own.push(CgroupPrograms::open(path)?);
+    let mut own_cgroups = Vec::new();
+    for path in dir.own_cgroups(id) {
+        own_cgroups.push(CgroupPrograms::open(path)?);
     }
     warn_of_outer_programs(dir, id, changes)?;
-    if own.iter().all(|own| own.before.ids.is_empty()) {
+    if own_cgroups.iter().all(|programs| programs.before.ids.is_empty()) {
         return Ok(());
     }
     let covers_new = update_systemd(dir, id, rules, socket, changes)?;
     let mut has_replaced = false;
-    for own in own.iter().filter(|_| covers_new) {
-        let now = query(&own.path, &own.fd)?;
+    for programs in own_cgroups.iter().filter(|_| covers_new) {
+        let now = query(&programs.path, &programs.fd)?;
         // A program that systemd has just attached allows the devices by itself.
-        let is_new = |id: &u32| !own.before.ids.contains(id);
+        let is_new = |id: &u32| !programs.before.ids.contains(id);
         has_replaced |= now.ids.iter().any(is_new);
     }
-    for own in &own {
-        extend_all(own, covers_new, has_replaced, rules, changes)?;
+    for programs in &own_cgroups {
+        extend_all(programs, covers_new, has_replaced, rules, changes)?;
     }
     Ok(())
 }
@@ -207,38 +207,40 @@ fn allow_v2(
 /// same time. `covers_new` says that those which systemd attaches from now on allow the devices, `has_replaced` that it
 /// has attached one already.
 fn extend_all(
-    own: &CgroupPrograms,
+    cgroup_programs: &CgroupPrograms,
     covers_new: bool,
     has_replaced: bool,
-    rules: &[Rule],
-    changes: &mut Changes,
+    rules: &[CgroupRule],
+    changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let mut done = Vec::new();
+    let mut extended = Vec::new();
     for round in 0.. {
-        let now = query(&own.path, &own.fd)?;
-        let has_rules = |id: &u32| done.contains(id) || covers_new && !own.before.ids.contains(id);
-        let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
-        let Some(first) = left.first() else { break };
+        let now = query(&cgroup_programs.path, &cgroup_programs.fd)?;
+        let has_rules = |id: &u32| {
+            extended.contains(id) || covers_new && !cgroup_programs.before.ids.contains(id)
+        };
+        let remaining: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
+        let Some(first) = remaining.first() else { break };
         if round == ROUNDS {
             bail!(
                 "the device program {first} of cgroup {:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device",
-                own.path
+                cgroup_programs.path
             );
         }
-        for program in left {
-            match extend(own, now.flags, program, rules)? {
-                Extended::Already => done.push(program),
-                Extended::By(new, replaced) => {
-                    done.push(new);
+        for program in remaining {
+            match extend(cgroup_programs, now.flags, program, rules)? {
+                ExtendResult::Already => extended.push(program),
+                ExtendResult::By(new, replaced) => {
+                    extended.push(new);
                     changes.programs.push(replaced);
                 }
-                Extended::Gone => {}
-                Extended::Hidden(_, old) if has_replaced => {
-                    changes.programs.push(detach(own, now.flags, old)?);
+                ExtendResult::Gone => {}
+                ExtendResult::Hidden(_, old) if has_replaced => {
+                    changes.programs.push(detach(cgroup_programs, now.flags, old)?);
                 }
-                Extended::Hidden(cause, _) => bail!(
+                ExtendResult::Hidden(cause, _) => bail!(
                     "the device program of cgroup {:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device",
-                    own.path
+                    cgroup_programs.path
                 ),
             }
         }
@@ -250,16 +252,21 @@ fn extend_all(
 const ROUNDS: usize = 4;
 
 /// Detaches a program that systemd's program replaces.
-fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced> {
-    bpf::detach(own.fd.as_fd(), &old)
-        .with_context(|| format!("detaching the runtime's program of cgroup {:?}", own.path))?;
-    Ok(Replaced { cgroup: own.copy()?, flags, old, new: None })
+fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<ReplacedProgram> {
+    bpf::detach(cgroup_programs.fd.as_fd(), &old).with_context(|| {
+        format!("detaching the runtime's program of cgroup {:?}", cgroup_programs.path)
+    })?;
+    Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
 }
 
 /// Warns about programs above the container's own cgroups. They control other processes too, so
 /// they stay as they are.
-fn warn_of_outer_programs(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<()> {
-    for path in dir.around(id) {
+fn warn_of_outer_programs(
+    dir: &CgroupDir,
+    id: &ContainerId,
+    changes: &mut CgroupChanges,
+) -> Result<()> {
+    for path in dir.outer_cgroups(id) {
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
             changes.warnings.push(format!(
@@ -270,9 +277,9 @@ fn warn_of_outer_programs(dir: &Dir, id: &ContainerId, changes: &mut Changes) ->
     Ok(())
 }
 
-enum Extended {
+enum ExtendResult {
     /// A new program replaces it; its id.
-    By(u32, Replaced),
+    By(u32, ReplacedProgram),
     /// It already begins with the rules.
     Already,
     /// It is gone, or cannot be reached.
@@ -281,33 +288,40 @@ enum Extended {
     Hidden(&'static str, OwnedFd),
 }
 
-fn extend(own: &CgroupPrograms, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended> {
-    let of = |action: &str| format!("{action} of cgroup {:?}", own.path);
-    let old = match bpf::by_id(program) {
+fn extend(
+    cgroup_programs: &CgroupPrograms,
+    flags: u32,
+    program: u32,
+    rules: &[CgroupRule],
+) -> Result<ExtendResult> {
+    let of = |action: &str| format!("{action} of cgroup {:?}", cgroup_programs.path);
+    let old = match bpf::open_program(program) {
         // It has been detached and no longer controls anything.
-        Err(Errno::NOENT) => return Ok(Extended::Gone),
+        Err(Errno::NOENT) => return Ok(ExtendResult::Gone),
         old => old.with_context(|| of("opening the device program"))?,
     };
     let read = bpf::read(&old).with_context(|| of("reading the device program"))?;
     if read.insns.is_empty() {
-        return Ok(Extended::Hidden("the kernel does not show it", old));
+        return Ok(ExtendResult::Hidden("the kernel does not show it", old));
     }
     let Some(insns) = program::extend(&read.insns, rules) else {
-        return Ok(Extended::Already);
+        return Ok(ExtendResult::Already);
     };
-    let new = match bpf::load(&Program { insns, ..read }) {
+    let new = match bpf::load(&BpfProgram { insns, ..read }) {
         // Blinded constants use a register that no program may name.
-        Err(Errno::INVAL) => return Ok(Extended::Hidden("the kernel blinds its constants", old)),
+        Err(Errno::INVAL) => {
+            return Ok(ExtendResult::Hidden("the kernel blinds its constants", old));
+        }
         new => new.with_context(|| of("loading the device program"))?,
     };
-    let id = bpf::id_of(&new).with_context(|| of("looking at the new device program"))?;
-    let cgroup = own.copy()?;
+    let id = bpf::program_id(&new).with_context(|| of("looking at the new device program"))?;
+    let cgroup = cgroup_programs.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
         // `find_attach_entry`). The next round shows whether it is still there.
-        Err(Errno::NOENT) => return Ok(Extended::Gone),
+        Err(Errno::NOENT) => return Ok(ExtendResult::Gone),
         replaced => replaced.with_context(|| of("replacing the device program"))?,
     }
-    let replaced = Replaced { cgroup, flags, old, new: Some(new) };
-    Ok(Extended::By(id, replaced))
+    let replaced = ReplacedProgram { cgroup, flags, old, new: Some(new) };
+    Ok(ExtendResult::By(id, replaced))
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{OciConfig, User};
+use onload_cdi::oci::{OciConfig, OciUser};
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
 use onload_sys::error;
@@ -14,28 +14,29 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
-use super::plan::{Bind, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
-use super::target::{Target, Targets};
-use crate::config::state::State;
-use crate::decide::host::{HostView, ThisHost};
+use super::plan::{BindMount, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
+use super::target::{MountTarget, TargetChecker};
+use crate::config::state::OciState;
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::report::Report;
+use crate::decide::report::ContainerReport;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
-use crate::moves::Node;
-use crate::record::files::{Live, Made, TargetType};
-use crate::record::init::{Init, RootUser, read_whole};
+use crate::moves::RdmaNode;
+use crate::record::container_record::{CreatedPath, LiveInjection, TargetType};
+use crate::record::init::{InitProcess, RootUser, read_whole};
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// The container's device cgroup; `None` if nothing controls devices.
-pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {
+pub(super) fn own_device_cgroup(init: &InitProcess) -> Result<Option<DeviceCgroup>> {
     let theirs = init.read("cgroup")?;
     let path = "/proc/self/cgroup";
     let own = File::open(path).and_then(read_whole);
     let own = own.with_context(|| format!("reading {path:?}"))?;
     let path = "/proc/self/mountinfo";
-    let mounts = File::open(path).and_then(|file| mountinfo::keep(file, &cgroup::is_hierarchy));
+    let mounts =
+        File::open(path).and_then(|file| mountinfo::filter_lines(file, &cgroup::is_hierarchy));
     let mounts = mounts.with_context(|| format!("reading {path:?}"))?;
     cgroup::find(&theirs, &own, &mounts)
 }
@@ -44,37 +45,37 @@ pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {
 pub(super) struct Inspection<'a> {
     pub(super) id: &'a ContainerId,
     pub(super) plan: InjectionPlan,
-    pub(super) init: Init,
+    pub(super) init: InitProcess,
     pub(super) start_time: u64,
     pub(super) namespace: OwnedFd,
     pub(super) mounts: MountTable,
     pub(super) bundle: &'a Path,
     /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<MountTarget>,
     /// What of them will be created in the root.
-    pub(super) missing: Vec<Made>,
+    pub(super) missing: Vec<CreatedPath>,
     pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
     /// The user of the container's process.
-    pub(super) own_user: User,
+    pub(super) own_user: OciUser,
     /// What SELinux calls the container's files.
     pub(super) label: Option<String>,
     /// The content that /etc/ld.so.preload gets.
     pub(super) list: Option<String>,
     /// What an earlier hook did for the same process.
-    pub(super) before: Option<Live>,
+    pub(super) before: Option<LiveInjection>,
     pub(super) warnings: Vec<String>,
 }
 
 impl<'a> Inspection<'a> {
     pub(super) fn new(
-        state: &'a State,
-        init: Init,
+        state: &'a OciState,
+        init: InitProcess,
         config: &OciConfig,
-        host: &ThisHost,
+        host: &LocalHost,
         plan: InjectionPlan,
-        before: Option<Live>,
+        before: Option<LiveInjection>,
     ) -> Result<Self> {
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().context(CONFIG_JSON)?;
@@ -82,7 +83,7 @@ impl<'a> Inspection<'a> {
         let mut inspection = Inspection {
             id: &state.id,
             start_time: init.start_time()?,
-            mounts: init.mounts()?,
+            mounts: init.read_mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
             own_user: config.user().context(CONFIG_JSON)?,
@@ -100,27 +101,27 @@ impl<'a> Inspection<'a> {
         };
         let root = inspection.open_root()?;
         if let Some(preload) = inspection.plan.preload.take() {
-            inspection.look_at_preload(&preload, config, host, &root)?;
+            inspection.inspect_preload(&preload, config, host, &root)?;
         }
-        inspection.look_at_targets(config, &root)?;
-        inspection.look_at_list(&root)?;
-        inspection.look_at_cgroup()?;
+        inspection.inspect_targets(config, &root)?;
+        inspection.inspect_list(&root)?;
+        inspection.inspect_cgroup()?;
         Ok(inspection)
     }
 
     /// The same with nodes of devices that have moved to the container since.
-    pub(super) fn with_nodes(mut self, nodes: &[Node], config: &OciConfig) -> Result<Self> {
+    pub(super) fn with_nodes(mut self, nodes: &[RdmaNode], config: &OciConfig) -> Result<Self> {
         if nodes.is_empty() {
             return Ok(self);
         }
         self.plan.add_nodes(nodes, config)?;
         let root = self.open_root()?;
-        self.look_at_targets(config, &root)?;
-        self.look_at_cgroup()?;
+        self.inspect_targets(config, &root)?;
+        self.inspect_cgroup()?;
         Ok(self)
     }
 
-    fn look_at_cgroup(&mut self) -> Result<()> {
+    fn inspect_cgroup(&mut self) -> Result<()> {
         if !self.plan.record.rules.is_empty() {
             self.device_cgroup = own_device_cgroup(&self.init)?;
         }
@@ -129,14 +130,14 @@ impl<'a> Inspection<'a> {
 
     /// The root as the container's init sees it: with all its mounts, the last one on top.
     pub(super) fn open_root(&self) -> Result<ContainerRoot> {
-        ContainerRoot::open_below(&self.init.root()?, &self.root_path)
+        ContainerRoot::open_below(&self.init.open_root()?, &self.root_path)
     }
 
-    fn look_at_preload(
+    fn inspect_preload(
         &mut self,
         preload: &PreloadPlan,
         config: &OciConfig,
-        host: &ThisHost,
+        host: &LocalHost,
         root: &ContainerRoot,
     ) -> Result<()> {
         let settings = host.settings()?;
@@ -146,8 +147,9 @@ impl<'a> Inspection<'a> {
             id: Some(self.id),
             privilege: host.privilege(),
         };
-        let mut report = Report::default();
-        let may = preload::may_preload(preload.source.as_deref(), config, &now, host, &mut report);
+        let mut report = ContainerReport::default();
+        let may =
+            preload::check_preload(preload.source.as_deref(), config, &now, host, &mut report);
         let may = may.context(&preload.key)?;
         self.warnings.append(&mut report.warnings);
         self.plan.preload = may.then(|| preload.clone());
@@ -155,42 +157,45 @@ impl<'a> Inspection<'a> {
     }
 
     /// Reads the image's own /etc/ld.so.preload, which is on the container's own file system by then.
-    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<()> {
+    fn inspect_list(&mut self, root: &ContainerRoot) -> Result<()> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
         };
-        let own = preload::own_list(root);
-        let own = own.map_err(|problem| list_in_the_way(&preload.key, problem))?;
-        self.list = Some(preload::list(&preload.library, &own));
+        let image_list = preload::read_image_list(root);
+        let image_list = image_list.map_err(|problem| list_in_the_way(&preload.key, problem))?;
+        self.list = Some(preload::list(&preload.library, &image_list));
         Ok(())
     }
 
-    fn look_at_targets(&mut self, config: &OciConfig, root: &ContainerRoot) -> Result<()> {
+    fn inspect_targets(&mut self, config: &OciConfig, root: &ContainerRoot) -> Result<()> {
         let keys = &self.plan.keys;
         let mounts = config.mounts().iter();
         let overmounts = mounts
             .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
             .collect();
         let overmounts = Overmounts::new(root, overmounts).context(keys)?;
-        let looked = Targets::new(root, &self.mounts).context(keys)?;
+        let checker = TargetChecker::new(root, &self.mounts).context(keys)?;
         let binds = self.plan.binds.iter();
         let mut paths: Vec<_> = binds.map(|bind| (&*bind.target, Some(bind))).collect();
         if self.plan.preload.is_some() {
             paths.push((Path::new(LD_SO_PRELOAD), None));
         }
-        if self.mounts_variables() {
+        if self.needs_variables_file() {
             paths.push((Path::new(VARIABLES), None));
         }
         let mut targets = Vec::new();
         let mut missing = Vec::new();
         for (path, bind) in paths {
-            let kind = bind.map_or(Ok(TargetType::File), |bind| self.kind_of(bind))?;
-            let file_system = overmounts.may_create(&path.to_string_lossy());
-            let target =
-                Target { path: path.to_owned(), kind, file_system: file_system.context(keys)? };
-            for made in looked.look(&target).context(keys)? {
-                if !missing.contains(&made) {
-                    missing.push(made);
+            let kind = bind.map_or(Ok(TargetType::File), |bind| self.target_type(bind))?;
+            let file_system = overmounts.check_creatable(&path.to_string_lossy());
+            let target = MountTarget {
+                path: path.to_owned(),
+                kind,
+                file_system: file_system.context(keys)?,
+            };
+            for created_path in checker.plan_creation(&target).context(keys)? {
+                if !missing.contains(&created_path) {
+                    missing.push(created_path);
                 }
             }
             targets.push(target);
@@ -201,18 +206,18 @@ impl<'a> Inspection<'a> {
     }
 
     /// Whether the file of variables is new to the container.
-    pub(super) fn mounts_variables(&self) -> bool {
+    pub(super) fn needs_variables_file(&self) -> bool {
         let before = self.before.as_ref();
         let is_there = before.is_some_and(|before| !before.variables.is_empty());
         self.plan.variables.is_some() && !is_there
     }
 
-    fn kind_of(&self, bind: &Bind) -> Result<TargetType> {
+    fn target_type(&self, bind: &BindMount) -> Result<TargetType> {
         let path = &bind.source;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let stat = rustix::fs::open(path, flags, Mode::empty())
             .and_then(fstat)
-            .map_err(self.failed(|| format!("opening {path:?} of the host")))?;
+            .map_err(self.step_error(|| format!("opening {path:?} of the host")))?;
         if self.needs_own_node(bind, stat.st_mode) && self.init.has_own_users()? {
             bail!(
                 "{}: the container has a user namespace, in which nobody can open {path:?} of the host (mode {:04o}), and it cannot be given a node of its own there; run it without a user namespace, or give the host's node a mode for others by a udev rule",
@@ -227,16 +232,16 @@ impl<'a> Inspection<'a> {
     }
 
     /// Whether the container's process could not open the node that the host has, by the mode of that.
-    pub(super) fn needs_own_node(&self, bind: &Bind, mode: u32) -> bool {
+    pub(super) fn needs_own_node(&self, bind: &BindMount, mode: u32) -> bool {
         let is_root = self.own_user.uid == 0 && self.user.is_none_or(|user| user.uid == 0);
         bind.rule.is_some_and(|rule| {
-            let wanted = rule.access.for_others();
-            mode & wanted != wanted && !is_root
+            let mode_bits = rule.access.mode_bits();
+            mode & mode_bits != mode_bits && !is_root
         })
     }
 
     /// A failed step of a mount.
-    pub(super) fn failed(&self, what: impl FnOnce() -> String) -> impl FnOnce(Errno) -> Error {
+    pub(super) fn step_error(&self, what: impl FnOnce() -> String) -> impl FnOnce(Errno) -> Error {
         move |errno| {
             let hint = if errno == Errno::NOSYS { " (Linux 5.12 or newer is needed)" } else { "" };
             error!("{}: {}: {errno}{hint}", self.plan.keys, what())

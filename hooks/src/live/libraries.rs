@@ -11,91 +11,91 @@ use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::mount_api::attr;
 
-use super::plan::{Asker, Bind, InjectionPlan};
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::placement::rdma_named;
+use super::plan::{BindMount, InjectionPlan, Requester};
+use crate::decide::cpu_placement::rdma_in_arguments;
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::{self, rdma_libraries};
-use onload_core::providers::LibraryMount;
+use onload_core::rdma_providers::LibraryMount;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// What the hook of a specification does for its devices.
 #[derive(Debug, Default)]
-pub(crate) struct Libraries {
+pub(crate) struct HookLibraries {
     pub(super) devices: Vec<String>,
-    pub(super) binds: Vec<Bind>,
+    pub(super) binds: Vec<BindMount>,
     pub(super) warnings: Vec<String>,
     pub(super) reasons: Vec<String>,
 }
 
 /// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. What does
 /// not fit is a warning: whoever names a device of a specification may have other libraries.
-pub(super) fn of_hook(
-    asked: &HookArguments,
+pub(super) fn choose_for_hook(
+    arguments: &HookArguments,
     setting: RdmaLibraries,
     bundle: &Path,
     config: &OciConfig,
     host: &dyn HostView,
-) -> Result<Libraries> {
-    let looking = looking(config)?;
-    let devices: Vec<String> = match looking.first() {
-        Some(first) if first == asked => looking.iter().flat_map(rdma_named).collect(),
-        _ if looking.contains(asked) => return Ok(Libraries::default()),
-        _ => rdma_named(asked),
+) -> Result<HookLibraries> {
+    let hooks = library_hooks(config)?;
+    let devices: Vec<String> = match hooks.first() {
+        Some(first) if first == arguments => hooks.iter().flat_map(rdma_in_arguments).collect(),
+        _ if hooks.contains(arguments) => return Ok(HookLibraries::default()),
+        _ => rdma_in_arguments(arguments),
     };
-    let key = key(&devices);
+    let key = request_key(&devices);
     let root = image::open_root(bundle, config);
     let root = root.and_then(|root| root.ok_or_else(|| error!("the container's root is empty")));
     let root = match root {
         Ok(root) => root,
         Err(error) => {
             let warning = format!("{key}: whether the image has libraries is unknown: {error:#}");
-            return Ok(Libraries { warnings: vec![warning], ..Libraries::default() });
+            return Ok(HookLibraries { warnings: vec![warning], ..HookLibraries::default() });
         }
     };
     let (mut libraries, misfit) = choose(devices, setting, config, &root, host)?;
     let warnings = &mut libraries.warnings;
-    warnings.extend(misfit.map(|why| format!("{key}: {why}")));
+    warnings.extend(misfit.map(|reason| format!("{key}: {reason}")));
     if !libraries.binds.is_empty()
-        && let Some(why) = closed(host)?
+        && let Some(reason) = closed_reason(host)?
     {
         libraries.binds.clear();
-        warnings.push(format!("{key}: {NOT_MOUNTED}: {why}"));
+        warnings.push(format!("{key}: {NOT_MOUNTED}: {reason}"));
     }
     Ok(libraries)
 }
 
 /// The hooks of a configuration that look for libraries.
-pub(super) fn looking(config: &OciConfig) -> Result<Vec<HookArguments>> {
+pub(super) fn library_hooks(config: &OciConfig) -> Result<Vec<HookArguments>> {
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     let hooks = hooks.into_iter().filter_map(|hook| {
         let args = hook.args?;
-        Some(HookArguments::of_command(&args)?.1)
+        Some(HookArguments::from_command(&args)?.1)
     });
     Ok(hooks.filter(|hook| hook.rdma_libraries.is_some()).collect())
 }
 
 /// The same for devices that are given to a container late, of which it may have none yet.
-pub(super) fn of_plan(
+pub(super) fn choose_for_plan(
     plan: &InjectionPlan,
-    asker: &Asker,
+    requester: &Requester,
     config: &OciConfig,
     root: Option<&ContainerRoot>,
-    host: &ThisHost,
-) -> Result<Libraries> {
+    host: &LocalHost,
+) -> Result<HookLibraries> {
     let Some(root) = root.filter(|_| !plan.rdma.is_empty()) else {
-        return Ok(Libraries::default());
+        return Ok(HookLibraries::default());
     };
     let settings = host.settings()?;
     let setting = settings.config.cdi.rdma_libraries;
     let (mut libraries, misfit) = choose(plan.rdma.clone(), setting, config, root, host)?;
-    let Some(why) = misfit else {
+    let Some(reason) = misfit else {
         return Ok(libraries);
     };
     let what = format!("{} may be of no use", plan.rdma.join(", "));
-    let warning = match asker {
-        Asker::Annotations => settings.left_out(&what, &why, rdma_libraries::REMEDY),
-        _ => Ok(format!("{what}: {why}")),
+    let warning = match requester {
+        Requester::Annotations => settings.refuse_or_warn(&what, &reason, rdma_libraries::REMEDY),
+        _ => Ok(format!("{what}: {reason}")),
     };
     libraries.warnings.push(warning.context(&plan.keys)?);
     Ok(libraries)
@@ -104,12 +104,12 @@ pub(super) fn of_plan(
 pub(super) const NOT_MOUNTED: &str =
     "the host's provider libraries, which the container needs, are not mounted";
 
-pub(super) fn key(devices: &[String]) -> String {
-    format!("{}={}", Class::Rdma.kind(), devices.join(","))
+pub(super) fn request_key(devices: &[String]) -> String {
+    format!("{}={}", Class::Rdma.cdi_kind(), devices.join(","))
 }
 
 /// Why nothing is mounted into a container that is there already.
-fn closed(host: &dyn HostView) -> Result<Option<String>> {
+fn closed_reason(host: &dyn HostView) -> Result<Option<String>> {
     if !host.privilege().is_initial_namespace {
         return Ok(Some("the engine is rootless; use an image that has them".to_owned()));
     }
@@ -126,10 +126,10 @@ fn choose(
     config: &OciConfig,
     root: &ContainerRoot,
     host: &dyn HostView,
-) -> Result<(Libraries, Option<String>)> {
+) -> Result<(HookLibraries, Option<String>)> {
     let choice = rdma_libraries::choose(&devices, setting, config, root, host);
     let choice = choice.context(CONFIG_JSON)?;
-    let libraries = Libraries {
+    let libraries = HookLibraries {
         devices,
         binds: choice.files.into_iter().map(bind).collect(),
         warnings: Vec::new(),
@@ -138,8 +138,8 @@ fn choose(
     Ok((libraries, choice.misfit))
 }
 
-fn bind(file: LibraryMount) -> Bind {
-    Bind {
+fn bind(file: LibraryMount) -> BindMount {
+    BindMount {
         source: file.source,
         target: file.target,
         attributes: attr::RDONLY | attr::NOSUID | attr::NODEV,

@@ -9,23 +9,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
-use crate::record::init::Init;
+use crate::record::init::InitProcess;
 
 /// A process whose limits are set. prlimit(2) takes a number, which another process may have got meanwhile. A descriptor
 /// of the process shows before and after the call that it is still the same one.
 #[derive(Debug)]
-pub(crate) struct Process<'a> {
-    init: &'a Init,
+pub(crate) struct ProcessLimits<'a> {
+    init: &'a InitProcess,
     pid: Pid,
     start_time: u64,
     /// `None` before Linux 5.3.
     fd: Option<OwnedFd>,
 }
 
-impl<'a> Process<'a> {
+impl<'a> ProcessLimits<'a> {
     /// Opens a process with a known start time, in clock ticks since boot; an error if another process has the number now.
-    pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self> {
-        let pid = process(init.pid())?;
+    pub(crate) fn new(init: &'a InitProcess, start_time: u64) -> Result<Self> {
+        let pid = to_pid(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::NOSYS) => None,
             opened => {
@@ -33,30 +33,30 @@ impl<'a> Process<'a> {
                 Some(opened.with_context(opening)?)
             }
         };
-        let process = Process { init, pid, start_time, fd };
+        let process = ProcessLimits { init, pid, start_time, fd };
         // Checked after opening the descriptor: if this process exists now, it did when it was opened.
         match process.init.start_time() {
             Ok(now) if now == start_time => Ok(process),
-            _ => Err(not_init(init.pid())),
+            _ => Err(not_init_error(init.pid())),
         }
     }
 
     /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are a warning.
-    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Option<String>> {
-        self.while_it_lives("raising RLIMIT_MEMLOCK", || {
-            let old = self.current("Max locked memory")?;
+    pub(crate) fn raise_memlock(&self, limit: Memlock) -> Result<Option<String>> {
+        self.with_live_process("raising RLIMIT_MEMLOCK", || {
+            let old = self.current_limit("Max locked memory")?;
             let mut set = |new| prlimit(Some(self.pid), Resource::Memlock, new).map(drop);
-            raise(old, &mut set, want)
+            raise_limit(old, &mut set, limit)
         })
     }
 
     /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
-    pub(crate) fn lower_nofile(&self, most: u64) -> Result<()> {
-        self.while_it_lives("lowering RLIMIT_NOFILE", || {
-            let old = self.current("Max open files")?;
+    pub(crate) fn lower_nofile(&self, max: u64) -> Result<()> {
+        self.with_live_process("lowering RLIMIT_NOFILE", || {
+            let old = self.current_limit("Max open files")?;
             let new = Rlimit {
-                current: Some(old.current.map_or(most, |limit| limit.min(most))),
-                maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
+                current: Some(old.current.map_or(max, |limit| limit.min(max))),
+                maximum: Some(old.maximum.map_or(max, |limit| limit.min(max))),
             };
             if new != old {
                 prlimit(Some(self.pid), Resource::Nofile, new)?;
@@ -65,17 +65,17 @@ impl<'a> Process<'a> {
         })
     }
 
-    fn while_it_lives<T>(
+    fn with_live_process<T>(
         &self,
         action: &'static str,
         set: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T> {
         let pid = self.init.pid();
-        if !self.lives() {
-            return Err(not_init(pid));
+        if !self.is_alive() {
+            return Err(not_init_error(pid));
         }
         let result = set();
-        if !self.lives() {
+        if !self.is_alive() {
             bail!(
                 "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
             );
@@ -84,48 +84,48 @@ impl<'a> Process<'a> {
     }
 
     /// The descriptor of a process becomes readable when the process ends (pidfd_open(2)).
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let Some(fd) = &self.fd else {
             return self.init.start_time().ok() == Some(self.start_time);
         };
-        let mut asked = [PollFd::new(fd, PollFlags::IN)];
-        poll(&mut asked, Some(&Timespec::default())) == Ok(0)
+        let mut poll_fds = [PollFd::new(fd, PollFlags::IN)];
+        poll(&mut poll_fds, Some(&Timespec::default())) == Ok(0)
     }
 
     /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
-    fn current(&self, name: &str) -> Result<Rlimit, Errno> {
-        let text = self.init.bytes("limits");
+    fn current_limit(&self, name: &str) -> Result<Rlimit, Errno> {
+        let text = self.init.read_file("limits");
         let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
     }
 }
 
-/// As [`Process::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
+/// As [`ProcessLimits::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
 /// is not younger; a younger process merely has its number.
-pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Option<String>> {
-    let number = pid.ok_or_else(no_process)?;
-    process(number)?;
-    let init = Init::open(Some(number))?;
+pub(crate) fn raise_memlock(pid: Option<u32>, limit: Memlock) -> Result<Option<String>> {
+    let pid = pid.ok_or_else(no_process_error)?;
+    to_pid(pid)?;
+    let init = InitProcess::open(Some(pid))?;
     let start_time = init.start_time()?;
-    if start_time > Init::open(Some(std::process::id()))?.start_time()? {
-        return Err(not_init(number));
+    if start_time > InitProcess::open(Some(std::process::id()))?.start_time()? {
+        return Err(not_init_error(pid));
     }
-    Process::new(&init, start_time)?.raise_memlock(want)
+    ProcessLimits::new(&init, start_time)?.raise_memlock(limit)
 }
 
 /// A `Pid` is never 0, which would mean this process itself.
-fn process(number: u32) -> Result<Pid> {
+fn to_pid(number: u32) -> Result<Pid> {
     let number = i32::try_from(number).ok();
-    number.and_then(Pid::from_raw).ok_or_else(no_process)
+    number.and_then(Pid::from_raw).ok_or_else(no_process_error)
 }
 
-fn no_process() -> Error {
+fn no_process_error() -> Error {
     Error::new(
         "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists",
     )
 }
 
-fn not_init(pid: u32) -> Error {
+fn not_init_error(pid: u32) -> Error {
     error!(
         "process {pid} is no longer the container's init, so its limits stay as they are; start the container again"
     )
@@ -141,16 +141,17 @@ fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
     Some(Rlimit { current: limit()?, maximum: limit()? })
 }
 
-fn raise(
+fn raise_limit(
     old: Rlimit,
     set: &mut dyn FnMut(Rlimit) -> Result<(), Errno>,
-    wanted: Memlock,
+    limit: Memlock,
 ) -> Result<Option<String>, Errno> {
-    let want = match wanted {
+    let bytes = match limit {
         Memlock::Unlimited => None,
         Memlock::Bytes(bytes) => Some(bytes),
     };
-    let new = Rlimit { current: higher(old.current, want), maximum: higher(old.maximum, want) };
+    let new =
+        Rlimit { current: max_limit(old.current, bytes), maximum: max_limit(old.maximum, bytes) };
     if new == old {
         return Ok(None);
     }
@@ -164,26 +165,26 @@ fn raise(
     let soft_only = Rlimit { current: hard, maximum: hard };
     match set(soft_only) {
         Ok(()) => Ok(Some(format!(
-            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
+            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {limit}: CAP_SYS_RESOURCE is missing",
             hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
         ))),
         // The process belongs to another user.
         Err(Errno::PERM | Errno::ACCESS) => {
-            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing")))
+            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {limit}: CAP_SYS_RESOURCE is missing")))
         }
         Err(error) => Err(error),
     }
 }
 
 #[must_use]
-pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+pub(crate) fn max_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.max(other?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
 
     /// A process whose hard limit can only be lowered, or not even that.
     struct Fake {
@@ -200,14 +201,14 @@ mod tests {
         fn raise(&mut self, want: Memlock) -> Option<String> {
             let old = self.limit;
             let mut set = |new: Rlimit| {
-                let raises = higher(new.maximum, old.maximum) != old.maximum;
+                let raises = max_limit(new.maximum, old.maximum) != old.maximum;
                 if !self.is_ours || raises && !self.may_raise_hard {
                     return Err(Errno::PERM);
                 }
                 self.limit = new;
                 Ok(())
             };
-            raise(old, &mut set, want).unwrap()
+            raise_limit(old, &mut set, want).unwrap()
         }
 
         fn limits(&self) -> (Option<u64>, Option<u64>) {
@@ -255,7 +256,7 @@ mod tests {
     fn no_pid_never_means_this_process() {
         for none in [None, Some(0)] {
             let refused = raise_memlock(none, Memlock::Unlimited).unwrap_err();
-            assert_eq!(refused.to_string(), no_process().to_string());
+            assert_eq!(refused.to_string(), no_process_error().to_string());
         }
     }
 
@@ -267,8 +268,8 @@ mod tests {
             Waiting(command.arg("600").spawn().unwrap())
         }
 
-        fn init(&self) -> Init {
-            Init::open(Some(self.0.id())).unwrap()
+        fn init(&self) -> InitProcess {
+            InitProcess::open(Some(self.0.id())).unwrap()
         }
 
         fn end(&mut self) {
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    fn nofile(init: &Init) -> Rlimit {
+    fn nofile(init: &InitProcess) -> Rlimit {
         let text = String::from_utf8(init.read("limits").unwrap()).unwrap();
         parse_limits(&text, "Max open files").unwrap()
     }
@@ -293,7 +294,7 @@ mod tests {
     fn the_limits_of_the_process_that_was_opened_are_set() {
         let child = Waiting::new();
         let init = child.init();
-        let process = Process::new(&init, init.start_time().unwrap()).unwrap();
+        let process = ProcessLimits::new(&init, init.start_time().unwrap()).unwrap();
         process.lower_nofile(17).unwrap();
         let limit = nofile(&init);
         assert_eq!((limit.current, limit.maximum), (Some(17), Some(17)));
@@ -304,8 +305,8 @@ mod tests {
         let child = Waiting::new();
         let init = child.init();
         let earlier = init.start_time().unwrap() - 1;
-        let refused = Process::new(&init, earlier).unwrap_err();
-        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+        let refused = ProcessLimits::new(&init, earlier).unwrap_err();
+        assert_eq!(refused.to_string(), not_init_error(child.0.id()).to_string());
     }
 
     #[test]
@@ -315,7 +316,7 @@ mod tests {
         let child = Waiting::new();
         let before = nofile(&child.init());
         let refused = raise_memlock(Some(child.0.id()), Memlock::Bytes(0)).unwrap_err();
-        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+        assert_eq!(refused.to_string(), not_init_error(child.0.id()).to_string());
         assert_eq!(nofile(&child.init()), before);
     }
 
@@ -324,16 +325,17 @@ mod tests {
         let mut child = Waiting::new();
         let init = child.init();
         let start_time = init.start_time().unwrap();
-        let process = Process::new(&init, start_time).unwrap();
+        let process = ProcessLimits::new(&init, start_time).unwrap();
         child.end();
-        for refused in
-            [process.lower_nofile(17).unwrap_err(), Process::new(&init, start_time).unwrap_err()]
-        {
+        for refused in [
+            process.lower_nofile(17).unwrap_err(),
+            ProcessLimits::new(&init, start_time).unwrap_err(),
+        ] {
             let line = refused.to_string();
             assert!(line.contains(&child.0.id().to_string()), "{line}");
         }
         let refused = process.lower_nofile(17).unwrap_err();
-        assert_eq!(refused.to_string(), not_init(child.0.id()).to_string());
+        assert_eq!(refused.to_string(), not_init_error(child.0.id()).to_string());
     }
 
     #[test]
@@ -341,15 +343,15 @@ mod tests {
         for has_descriptor in [true, false] {
             let mut child = Waiting::new();
             let init = child.init();
-            let mut process = Process::new(&init, init.start_time().unwrap()).unwrap();
+            let mut process = ProcessLimits::new(&init, init.start_time().unwrap()).unwrap();
             if !has_descriptor {
                 process.fd = None;
             }
-            let told = process.while_it_lives("setting it", || {
+            let told = process.with_live_process("setting it", || {
                 child.end();
                 Ok(())
             });
-            let line = Chain(&told.unwrap_err()).to_string();
+            let line = ErrorChain(&told.unwrap_err()).to_string();
             assert!(line.contains("ended during setting it, so another process"), "{line}");
         }
     }

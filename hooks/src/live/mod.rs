@@ -8,7 +8,7 @@
 mod apply;
 pub mod cgroup;
 pub mod devices;
-pub(crate) mod identity;
+pub(crate) mod fs_user;
 mod inspect;
 mod libraries;
 pub(crate) mod limits;
@@ -22,100 +22,104 @@ mod undo;
 use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::config::bundle::ConfigFile;
-use crate::config::input::{self, DecisionInput};
-use crate::config::scan::Places;
-use crate::config::state::State;
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::report::Report;
-use crate::decide::subject::{Container, Subject};
+use crate::config::config_file::OciConfigFile;
+use crate::config::decision_input::{self, DecisionInput};
+use crate::config::scan::ScanScope;
+use crate::config::state::OciState;
+use crate::decide::host_view::{HostView, LocalHost};
+use crate::decide::report::ContainerReport;
+use crate::decide::subject::{ContainerRef, DecisionSubject};
 use crate::moves::{self, StandIns};
-use crate::record::files::{self, Live};
-use crate::record::init::Init;
+use crate::record::container_dir::ContainerDir;
+use crate::record::container_record::{self, LiveInjection};
+use crate::record::creator::CreatorStage;
+use crate::record::init::InitProcess;
 use crate::record::lease::{self, Keeper};
-use crate::record::maker::Stage;
-use crate::record::own_dir::OwnDir;
 use crate::record::sweep;
 use inspect::Inspection;
-use libraries::Libraries;
+use libraries::HookLibraries;
 use onload_sys::fs::container_root::ContainerRoot;
-use plan::{Asker, InjectionPlan};
+use plan::{InjectionPlan, Requester};
 
 /// Gives a container what its annotations request and its configuration does not contain.
-pub(crate) fn inject(state: &State, config_path: &Path, stand_ins: &StandIns) -> Result<Report> {
-    let file = ConfigFile::open(&state.bundle, None)?;
-    let input = DecisionInput::read(file.scan(Places::Annotations)?)?;
+pub(crate) fn inject(
+    state: &OciState,
+    config_path: &Path,
+    stand_ins: &StandIns,
+) -> Result<ContainerReport> {
+    let file = OciConfigFile::open(&state.bundle, None)?;
+    let input = DecisionInput::read(file.scan(ScanScope::Annotations)?)?;
     let Some(DecisionInput { config, request, .. }) = input else {
-        return Ok(Report::default());
+        return Ok(ContainerReport::default());
     };
-    let host = ThisHost::with_config(config_path)?;
-    let asker = Asker::Annotations;
-    give(state, &config, &request, &asker, &host, stand_ins)
+    let host = LocalHost::with_config(config_path)?;
+    let requester = Requester::Annotations;
+    inject_request(state, &config, &request, &requester, &host, stand_ins)
 }
 
 /// Gives a container members of pools that the device of a specification stands for.
-pub(crate) fn take(
-    state: &State,
-    takes: &[Take],
+pub(crate) fn inject_members(
+    state: &OciState,
+    takes: &[TakeArgument],
     config_path: &Path,
     stand_ins: &StandIns,
-) -> Result<Report> {
-    let config = configuration(&state.bundle)?;
-    let host = ThisHost::with_config(config_path)?;
-    let asker = Asker::Takes(takes.to_vec());
-    let request = Asker::request(takes);
-    give(state, &config, &request, &asker, &host, stand_ins)
+) -> Result<ContainerReport> {
+    let config = read_config(&state.bundle)?;
+    let host = LocalHost::with_config(config_path)?;
+    let requester = Requester::Takes(takes.to_vec());
+    let request = Requester::request(takes);
+    inject_request(state, &config, &request, &requester, &host, stand_ins)
 }
 
-fn give(
-    state: &State,
+fn inject_request(
+    state: &OciState,
     config: &OciConfig,
     request: &Request,
-    asker: &Asker,
-    host: &ThisHost,
+    requester: &Requester,
+    host: &LocalHost,
     stand_ins: &StandIns,
-) -> Result<Report> {
+) -> Result<ContainerReport> {
     // Without the mounts of the container's configuration, as this process sees the root. If it cannot
     // be opened, it is refused later, with its reason.
     let path = config.root_path().ok().flatten();
     let root = path.and_then(|path| ContainerRoot::open(&state.bundle.join(path)).ok());
-    let subject = Subject {
+    let subject = DecisionSubject {
         config,
         request,
         tickets: &[],
-        container: Container { bundle: &state.bundle, id: Some(&state.id), sees_exec: false },
-        lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir)),
+        container: ContainerRef { bundle: &state.bundle, id: Some(&state.id), sees_exec: false },
+        lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.is_missing(dir)),
     };
     // A second call for the same process must not choose once more.
     let mut warnings = Vec::new();
     let before = match state.pid {
-        Some(_) => done_before(state, host, &mut warnings)?,
+        Some(_) => earlier_injection(state, host, &mut warnings)?,
         None => None,
     };
-    if asker.is_served(before.as_ref()) {
-        return Ok(Report::of_warnings(warnings, host.log()));
+    if requester.was_served(before.as_ref()) {
+        return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
     let mut keeper = Keeper::creating(host, "onload-hook");
     let fetch = moves::fetch(stand_ins);
     keeper.fetch = Some(&fetch);
-    let decide = || plan::decide(subject, asker, &state.id, host, &keeper);
+    let decide = || plan::decide(subject, requester, &state.id, host, &keeper);
     let mut plan = keeper.keep_what(decide)?;
     warnings.append(&mut plan.warnings);
-    let mut report = Report::of_warnings(warnings, host.log());
+    let mut report = ContainerReport::from_warnings(warnings, host.log());
     if plan.is_empty() {
         return Ok(report);
     }
-    let reserved = plan.reserved.take();
-    report.given = std::mem::take(&mut plan.given);
-    let result =
-        libraries::of_plan(&plan, asker, config, root.as_ref(), host).and_then(|libraries| {
+    let reservation = plan.reservation.take();
+    report.granted = std::mem::take(&mut plan.granted);
+    let result = libraries::choose_for_plan(&plan, requester, config, root.as_ref(), host)
+        .and_then(|libraries| {
             plan.record.library_warnings.clone_from(&libraries.warnings);
             report.warnings.extend(libraries.warnings);
             report.reasons = libraries.reasons;
@@ -123,80 +127,80 @@ fn give(
             report.reasons.extend(plan.reasons());
             inject_plan(state, config, plan, before, host, stand_ins)
         });
-    if let (Err(_), Some(reserved)) = (&result, &reserved) {
-        lease::give_back(reserved);
+    if let (Err(_), Some(reservation)) = (&result, &reservation) {
+        lease::give_back(reservation);
     }
     report.warnings.extend(result?);
     Ok(report)
 }
 
 /// What the hook of a specification does about libraries for RDMA devices.
-pub(crate) fn rdma_libraries(
-    asked: &HookArguments,
-    state: &State,
-    host: &ThisHost,
-) -> Result<Libraries> {
-    match asked.rdma_libraries {
-        None => Ok(Libraries::default()),
+pub(crate) fn choose_libraries(
+    arguments: &HookArguments,
+    state: &OciState,
+    host: &LocalHost,
+) -> Result<HookLibraries> {
+    match arguments.rdma_libraries {
+        None => Ok(HookLibraries::default()),
         Some(setting) => {
-            let config = configuration(&state.bundle)?;
-            libraries::of_hook(asked, setting, &state.bundle, &config, host)
+            let config = read_config(&state.bundle)?;
+            libraries::choose_for_hook(arguments, setting, &state.bundle, &config, host)
         }
     }
 }
 
 /// What the hooks of a bundle that an engine took from specifications would say and do about libraries for its RDMA
 /// devices.
-pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<Report> {
-    let config = configuration(bundle)?;
-    let looking = libraries::looking(&config)?;
+pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<ContainerReport> {
+    let config = read_config(bundle)?;
+    let looking = libraries::library_hooks(&config)?;
     let Some((first, setting)) =
         looking.first().and_then(|hook| Some((hook, hook.rdma_libraries?)))
     else {
-        return Ok(Report::default());
+        return Ok(ContainerReport::default());
     };
-    let libraries = libraries::of_hook(first, setting, bundle, &config, host)?;
+    let libraries = libraries::choose_for_hook(first, setting, bundle, &config, host)?;
     let mounts = libraries.binds.iter().map(|bind| {
         let (target, source) = (bind.target.display(), bind.source.display());
         format!("the hook of its device would mount {target} from {source}")
     });
-    Ok(Report {
+    Ok(ContainerReport {
         warnings: libraries.warnings,
         reasons: libraries.reasons.into_iter().chain(mounts).collect(),
-        ..Report::default()
+        ..ContainerReport::default()
     })
 }
 
 /// Mounts libraries, and nothing else. The container starts without what is refused; a mount that fails ends it, since
 /// what earlier hooks did is undone then too. Returns warnings.
 pub(crate) fn mount_libraries(
-    state: &State,
-    own: Libraries,
-    host: &ThisHost,
+    state: &OciState,
+    libraries: HookLibraries,
+    host: &LocalHost,
 ) -> Result<Vec<String>> {
-    let mut warnings = own.warnings;
-    let key = libraries::key(&own.devices);
-    let devices = own.devices.iter();
+    let mut warnings = libraries.warnings;
+    let key = libraries::request_key(&libraries.devices);
+    let devices = libraries.devices.iter();
     let takes: Vec<String> = devices.map(|name| format!("rdma-libraries {name}")).collect();
-    if own.binds.is_empty() {
+    if libraries.binds.is_empty() {
         record(state, takes, &warnings, host);
         return Ok(warnings);
     }
     let mut plan =
-        InjectionPlan { keys: key.clone(), binds: own.binds, ..InjectionPlan::default() };
+        InjectionPlan { keys: key.clone(), binds: libraries.binds, ..InjectionPlan::default() };
     plan.record.takes.clone_from(&takes);
     plan.record.library_warnings.clone_from(&warnings);
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
-        let before = done_before(state, host, warnings)?;
-        if plan::is_done(&takes, before.as_ref()) {
+        let before = earlier_injection(state, host, warnings)?;
+        if plan::is_already_given(&takes, before.as_ref()) {
             return Ok(None);
         }
-        let (init, config) = (Init::open(state.pid)?, configuration(&state.bundle)?);
-        sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
+        let (init, config) = (InitProcess::open(state.pid)?, read_config(&state.bundle)?);
+        sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
         Inspection::new(state, init, &config, host, plan, before).map(Some)
     };
     match inspect(&mut warnings) {
-        Ok(Some(inspection)) => warnings.extend(inspection.go(host)?),
+        Ok(Some(inspection)) => warnings.extend(inspection.apply(host)?),
         Ok(None) => {}
         Err(error) => {
             warnings.push(format!("{key}: {}: {error:#}", libraries::NOT_MOUNTED));
@@ -208,22 +212,23 @@ pub(crate) fn mount_libraries(
 
 /// Records for `onload-ctk status` why a container has no libraries of the host. It starts without that too: a rootless
 /// engine may not write there.
-fn record(state: &State, takes: Vec<String>, warnings: &[String], host: &ThisHost) {
+fn record(state: &OciState, takes: Vec<String>, warnings: &[String], host: &LocalHost) {
     let write = || -> Result<()> {
-        let before = done_before(state, host, &mut Vec::new())?;
-        if plan::is_done(&takes, before.as_ref()) {
+        let before = earlier_injection(state, host, &mut Vec::new())?;
+        if plan::is_already_given(&takes, before.as_ref()) {
             return Ok(());
         }
-        let init = Init::open(state.pid)?;
-        let live = Live {
+        let init = InitProcess::open(state.pid)?;
+        let injection = LiveInjection {
             pid: init.pid(),
             start_time: init.start_time()?,
             takes,
             library_warnings: warnings.to_vec(),
-            ..Live::default()
+            ..LiveInjection::default()
         };
-        let mut own = OwnDir::open(&state.id, Stage::Hook, &state.bundle, None, host)?;
-        own.has_created_nothing(live.after(before))
+        let mut container_dir =
+            ContainerDir::open(&state.id, CreatorStage::Hook, &state.bundle, None, host)?;
+        container_dir.record_nothing_created(injection.merge_earlier(before))
     };
     if !warnings.is_empty() {
         let _ = write();
@@ -233,19 +238,19 @@ fn record(state: &State, takes: Vec<String>, warnings: &[String], host: &ThisHos
 /// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their
 /// nodes, and libraries for them. Returns warnings.
 pub(crate) fn move_rdma(
-    state: &State,
-    asked: &HookArguments,
-    libraries: Libraries,
-    host: &ThisHost,
+    state: &OciState,
+    arguments: &HookArguments,
+    libraries: HookLibraries,
+    host: &LocalHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = libraries.warnings;
-    let before = done_before(state, host, &mut warnings)?;
-    if plan::is_done(&plan::moving(asked), before.as_ref()) {
+    let before = earlier_injection(state, host, &mut warnings)?;
+    if plan::is_already_given(&plan::moved_rdma_names(arguments), before.as_ref()) {
         return Ok(warnings);
     }
-    let mut plan = plan::of_moves(asked, &host.settings()?)?;
-    let config = configuration(&state.bundle)?;
+    let mut plan = plan::plan_moves(arguments, &host.settings()?)?;
+    let config = read_config(&state.bundle)?;
     plan.binds.extend(libraries.binds);
     plan.record.library_warnings.clone_from(&warnings);
     let more = inject_plan(state, &config, plan, before, host, stand_ins)?;
@@ -253,47 +258,56 @@ pub(crate) fn move_rdma(
     Ok(warnings)
 }
 
-fn configuration(bundle: &Path) -> Result<OciConfig> {
-    let file = ConfigFile::open(bundle, None)?;
-    let text = input::text(file.scan(Places::Annotations)?.kept)?;
+fn read_config(bundle: &Path) -> Result<OciConfig> {
+    let file = OciConfigFile::open(bundle, None)?;
+    let text = decision_input::into_text(file.scan(ScanScope::Annotations)?.kept)?;
     OciConfig::parse_text(text).context("config.json")
 }
 
 /// Examines the container, claims what it has for itself, and gives it the rest. Until all of that is claimed nothing of
 /// the container is changed; after an error nothing is claimed.
 fn inject_plan(
-    state: &State,
+    state: &OciState,
     config: &OciConfig,
     mut plan: InjectionPlan,
-    before: Option<Live>,
-    host: &ThisHost,
+    before: Option<LiveInjection>,
+    host: &LocalHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
-    let (claims, mut moves) = (std::mem::take(&mut plan.claims), std::mem::take(&mut plan.moves));
-    moves.retain(|asked| !plan::is_done(&plan::moving(asked), before.as_ref()));
+    let (lease_arguments, mut moves) =
+        (std::mem::take(&mut plan.lease_arguments), std::mem::take(&mut plan.moves));
+    moves.retain(|arguments| {
+        !plan::is_already_given(&plan::moved_rdma_names(arguments), before.as_ref())
+    });
     let record = &mut plan.record;
-    record.takes.extend(moves.iter().flat_map(plan::moving));
-    let all = claims.iter().chain(&moves);
-    record.leases = all.flat_map(|asked| asked.lease.clone()).collect();
+    record.takes.extend(moves.iter().flat_map(plan::moved_rdma_names));
+    let arguments = lease_arguments.iter().chain(&moves);
+    record.leases = arguments.flat_map(|arguments| arguments.lease.clone()).collect();
     if !record.leases.is_empty() {
         record.bundle.clone_from(&state.bundle);
     }
-    let init = Init::open(state.pid)?;
-    let container = lease::Container { id: &state.id, bundle: &state.bundle, init: init.pid() };
-    sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
+    let init = InitProcess::open(state.pid)?;
+    let container = lease::ContainerInit { id: &state.id, bundle: &state.bundle, init: init.pid() };
+    sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;
-    let claimed = moves::claim(&claims, &moves, container, "onload-hook", host, stand_ins)?;
-    let given =
-        inspection.with_nodes(&claimed.nodes, config).and_then(|inspection| inspection.go(host));
-    match given {
-        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
-        Err(failed) => Err(claimed.withdraw(failed)),
+    let acquired =
+        moves::acquire(&lease_arguments, &moves, container, "onload-hook", host, stand_ins)?;
+    let result = inspection
+        .with_nodes(&acquired.nodes, config)
+        .and_then(|inspection| inspection.apply(host));
+    match result {
+        Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
 /// What earlier runs did for the same process: engines may call the hook both as prestart and as
 /// createRuntime, and each device that is a pool has a hook of its own.
-fn done_before(state: &State, host: &ThisHost, warnings: &mut Vec<String>) -> Result<Option<Live>> {
+fn earlier_injection(
+    state: &OciState,
+    host: &LocalHost,
+    warnings: &mut Vec<String>,
+) -> Result<Option<LiveInjection>> {
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(None),
@@ -301,15 +315,15 @@ fn done_before(state: &State, host: &ThisHost, warnings: &mut Vec<String>) -> Re
     };
     let id = state.id.as_str();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let own = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
+    let dir = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
+        dir => dir.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
-    let record = files::read_known(&own, warnings)?;
-    let Some(live) = record.and_then(|record| record.live) else {
+    let record = container_record::read_known(&dir, warnings)?;
+    let Some(injection) = record.and_then(|record| record.live) else {
         return Ok(None);
     };
-    let init = Init::open(state.pid)?;
+    let init = InitProcess::open(state.pid)?;
     let start_time = init.start_time()?;
-    Ok(Some(live).filter(|live| live.is_of(init.pid(), start_time)))
+    Ok(Some(injection).filter(|injection| injection.is_of(init.pid(), start_time)))
 }

@@ -9,28 +9,28 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::{self, Origin, Request, Requested, Wanted};
+use onload_core::request::{self, DeviceRef, Origin, Request, RequestEntry};
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::mount_api::attr;
 
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
-use crate::decide::device::{Access, Rule};
-use crate::decide::host::{HostView, Privilege, Settings};
-use crate::decide::placement::Placement;
-use crate::decide::pools::{Pools, Reserved};
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
+use crate::decide::pools::{Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
-use crate::decide::subject::Subject;
-use crate::decide::sysfs::Numbers;
-use crate::decide::{self, Decision, name_of};
-use crate::image::preload::ListProblem;
-use crate::moves::{self, Node};
-use crate::record::files::Live;
+use crate::decide::subject::DecisionSubject;
+use crate::decide::sysfs::DeviceNumber;
+use crate::decide::verified_node::{CgroupRule, DeviceAccess};
+use crate::decide::{self, Decision, variable_name};
+use crate::image::preload::PreloadListError;
+use crate::moves::{self, RdmaNode};
+use crate::record::container_record::LiveInjection;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
 /// environment.
@@ -38,59 +38,59 @@ pub(crate) const VARIABLES: &str = "/dev/onload-ctk.env";
 
 /// Who asks for what a living container is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum Requester {
     /// The container: the operator's policy holds.
     Annotations,
     /// The engine, by devices of a specification: whoever may name those may have them.
-    Takes(Vec<Take>),
+    Takes(Vec<TakeArgument>),
 }
 
 /// RDMA devices that move into the container's network namespace, as a record names what was done.
-pub(super) fn moving(asked: &HookArguments) -> Vec<String> {
-    let moving = asked.rdma_netns.iter();
+pub(super) fn moved_rdma_names(arguments: &HookArguments) -> Vec<String> {
+    let moving = arguments.rdma_netns.iter();
     moving.map(|rdma| format!("rdma-netns {rdma}")).collect()
 }
 
 /// Whether all of it was done before.
-pub(super) fn is_done(takes: &[String], before: Option<&Live>) -> bool {
-    before.is_some_and(|before| takes.iter().all(|take| before.takes.contains(take)))
+pub(super) fn is_already_given(takes: &[String], before: Option<&LiveInjection>) -> bool {
+    before.is_some_and(|before| takes.iter().all(|argument| before.takes.contains(argument)))
 }
 
-impl Asker {
+impl Requester {
     /// The devices of a specification that ask.
     fn takes(&self) -> Vec<String> {
         match self {
-            Asker::Annotations => Vec::new(),
-            Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
+            Requester::Annotations => Vec::new(),
+            Requester::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
         }
     }
 
     /// Whether what it asks for was given before.
-    pub(crate) fn is_served(&self, before: Option<&Live>) -> bool {
+    pub(crate) fn was_served(&self, before: Option<&LiveInjection>) -> bool {
         match self {
-            Asker::Annotations => before.is_some_and(|before| before.by_annotation),
-            Asker::Takes(_) => is_done(&self.takes(), before),
+            Requester::Annotations => before.is_some_and(|before| before.by_annotation),
+            Requester::Takes(_) => is_already_given(&self.takes(), before),
         }
     }
 
     /// The request of devices of a specification.
-    pub(crate) fn request(takes: &[Take]) -> Request {
+    pub(crate) fn request(takes: &[TakeArgument]) -> Request {
         let mut request = Request::default();
-        for take in takes {
-            let origin = Origin::Device(format!("{}={}", take.class.kind(), take.pool));
+        for argument in takes {
+            let origin = Origin::Device(format!("{}={}", argument.class.cdi_kind(), argument.pool));
             let value = Vec::new();
-            let asked = request.devices.entry(take.class);
-            asked
-                .or_insert(Requested { origin, value })
+            let entry = request.devices.entry(argument.class);
+            entry
+                .or_insert(RequestEntry { origin, value })
                 .value
-                .push(Wanted { name: take.pool.to_string(), count: Some(take.count) });
+                .push(DeviceRef { name: argument.pool.to_string(), count: Some(argument.count) });
         }
         request
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bind {
+pub(crate) struct BindMount {
     /// The file, directory or device node on the host.
     pub source: PathBuf,
     /// The path in the container.
@@ -100,7 +100,7 @@ pub(crate) struct Bind {
     /// Whether the mounts below it are included.
     pub is_recursive: bool,
     /// The numbers that the device node must have, and the access that the container gets.
-    pub rule: Option<Rule>,
+    pub rule: Option<CgroupRule>,
 }
 
 /// How the library gets into the container's processes.
@@ -121,32 +121,32 @@ pub(crate) struct PreloadPlan {
 pub(crate) struct InjectionPlan {
     /// Where it is requested, for people.
     pub keys: String,
-    pub binds: Vec<Bind>,
+    pub binds: Vec<BindMount>,
     pub preload: Option<PreloadPlan>,
     pub memlock: Option<Memlock>,
     /// What only one container may have, as its hooks would claim it.
-    pub claims: Vec<HookArguments>,
+    pub lease_arguments: Vec<HookArguments>,
     /// The RDMA devices that it gets, by the kernel's names.
     pub rdma: Vec<String>,
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
     /// What of it is recorded: the devices that are opened, what is leased, and who asks, by which a second call knows that
     /// it is done. Process and variables are added when it is applied.
-    pub record: Live,
+    pub record: LiveInjection,
     /// What is chosen of pools.
-    pub reserved: Option<Reserved>,
+    pub reservation: Option<Reservation>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
     pub variables: Option<String>,
     /// What is given, on one line.
-    pub given: String,
+    pub granted: String,
     pub warnings: Vec<String>,
 }
 
 /// This entry point cannot set the variable instead.
-pub(super) fn list_in_the_way(key: &str, problem: ListProblem) -> Error {
+pub(super) fn list_in_the_way(key: &str, problem: PreloadListError) -> Error {
     let cause = match problem {
-        ListProblem::OwnMount => format!("the container has its own mount at {LD_SO_PRELOAD}"),
-        ListProblem::Unreadable(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
+        PreloadListError::OwnMount => format!("the container has its own mount at {LD_SO_PRELOAD}"),
+        PreloadListError::Unreadable(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
     };
     error!("{key}: {cause}; remove that, or set onload.dev/preload: off")
 }
@@ -177,25 +177,25 @@ impl InjectionPlan {
             && self.record.rules.is_empty()
             && self.preload.is_none()
             && self.memlock.is_none()
-            && self.claims.is_empty()
+            && self.lease_arguments.is_empty()
             && self.moves.is_empty()
     }
 
     /// Adds nodes that belong to the container already.
-    pub(super) fn add_nodes(&mut self, nodes: &[Node], config: &OciConfig) -> Result<()> {
-        let given = config.device_rules().context(CONFIG_JSON)?;
+    pub(super) fn add_nodes(&mut self, nodes: &[RdmaNode], config: &OciConfig) -> Result<()> {
+        let rules = config.device_rules().context(CONFIG_JSON)?;
         for node in nodes {
-            let Numbers { major, minor } = node.numbers;
-            let rule = Rule { major, minor, access: Access::READ_WRITE };
-            self.add_node(of_node(&node.path, &node.path, rule), rule, &given);
+            let DeviceNumber { major, minor } = node.number;
+            let rule = CgroupRule { major, minor, access: DeviceAccess::READ_WRITE };
+            self.add_node(bind_node(&node.path, &node.path, rule), rule, &rules);
         }
-        self.binds.sort_by_cached_key(depth);
+        self.binds.sort_by_cached_key(mount_order);
         Ok(())
     }
 
-    fn add_node(&mut self, bind: Bind, rule: Rule, given: &[DeviceRule]) {
+    fn add_node(&mut self, bind: BindMount, rule: CgroupRule, rules: &[DeviceRule]) {
         let record = &mut self.record;
-        if !rule.is_given(given) && !record.rules.contains(&rule) {
+        if !rule.is_granted_by(rules) && !record.rules.contains(&rule) {
             record.rules.push(rule);
             record.nodes.push(bind.source.clone());
         }
@@ -204,25 +204,25 @@ impl InjectionPlan {
 }
 
 /// A mount comes before those below it.
-fn depth(bind: &Bind) -> (usize, PathBuf) {
+fn mount_order(bind: &BindMount) -> (usize, PathBuf) {
     (bind.target.components().count(), bind.target.clone())
 }
 
 /// Decides for one container.
 pub(crate) fn decide(
-    subject: Subject<'_>,
-    asker: &Asker,
+    subject: DecisionSubject<'_>,
+    requester: &Requester,
     id: &ContainerId,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<InjectionPlan> {
     let settings = host.settings()?;
     let mut request = subject.request.clone();
-    request.open_bundles(&settings.config.bundles)?;
-    let subject = Subject { request: &request, ..subject };
-    let decision = match asker {
-        Asker::Annotations => decide::decide(subject, &settings, host, pools)?,
-        _ => decide::provide(subject, &settings, host, pools)?,
+    request.expand_bundles(&settings.config.bundles)?;
+    let subject = DecisionSubject { request: &request, ..subject };
+    let decision = match requester {
+        Requester::Annotations => decide::decide(subject, &settings, host, pools)?,
+        _ => decide::decide_without_policy(subject, &settings, host, pools)?,
     };
     let planner = Planner {
         config: subject.config,
@@ -231,16 +231,16 @@ pub(crate) fn decide(
         settings: &settings,
         decision: &decision,
     };
-    let mut plan = planner.whole(asker, host.privilege())?;
-    plan.reserved = decision.reserved;
+    let mut plan = planner.build(requester, host.privilege())?;
+    plan.reservation = decision.reservation;
     plan.warnings.splice(0..0, decision.warnings);
     Ok(plan)
 }
 
 /// The plan for RDMA devices that move. Their nodes are known after that, and what would be refused then is refused now.
-pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<InjectionPlan> {
+pub(crate) fn plan_moves(moves: &HookArguments, settings: &HookSettings) -> Result<InjectionPlan> {
     let names: Vec<&str> = moves.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
-    let keys = format!("{}={}", Class::Rdma.kind(), names.join(","));
+    let keys = format!("{}={}", Class::Rdma.cdi_kind(), names.join(","));
     refuse_closed(&keys, settings, "RDMA's mode shared")?;
     Ok(InjectionPlan { keys, moves: vec![moves.clone()], ..InjectionPlan::default() })
 }
@@ -248,8 +248,12 @@ pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<Inj
 /// The node is the host's own where the container's user may open that and its files have no label of SELinux. Read-only
 /// means that its mode and owner cannot be changed through the mount (EROFS); the device can still be opened for writing
 /// (fs/open.c, `do_dentry_open`, `special_file`).
-fn of_node(source: impl Into<PathBuf>, target: impl Into<PathBuf>, rule: Rule) -> Bind {
-    Bind {
+fn bind_node(
+    source: impl Into<PathBuf>,
+    target: impl Into<PathBuf>,
+    rule: CgroupRule,
+) -> BindMount {
+    BindMount {
         source: source.into(),
         target: target.into(),
         attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
@@ -258,7 +262,7 @@ fn of_node(source: impl Into<PathBuf>, target: impl Into<PathBuf>, rule: Rule) -
     }
 }
 
-fn refuse_closed(key: &str, settings: &Settings, alternatives: &str) -> Result<()> {
+fn refuse_closed(key: &str, settings: &HookSettings, alternatives: &str) -> Result<()> {
     if settings.config.annotations.live_devices {
         return Ok(());
     }
@@ -272,20 +276,20 @@ struct Planner<'a> {
     config: &'a OciConfig,
     request: &'a Request,
     id: &'a ContainerId,
-    settings: &'a Settings,
+    settings: &'a HookSettings,
     decision: &'a Decision,
 }
 
 impl Planner<'_> {
-    fn whole(&self, asker: &Asker, privilege: Privilege) -> Result<InjectionPlan> {
+    fn build(&self, requester: &Requester, privilege: Privilege) -> Result<InjectionPlan> {
         self.refuse_requests()?;
-        let not_set = self.cpuset()?;
+        let not_set = self.check_cpuset()?;
         for (class, edits) in &self.decision.by_class {
             self.refuse_edits(*class, edits)?;
         }
         let mut plan = self.plan()?;
-        plan.record.by_annotation = *asker == Asker::Annotations;
-        plan.record.takes = asker.takes();
+        plan.record.by_annotation = *requester == Requester::Annotations;
+        plan.record.takes = requester.takes();
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
@@ -294,7 +298,7 @@ impl Planner<'_> {
                 self.alternatives(None)
             );
         }
-        if matches!(asker, Asker::Takes(_)) {
+        if matches!(requester, Requester::Takes(_)) {
             let edits = &self.decision.edits;
             plan.variables = Some(edits.env.iter().map(|entry| format!("{entry}\n")).collect());
         }
@@ -304,15 +308,15 @@ impl Planner<'_> {
     /// Refuses what annotations other than those for devices request, unless the configuration has
     /// it.
     fn refuse_requests(&self) -> Result<()> {
-        if let Some(asked) = &self.request.ipc_lock
+        if let Some(entry) = &self.request.ipc_lock
             && !self.has_ipc_lock().context(CONFIG_JSON)?
         {
-            return self.cannot(&asked.origin, "CAP_IPC_LOCK", None);
+            return self.refuse(&entry.origin, "CAP_IPC_LOCK", None);
         }
-        if let Some(asked) = &self.request.hugepages_limit {
-            let held = self.config.hugepage_limits().context(CONFIG_JSON)?;
-            if !asked.value.iter().all(|wanted| held.contains(wanted)) {
-                return self.cannot(&asked.origin, "limits on huge pages", None);
+        if let Some(entry) = &self.request.hugepages_limit {
+            let limits = self.config.hugepage_limits().context(CONFIG_JSON)?;
+            if !entry.value.iter().all(|limit| limits.contains(limit)) {
+                return self.refuse(&entry.origin, "limits on huge pages", None);
             }
         }
         Ok(())
@@ -320,19 +324,19 @@ impl Planner<'_> {
 
     /// Refuses the CPUs and NUMA nodes of bundles, unless the configuration has some: the container's control
     /// group exists already. A container of a pod gets none in any case, which is a warning.
-    fn cpuset(&self) -> Result<Option<String>> {
+    fn check_cpuset(&self) -> Result<Option<String>> {
         let placements = &self.decision.placements;
-        if request::is_of_pod(self.config) {
-            return Ok(cpuset::not_set(placements, cpuset::OF_POD));
+        if request::is_pod_container(self.config) {
+            return Ok(cpuset::not_set_warning(placements, cpuset::OF_POD));
         }
-        let own = self.config.cpuset().context(CONFIG_JSON)?;
-        let misses = |placement: &&Placement| {
-            placement.cpus.is_some() && own.cpus.is_none()
-                || placement.mems.is_some() && own.mems.is_none()
+        let cpuset = self.config.cpuset().context(CONFIG_JSON)?;
+        let misses = |placement: &&CpuPlacement| {
+            placement.cpus.is_some() && cpuset.cpus.is_none()
+                || placement.mems.is_some() && cpuset.mems.is_none()
         };
         if let Some(placement) = placements.iter().find(misses) {
             let what = format!("cpus and mems of bundle {}", placement.bundle);
-            return Err(too_late(&placement.origin, &what, EARLY));
+            return Err(too_late_error(&placement.origin, &what, EARLY));
         }
         Ok(None)
     }
@@ -340,29 +344,29 @@ impl Planner<'_> {
     fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
         use CapabilitySet::{Bounding, Effective, Permitted};
         let mut with = self.config.clone();
-        with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
+        with.add_capability(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
     /// Refuses the edits of a class that come too late.
     fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<()> {
-        let Some(what) = self.too_late(class, edits).context(CONFIG_JSON)? else {
+        let Some(what) = self.find_late_edit(class, edits).context(CONFIG_JSON)? else {
             return Ok(());
         };
         match self.request.devices.get(&class) {
-            Some(asked) => self.cannot(&asked.origin, &what, Some(class)),
-            None => self.cannot(&Origin::Annotation(class.kind()), &what, None),
+            Some(entry) => self.refuse(&entry.origin, &what, Some(class)),
+            None => self.refuse(&Origin::Annotation(class.cdi_kind()), &what, None),
         }
     }
 
     /// The first edit that can no longer be made.
-    fn too_late(
+    fn find_late_edit(
         &self,
         class: Class,
         edits: &ContainerEdits,
     ) -> Result<Option<String>, OciConfigError> {
         if let Some(entry) = self.missing_variable(edits)? {
-            let name = name_of(entry);
+            let name = variable_name(entry);
             return Ok(Some(match class {
                 Class::Profile => format!("the settings of a profile ({name} and so on)"),
                 _ => format!("the environment variable {name}"),
@@ -380,12 +384,12 @@ impl Planner<'_> {
             let what = format!("the device node {} with its own owner or mode", node.path);
             return Ok(Some(what));
         }
-        for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
-            let held = match hook.hook_name.valid() {
+        for hook in edits.hooks.iter().filter(|hook| !is_own_hook(hook)) {
+            let hooks = match hook.hook_name.valid() {
                 Some(stage) => self.config.hooks(*stage)?,
                 None => Vec::new(),
             };
-            if !held.contains(&OciHook::from(hook)) {
+            if !hooks.contains(&OciHook::from(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
         }
@@ -399,10 +403,10 @@ impl Planner<'_> {
         &self,
         edits: &'e ContainerEdits,
     ) -> Result<Option<&'e str>, OciConfigError> {
-        let wanted = edits.env.iter().map(String::as_str);
-        let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
+        let variables = edits.env.iter().map(String::as_str);
+        let mut missing: Vec<&str> = variables.filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
-            self.config.each_env(|held| missing.retain(|entry| !stands_for(held, entry)))?;
+            self.config.each_env(|held| missing.retain(|entry| !replaces(held, entry)))?;
         }
         Ok(missing.first().copied())
     }
@@ -418,28 +422,28 @@ impl Planner<'_> {
         let mut plan = InjectionPlan {
             keys: self.decision.keys.clone(),
             binds: self.decision.edits.mounts.iter().filter_map(bind).collect(),
-            preload: self.preload(&self.decision.preload)?,
+            preload: self.plan_preload(&self.decision.preload)?,
             rdma: self.decision.rdma.clone(),
-            given: self.decision.given.clone(),
+            granted: self.decision.granted.clone(),
             ..InjectionPlan::default()
         };
         self.add_nodes(&mut plan)?;
-        plan.binds.sort_by_cached_key(depth);
-        (plan.memlock, plan.warnings) = self.memlock().context(CONFIG_JSON)?;
+        plan.binds.sort_by_cached_key(mount_order);
+        (plan.memlock, plan.warnings) = self.plan_memlock().context(CONFIG_JSON)?;
         for hook in &self.decision.edits.hooks {
-            if let Some(("createRuntime" | "prestart", asked)) =
-                HookArguments::of_command(&hook.args)
-                && !asked.lease.is_empty()
+            if let Some(("createRuntime" | "prestart", arguments)) =
+                HookArguments::from_command(&hook.args)
+                && !arguments.lease.is_empty()
             {
-                let (claim, moving) = moves::split(&asked);
-                plan.claims.push(claim);
+                let (rest, moving) = moves::split(&arguments);
+                plan.lease_arguments.push(rest);
                 plan.moves.push(moving);
             }
         }
-        plan.claims.retain(|claim| !claim.lease.is_empty());
+        plan.lease_arguments.retain(|arguments| !arguments.lease.is_empty());
         plan.moves.retain(|moving| !moving.rdma_netns.is_empty());
         for moving in &plan.moves {
-            of_moves(moving, self.settings)?;
+            plan_moves(moving, self.settings)?;
         }
         Ok(plan)
     }
@@ -449,16 +453,16 @@ impl Planner<'_> {
         if !devices.is_empty() {
             refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
         }
-        let given = self.config.device_rules().context(CONFIG_JSON)?;
+        let rules = self.config.device_rules().context(CONFIG_JSON)?;
         for device in devices {
             let rule = device.rule();
             let rule = rule.with_context(|| format!("device node {}", device.path()))?;
-            plan.add_node(of_node(device.source(), device.path(), rule), rule, &given);
+            plan.add_node(bind_node(device.source(), device.path(), rule), rule, &rules);
         }
         Ok(())
     }
 
-    fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
+    fn plan_preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
         let by_env = self.has_variable(&choice.libraries).context(CONFIG_JSON)?;
         let key = choice.key.clone();
         let is_env = choice.mode == Preload::Env;
@@ -470,12 +474,12 @@ impl Planner<'_> {
             let early = self.alternatives(Some(Class::Nic));
             let alternatives = format!("{early}, or set onload.dev/preload: file");
             let what = "LD_PRELOAD in its environment";
-            return Err(too_late(&key, what, &alternatives));
+            return Err(too_late_error(&key, what, &alternatives));
         }
         if self.has_list(choice.mount.as_ref(), &key)? {
             return Ok(None);
         }
-        let nofile = self.bounded_nofile(&key)?;
+        let nofile = self.plan_nofile(&key)?;
         Ok(Some(PreloadPlan {
             key,
             library: choice.target.clone().unwrap_or_else(|| LIBRARY.to_owned()),
@@ -485,7 +489,7 @@ impl Planner<'_> {
     }
 
     fn has_variable(&self, libraries: &[String]) -> Result<bool, OciConfigError> {
-        let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
+        let own = self.config.env_value("LD_PRELOAD")?.unwrap_or_default();
         let is_held = |library: &str| split(&own).any(|held| held == library);
         Ok(match libraries {
             [] => is_held(LIBRARY),
@@ -504,57 +508,57 @@ impl Planner<'_> {
         if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
             return Ok(true);
         }
-        Err(list_in_the_way(key, ListProblem::OwnMount))
+        Err(list_in_the_way(key, PreloadListError::OwnMount))
     }
 
     /// A process that is executed in the container later has the limits of the configuration, not
     /// those that its init was given.
-    fn bounded_nofile(&self, key: &str) -> Result<u64> {
+    fn plan_nofile(&self, key: &str) -> Result<u64> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
-        let most = size.max(OF_PODMAN);
-        let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
-            Some(limit) if limit.hard <= most && limit.soft <= most => return Ok(most),
+        let max = size.max(OF_PODMAN);
+        let variables = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
+            Some(limit) if limit.hard <= max && limit.soft <= max => return Ok(max),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
         bail!(
-            "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
+            "{key}: the container has {variables}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
         )
     }
 
-    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
-        let Some(wanted) = self.decision.memlock else {
+    fn plan_memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
+        let Some(memlock) = self.decision.memlock else {
             return Ok((None, Vec::new()));
         };
-        let bytes = match wanted {
+        let bytes = match memlock {
             Memlock::Unlimited => u64::MAX,
             Memlock::Bytes(bytes) => bytes,
         };
         let mut warnings = Vec::new();
-        if let Some(held) = self.config.rlimit("RLIMIT_MEMLOCK")? {
-            if held.soft >= bytes && held.hard >= bytes {
+        if let Some(limit) = self.config.rlimit("RLIMIT_MEMLOCK")? {
+            if limit.soft >= bytes && limit.hard >= bytes {
                 return Ok((None, warnings));
             }
             warnings.push(format!(
-                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {wanted}",
-                held.soft
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {memlock}",
+                limit.soft
             ));
         }
-        Ok((Some(wanted), warnings))
+        Ok((Some(memlock), warnings))
     }
 
     /// Refuses a request, or the edits of a class.
-    fn cannot(&self, origin: &Origin, what: &str, class: Option<Class>) -> Result<()> {
-        Err(too_late(origin, what, &self.alternatives(class)))
+    fn refuse(&self, origin: &Origin, what: &str, class: Option<Class>) -> Result<()> {
+        Err(too_late_error(origin, what, &self.alternatives(class)))
     }
 
     /// Entry points that can still give it, with the first requested name of a class if there is one.
     fn alternatives(&self, class: Option<Class>) -> String {
-        let asked = class.and_then(|class| self.request.devices.get(&class));
-        let name = asked.and_then(|asked| asked.value.first());
+        let entry = class.and_then(|class| self.request.devices.get(&class));
+        let name = entry.and_then(|entry| entry.value.first());
         match (class, name) {
             // A name found in a specification cannot contain characters that confuse a terminal.
-            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.kind()),
+            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.cdi_kind()),
             _ if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
                 EARLY.to_owned()
             }
@@ -569,7 +573,7 @@ const OF_PODMAN: u64 = 1_048_576;
 /// The entry points that act before the runtime reads the configuration.
 const EARLY: &str = "the runtime onload or `onload-hook precreate`";
 
-fn too_late(key: impl Display, what: &str, alternatives: &str) -> Error {
+fn too_late_error(key: impl Display, what: &str, alternatives: &str) -> Error {
     error!(
         "{key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
     )
@@ -577,29 +581,31 @@ fn too_late(key: impl Display, what: &str, alternatives: &str) -> Error {
 
 /// Not a variable that only states what was given, or belongs to a preload that is done in another way.
 fn is_needed(entry: &str) -> bool {
-    let name = name_of(entry);
+    let name = variable_name(entry);
     !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
 }
 
 /// Whether a variable of the container makes a wanted one unnecessary. The container's own settings of
 /// Onload and TCPDirect take precedence.
-fn stands_for(held: &str, wanted: &str) -> bool {
-    held == wanted || decide::is_setting(name_of(wanted)) && name_of(held) == name_of(wanted)
+fn replaces(held: &str, wanted: &str) -> bool {
+    held == wanted
+        || decide::is_onload_setting(variable_name(wanted))
+            && variable_name(held) == variable_name(wanted)
 }
 
 /// Whether this entry point itself does what a hook would do.
-fn is_ours(hook: &Hook) -> bool {
-    match HookArguments::of_command(&hook.args) {
+fn is_own_hook(hook: &Hook) -> bool {
+    match HookArguments::from_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
         // Without arguments it cleans up, with those of a lease it releases that.
-        Some(("poststop", asked)) => asked.is_empty() || asked.leaves_something(),
+        Some(("poststop", arguments)) => arguments.is_empty() || arguments.needs_poststop(),
         _ => false,
     }
 }
 
 /// Converts a specification's mount to a bind mount; `None` if it is another kind of mount, or has
 /// an option that is more than an attribute.
-fn bind(mount: &Mount) -> Option<Bind> {
+fn bind(mount: &Mount) -> Option<BindMount> {
     let kind = mount.type_.as_deref().unwrap_or_default();
     let mut is_bind = kind == "bind";
     let mut is_recursive = false;
@@ -616,7 +622,7 @@ fn bind(mount: &Mount) -> Option<Bind> {
             _ => return None,
         }
     }
-    (is_bind && matches!(kind, "" | "bind" | "none")).then(|| Bind {
+    (is_bind && matches!(kind, "" | "bind" | "none")).then(|| BindMount {
         source: mount.host_path.clone().into(),
         target: mount.container_path.clone().into(),
         attributes,

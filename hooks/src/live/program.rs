@@ -4,7 +4,7 @@
 
 use onload_sys::bpf::cgroup::Insn;
 
-use crate::decide::device::{Access, Rule};
+use crate::decide::verified_node::{CgroupRule, DeviceAccess};
 
 /// `BPF_DEVCG_DEV_CHAR`.
 const CHARACTER: i32 = 2;
@@ -36,7 +36,7 @@ fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
 
 /// The context is `struct bpf_cgroup_dev_ctx`: the device type in the low half of its first word and the
 /// requested access in the high half, then the major and minor numbers.
-pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
+pub(crate) fn prologue(rules: &[CgroupRule]) -> Vec<Insn> {
     let mut insns = vec![
         insn(op::LOAD_WORD, 2, 1, 0, 0),
         insn(op::MOVE, 3, 2, 0, 0),
@@ -46,17 +46,17 @@ pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
         insn(op::LOAD_WORD, 5, 1, 8, 0),
     ];
     for rule in rules {
-        allow(&mut insns, *rule);
+        append_allow(&mut insns, *rule);
     }
     insns
 }
 
-fn allow(insns: &mut Vec<Insn>, rule: Rule) {
+fn append_allow(insns: &mut Vec<Insn>, rule: CgroupRule) {
     // Device numbers have 12 and 20 bits (include/linux/kdev_t.h).
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let refused = i32::from(!rule.access.bits());
     let mut limit = Vec::new();
-    if rule.access != Access::ALL {
+    if rule.access != DeviceAccess::ALL {
         limit = vec![
             insn(op::MOVE, 0, 3, 0, 0),
             insn(op::AND32_IMM, 0, 0, 0, refused),
@@ -75,13 +75,13 @@ fn allow(insns: &mut Vec<Insn>, rule: Rule) {
 
 /// A program with a constant result: 1 allows everything, 0 nothing.
 #[must_use]
-pub fn answer(value: i32) -> Vec<Insn> {
+pub fn constant_program(value: i32) -> Vec<Insn> {
     vec![insn(op::MOVE_IMM, 0, 0, 0, value), insn(op::EXIT, 0, 0, 0, 0)]
 }
 
 /// A program with the rules prepended; `None` if it already begins with them.
 #[must_use]
-pub fn extend(insns: &[Insn], rules: &[Rule]) -> Option<Vec<Insn>> {
+pub fn extend(insns: &[Insn], rules: &[CgroupRule]) -> Option<Vec<Insn>> {
     let mut new = prologue(rules);
     if insns.starts_with(&new) {
         return None;
@@ -94,8 +94,8 @@ pub fn extend(insns: &[Insn], rules: &[Rule]) -> Option<Vec<Insn>> {
 mod tests {
     use super::*;
 
-    fn rule(major: u32, minor: u32, access: &str) -> Rule {
-        Rule { major, minor, access: access.to_owned().try_into().unwrap() }
+    fn rule(major: u32, minor: u32, access: &str) -> CgroupRule {
+        CgroupRule { major, minor, access: access.to_owned().try_into().unwrap() }
     }
 
     /// What the kernel's interpreter computes for the few instructions used here.
@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn exactly_what_the_rules_say_is_allowed() {
         let rules = [rule(243, 0, "rw"), rule(10, 229, "rwm"), rule(231, 192, "r")];
-        let closed = extend(&answer(0), &rules).unwrap();
-        let open = extend(&answer(1), &rules).unwrap();
+        let closed = extend(&constant_program(0), &rules).unwrap();
+        let open = extend(&constant_program(1), &rules).unwrap();
         for (kind, access, major, minor, allowed) in [
             (2, 2, 243, 0, 1),
             (2, 6, 243, 0, 1),
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn rules_are_put_in_front_once() {
         let rules = [rule(243, 0, "rw")];
-        let once = extend(&answer(0), &rules).unwrap();
+        let once = extend(&constant_program(0), &rules).unwrap();
         assert_eq!(extend(&once, &rules), None);
-        assert!(once.ends_with(&answer(0)));
+        assert!(once.ends_with(&constant_program(0)));
     }
 
     #[test]

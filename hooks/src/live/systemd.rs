@@ -10,7 +10,7 @@ use std::time::Duration;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 
-use crate::decide::device::Rule;
+use crate::decide::verified_node::CgroupRule;
 
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
@@ -37,11 +37,11 @@ impl Systemd {
     pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>> {
         let stream = match UnixStream::connect(socket) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            stream => stream.with_context(|| asking(scope))?,
+            stream => stream.with_context(|| call_context(scope))?,
         };
         let mut systemd =
             Systemd { stream: BufReader::new(stream), scope: scope.to_owned(), serial: 0 };
-        systemd.authenticate().with_context(|| asking(scope))?;
+        systemd.authenticate().with_context(|| call_context(scope))?;
         Ok(Some(systemd))
     }
 
@@ -60,8 +60,8 @@ impl Systemd {
             line.extend(byte);
         }
         if !line.starts_with(b"OK ") {
-            let said = String::from_utf8_lossy(&line).trim().to_owned();
-            return Err(io::Error::other(format!("authentication rejected: {said}")));
+            let reply = String::from_utf8_lossy(&line).trim().to_owned();
+            return Err(io::Error::other(format!("authentication rejected: {reply}")));
         }
         self.stream.get_mut().write_all(b"BEGIN\r\n")
     }
@@ -69,11 +69,11 @@ impl Systemd {
     /// Whether the scope allows only the devices of its list. An open scope would be restricted by a
     /// first entry.
     pub(crate) fn is_closed(&mut self) -> Result<bool> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
         let path = format!("{MANAGER}/unit/{}", escape(&self.scope));
-        let call = Call {
+        let call = DbusCall {
             path: &path,
             interface: "org.freedesktop.DBus.Properties",
             member: "Get",
@@ -83,14 +83,14 @@ impl Systemd {
         match read_text_variant(&reply).as_deref() {
             Some("strict" | "closed") => Ok(true),
             Some("auto") => Ok(false),
-            other => Err(self.refused(&format!("unknown DevicePolicy {other:?}"))),
+            other => Err(self.refused_error(&format!("unknown DevicePolicy {other:?}"))),
         }
     }
 
     /// Adds devices to the scope's list, until the scope ends.
-    pub(crate) fn allow(&mut self, rules: &[Rule]) -> Result<()> {
+    pub(crate) fn allow(&mut self, rules: &[CgroupRule]) -> Result<()> {
         let body = set_device_allow(&self.scope, rules);
-        let call = Call {
+        let call = DbusCall {
             path: MANAGER,
             interface: "org.freedesktop.systemd1.Manager",
             member: "SetUnitProperties",
@@ -99,61 +99,61 @@ impl Systemd {
         self.call(&call, &body).map(drop)
     }
 
-    fn refused(&self, message: &str) -> Error {
+    fn refused_error(&self, message: &str) -> Error {
         error!("asking systemd about {}: {message}", self.scope)
     }
 
-    fn call(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Vec<u8>> {
+    fn call(&mut self, call: &DbusCall<'_>, body: &[u8]) -> Result<Vec<u8>> {
         self.serial += 1;
-        let answer = self.exchange(call, body, self.serial);
-        let answer = answer.with_context(|| asking(&self.scope))?;
-        if answer.kind == METHOD_RETURN {
-            return Ok(answer.body);
+        let reply = self.exchange(call, body, self.serial);
+        let reply = reply.with_context(|| call_context(&self.scope))?;
+        if reply.kind == METHOD_RETURN {
+            return Ok(reply.body);
         }
-        let text = Reader::new(&answer.body).text().unwrap_or_default();
-        Err(self.refused(&format!("{}: {text}", answer.error_name)))
+        let text = DbusReader::new(&reply.body).text().unwrap_or_default();
+        Err(self.refused_error(&format!("{}: {text}", reply.error_name)))
     }
 
-    fn exchange(&mut self, call: &Call<'_>, body: &[u8], serial: u32) -> io::Result<Answer> {
+    fn exchange(&mut self, call: &DbusCall<'_>, body: &[u8], serial: u32) -> io::Result<DbusReply> {
         self.stream.get_mut().write_all(&call.message(serial, body))?;
         for _ in 0..MAX_MESSAGES {
-            let answer = self.receive()?;
-            let is_answer = matches!(answer.kind, METHOD_RETURN | ERROR);
-            if is_answer && answer.reply_serial == serial {
-                return Ok(answer);
+            let reply = self.receive()?;
+            let is_answer = matches!(reply.kind, METHOD_RETURN | ERROR);
+            if is_answer && reply.reply_serial == serial {
+                return Ok(reply);
             }
         }
         Err(io::Error::other(format!("no reply within {MAX_MESSAGES} messages")))
     }
 
-    fn receive(&mut self) -> io::Result<Answer> {
+    fn receive(&mut self) -> io::Result<DbusReply> {
         let mut fixed = [0; FIXED];
         self.stream.read_exact(&mut fixed)?;
-        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message)?;
+        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message_error)?;
         let mut fields = vec![0; length.next_multiple_of(8)];
         self.stream.read_exact(&mut fields)?;
         let mut body = vec![0; body];
         self.stream.read_exact(&mut body)?;
-        let mut answer =
-            Answer { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
-        answer.read_fields(&fields[..length]).ok_or_else(bad_message)?;
-        Ok(answer)
+        let mut reply =
+            DbusReply { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
+        reply.read_fields(&fields[..length]).ok_or_else(bad_message_error)?;
+        Ok(reply)
     }
 }
 
-fn asking(scope: &str) -> String {
+fn call_context(scope: &str) -> String {
     format!("asking systemd about {scope} over {SOCKET}")
 }
 
-fn bad_message() -> io::Error {
+fn bad_message_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
 /// A unit's name as part of an object path (systemd, `bus_label_escape`).
 fn escape(name: &str) -> String {
     let mut path = String::with_capacity(name.len() * 2);
-    for (at, byte) in name.bytes().enumerate() {
-        let is_plain = byte.is_ascii_alphabetic() || at > 0 && byte.is_ascii_digit();
+    for (index, byte) in name.bytes().enumerate() {
+        let is_plain = byte.is_ascii_alphabetic() || index > 0 && byte.is_ascii_digit();
         if is_plain {
             path.push(char::from(byte));
         } else {
@@ -164,8 +164,8 @@ fn escape(name: &str) -> String {
 }
 
 /// The body of `SetUnitProperties(scope, runtime, [("DeviceAllow", [(node, access)])])`.
-fn set_device_allow(scope: &str, rules: &[Rule]) -> Vec<u8> {
-    let mut body = Writer::default();
+fn set_device_allow(scope: &str, rules: &[CgroupRule]) -> Vec<u8> {
+    let mut body = DbusWriter::default();
     body.text(scope);
     body.number(1);
     body.array(8, |properties| {
@@ -184,7 +184,7 @@ fn set_device_allow(scope: &str, rules: &[Rule]) -> Vec<u8> {
 }
 
 fn read_text_variant(body: &[u8]) -> Option<String> {
-    let mut reader = Reader::new(body);
+    let mut reader = DbusReader::new(body);
     (reader.signature()? == "s").then(|| reader.text())?
 }
 
@@ -204,16 +204,16 @@ mod field {
     pub(super) const SIGNATURE: u8 = 8;
 }
 
-struct Call<'a> {
+struct DbusCall<'a> {
     path: &'a str,
     interface: &'a str,
     member: &'a str,
     signature: &'a str,
 }
 
-impl Call<'_> {
+impl DbusCall<'_> {
     fn message(&self, serial: u32, body: &[u8]) -> Vec<u8> {
-        let mut message = Writer(vec![b'l', METHOD_CALL, 0, 1]);
+        let mut message = DbusWriter(vec![b'l', METHOD_CALL, 0, 1]);
         message.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
         message.number(serial);
         message.array(8, |fields| {
@@ -240,17 +240,17 @@ impl Call<'_> {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct DbusReply {
     kind: u8,
     reply_serial: u32,
     error_name: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl DbusReply {
     fn read_fields(&mut self, fields: &[u8]) -> Option<()> {
-        let mut reader = Reader::new(fields);
-        while reader.at < fields.len() {
+        let mut reader = DbusReader::new(fields);
+        while reader.offset < fields.len() {
             reader.align(8);
             let code = reader.byte()?;
             match (code, reader.signature()?.as_str()) {
@@ -268,8 +268,8 @@ impl Answer {
 
 /// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
 fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
-    let length = |at| {
-        let number = Reader { bytes: fixed, at }.number()?;
+    let length = |offset| {
+        let number = DbusReader { bytes: fixed, offset }.number()?;
         usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
     };
     let (body, fields) = (length(4)?, length(12)?);
@@ -278,9 +278,9 @@ fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
 
 /// Values in wire format ("Marshaling").
 #[derive(Default)]
-struct Writer(Vec<u8>);
+struct DbusWriter(Vec<u8>);
 
-impl Writer {
+impl DbusWriter {
     fn align(&mut self, to: usize) {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
     }
@@ -303,7 +303,7 @@ impl Writer {
     }
 
     /// An array whose elements start at multiples of `align`; its length counts from the first one.
-    fn array(&mut self, align: usize, elements: impl FnOnce(&mut Writer)) {
+    fn array(&mut self, align: usize, elements: impl FnOnce(&mut DbusWriter)) {
         self.number(0);
         let length_at = self.0.len() - 4;
         self.align(align);
@@ -314,23 +314,23 @@ impl Writer {
     }
 }
 
-struct Reader<'a> {
+struct DbusReader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    offset: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DbusReader<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        Reader { bytes, at: 0 }
+        DbusReader { bytes, offset: 0 }
     }
 
     fn align(&mut self, to: usize) {
-        self.at = self.at.next_multiple_of(to);
+        self.offset = self.offset.next_multiple_of(to);
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let taken = self.bytes.get(self.at..self.at.checked_add(length)?)?;
-        self.at += length;
+        let taken = self.bytes.get(self.offset..self.offset.checked_add(length)?)?;
+        self.offset += length;
         Some(taken)
     }
 
@@ -363,19 +363,19 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
     use std::os::unix::net::UnixListener;
     use std::thread::JoinHandle;
 
     const SCOPE: &str = "libpod-c0ffee.scope";
 
-    fn rule(access: &str) -> Rule {
-        Rule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
+    fn rule(access: &str) -> CgroupRule {
+        CgroupRule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
     }
 
     /// A message as systemd sends it.
     fn reply(kind: u8, serial: u32, error: Option<&str>, body: &[u8]) -> Vec<u8> {
-        let mut message = Writer(vec![b'l', kind, 1, 1]);
+        let mut message = DbusWriter(vec![b'l', kind, 1, 1]);
         message.number(u32::try_from(body.len()).unwrap());
         message.number(77);
         message.array(8, |fields| {
@@ -400,13 +400,13 @@ mod tests {
     }
 
     fn text_body(text: &str) -> Vec<u8> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.text(text);
         body.0
     }
 
     fn variant_body(text: &str) -> Vec<u8> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.signature("s");
         body.text(text);
         body.0
@@ -496,7 +496,7 @@ mod tests {
         let name = "org.freedesktop.systemd1.NoSuchUnit";
         let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
-        let message = Chain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
+        let message = ErrorChain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
         assert!(message.contains("NoSuchUnit: Unit not loaded."), "{message}");
         server.join().unwrap();
     }
@@ -506,7 +506,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let server = play(&dir, "REJECTED EXTERNAL\r\n", Vec::new());
         let refused = Systemd::connect(&dir.path().join("private"), SCOPE);
-        assert!(Chain(&refused.unwrap_err()).to_string().contains("REJECTED"));
+        assert!(ErrorChain(&refused.unwrap_err()).to_string().contains("REJECTED"));
         server.join().unwrap();
 
         let mut huge = reply(METHOD_RETURN, 1, None, &[]);
@@ -518,7 +518,7 @@ mod tests {
         for answer in [huge, big_endian, odd_field] {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
-            let message = Chain(&connect(&dir).is_closed().unwrap_err()).to_string();
+            let message = ErrorChain(&connect(&dir).is_closed().unwrap_err()).to_string();
             assert!(message.contains("malformed message"), "{message}");
             server.join().unwrap();
         }
@@ -527,17 +527,17 @@ mod tests {
     #[test]
     fn a_list_of_devices_has_the_specified_form() {
         let body = set_device_allow("a.scope", &[rule("rw")]);
-        let mut reader = Reader::new(&body);
+        let mut reader = DbusReader::new(&body);
         assert_eq!(reader.text().unwrap(), "a.scope");
         assert_eq!(reader.number(), Some(1));
         let properties = reader.number().unwrap();
         reader.align(8);
-        assert_eq!(reader.at + usize::try_from(properties).unwrap(), body.len());
+        assert_eq!(reader.offset + usize::try_from(properties).unwrap(), body.len());
         assert_eq!(reader.text().unwrap(), "DeviceAllow");
         assert_eq!(reader.signature().unwrap(), "a(ss)");
         let entries = reader.number().unwrap();
         reader.align(8);
-        assert_eq!(reader.at + usize::try_from(entries).unwrap(), body.len());
+        assert_eq!(reader.offset + usize::try_from(entries).unwrap(), body.len());
         assert_eq!(reader.text().unwrap(), "/dev/char/243:0");
         assert_eq!(reader.text().unwrap(), "rw");
     }

@@ -19,12 +19,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::image::overmount::TargetFileSystem;
-use crate::record::files::{Made, TargetType};
-use crate::record::targets::removal;
+use crate::record::container_record::{CreatedPath, TargetType};
+use crate::record::targets::unlink_flags;
 use onload_sys::fs::container_root::ContainerRoot;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct MountTarget {
     /// In the container.
     pub path: PathBuf,
     pub kind: TargetType,
@@ -33,42 +33,42 @@ pub(crate) struct Target {
 }
 
 #[derive(Debug)]
-pub(crate) struct Targets<'a> {
+pub(crate) struct TargetChecker<'a> {
     root: &'a ContainerRoot,
     root_mount: u64,
     mounts: &'a MountTable,
 }
 
-impl<'a> Targets<'a> {
+impl<'a> TargetChecker<'a> {
     /// `mounts` is the mount table of the process that runs in the root.
     pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a MountTable) -> Result<Self> {
-        let root_mount = mount_of(root).with_context(|| looking_at(Path::new("/")))?;
-        Ok(Targets { root, root_mount, mounts })
+        let root_mount = mount_of(root).with_context(|| stat_context(Path::new("/")))?;
+        Ok(TargetChecker { root, root_mount, mounts })
     }
 
     /// What would have to be created for a target, outermost first; empty if it exists, or if what
     /// is created disappears with the container. Refuses a target where nothing may be mounted.
-    pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>> {
+    pub(crate) fn plan_creation(&self, target: &MountTarget) -> Result<Vec<CreatedPath>> {
         let mut missing = Vec::new();
-        let mut at = target.path.as_path();
+        let mut path = target.path.as_path();
         let mut kind = target.kind;
         loop {
-            match self.root.find(at) {
-                Ok(found) if missing.is_empty() => {
-                    self.check_existing(at, kind, &found)?;
+            match self.root.find(path) {
+                Ok(existing) if missing.is_empty() => {
+                    self.check_existing(path, kind, &existing)?;
                     break;
                 }
-                Ok(found) => {
-                    check_kind(&found, at, TargetType::Directory)?;
-                    if !self.check_directory(target, &found)? {
+                Ok(existing) => {
+                    check_kind(&existing, path, TargetType::Directory)?;
+                    if !self.check_directory(target, &existing)? {
                         missing.clear();
                     }
                     break;
                 }
-                Err(Errno::NOENT) => missing.push(Made::planned(at, kind)),
-                Err(error) => return Err(error).with_context(|| looking_up(at)),
+                Err(Errno::NOENT) => missing.push(CreatedPath::new(path, kind)),
+                Err(error) => return Err(error).with_context(|| lookup_context(path)),
             }
-            at = at.parent().unwrap_or(Path::new("/"));
+            path = path.parent().unwrap_or(Path::new("/"));
             kind = TargetType::Directory;
         }
         missing.reverse();
@@ -76,43 +76,49 @@ impl<'a> Targets<'a> {
     }
 
     /// Opens a target and creates what is missing. Everything created is added to `made` at once.
-    pub(crate) fn open(&self, target: &Target, made: &mut Vec<Fresh>) -> Result<OwnedFd> {
-        match self.existing(&target.path, target.kind)? {
-            Some(found) => Ok(found),
-            None => self.make(target, &target.path, target.kind, made),
+    pub(crate) fn open(
+        &self,
+        target: &MountTarget,
+        created_targets: &mut Vec<CreatedTarget>,
+    ) -> Result<OwnedFd> {
+        match self.open_existing(&target.path, target.kind)? {
+            Some(existing) => Ok(existing),
+            None => self.make(target, &target.path, target.kind, created_targets),
         }
     }
 
-    fn existing(&self, path: &Path, kind: TargetType) -> Result<Option<OwnedFd>> {
-        let found = match self.root.find(path) {
+    fn open_existing(&self, path: &Path, kind: TargetType) -> Result<Option<OwnedFd>> {
+        let existing = match self.root.find(path) {
             Err(Errno::NOENT) => return Ok(None),
-            found => found.with_context(|| looking_up(path))?,
+            existing => existing.with_context(|| lookup_context(path))?,
         };
-        self.check_existing(path, kind, &found)?;
-        Ok(Some(found))
+        self.check_existing(path, kind, &existing)?;
+        Ok(Some(existing))
     }
 
     fn make(
         &self,
-        target: &Target,
+        target: &MountTarget,
         path: &Path,
         kind: TargetType,
-        made: &mut Vec<Fresh>,
+        created_targets: &mut Vec<CreatedTarget>,
     ) -> Result<OwnedFd> {
         let making = || format!("making {path:?} in the container");
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL).with_context(making);
         };
         let dir = match self.root.find(above) {
-            Err(Errno::NOENT) => self.make(target, above, TargetType::Directory, made)?,
-            dir => dir.with_context(|| looking_up(above))?,
+            Err(Errno::NOENT) => {
+                self.make(target, above, TargetType::Directory, created_targets)?
+            }
+            dir => dir.with_context(|| lookup_context(above))?,
         };
         let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
             // Another container with the same root was faster, or a link is dangling.
             Err(Errno::EXIST) => {
-                let found = self.existing(path, kind)?;
-                return found.ok_or_else(|| not_kind(path, kind.name()));
+                let existing = self.open_existing(path, kind)?;
+                return existing.ok_or_else(|| wrong_type_error(path, kind.name()));
             }
             Err(Errno::ROFS) => bail!(
                 "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
@@ -120,67 +126,70 @@ impl<'a> Targets<'a> {
             created => created.with_context(making)?,
         }
         // From here on it exists, whatever happens.
-        let at = made.len();
+        let index = created_targets.len();
         if lasts {
             let dir = dir.try_clone().inspect_err(|_| {
-                let _ = unlinkat(&dir, name, removal(kind));
+                let _ = unlinkat(&dir, name, unlink_flags(kind));
             });
-            made.push(Fresh { made: Made::planned(path, kind), dir: dir.with_context(making)? });
+            created_targets.push(CreatedTarget {
+                created_path: CreatedPath::new(path, kind),
+                dir: dir.with_context(making)?,
+            });
         }
         let opening = || format!("opening {path:?} in the container");
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let new = openat(&dir, name, flags, Mode::empty()).with_context(opening)?;
-        let stat = fstat(&new).with_context(opening)?;
-        if let Some(fresh) = made.get_mut(at) {
-            fresh.made.inode = Some(stat.st_ino);
+        let opened = openat(&dir, name, flags, Mode::empty()).with_context(opening)?;
+        let stat = fstat(&opened).with_context(opening)?;
+        if let Some(created_target) = created_targets.get_mut(index) {
+            created_target.created_path.inode = Some(stat.st_ino);
         }
-        self.check_existing(&target.path, kind, &new)?;
-        Ok(new)
+        self.check_existing(&target.path, kind, &opened)?;
+        Ok(opened)
     }
 
-    fn check_existing(&self, path: &Path, kind: TargetType, found: &OwnedFd) -> Result<()> {
-        check_kind(found, path, kind)?;
-        let id = mount_of(found).with_context(|| looking_at(path))?;
+    fn check_existing(&self, path: &Path, kind: TargetType, file: &OwnedFd) -> Result<()> {
+        check_kind(file, path, kind)?;
+        let id = mount_of(file).with_context(|| stat_context(path))?;
         match self.mounts.find(id) {
             Some(mount) if mount.is_shared => bail!(
                 "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
             ),
             Some(_) => Ok(()),
-            None => Err(foreign(path, "unknown")),
+            None => Err(foreign_error(path, "unknown")),
         }
     }
 
     /// Checks that something may be created in a directory. Returns whether it would outlive the
     /// container.
-    fn check_directory(&self, target: &Target, dir: &OwnedFd) -> Result<bool> {
-        let id = mount_of(dir).with_context(|| looking_at(&target.path))?;
+    fn check_directory(&self, target: &MountTarget, dir: &OwnedFd) -> Result<bool> {
+        let id = mount_of(dir).with_context(|| stat_context(&target.path))?;
         if id == self.root_mount {
             return Ok(true);
         }
         let Some(mount) = self.mounts.find(id) else {
-            return Err(foreign(&target.path, "unknown"));
+            return Err(foreign_error(&target.path, "unknown"));
         };
         if target.file_system == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
         let fs_type = String::from_utf8_lossy(mount.fs_type);
-        Err(foreign(&target.path, &fs_type))
+        Err(foreign_error(&target.path, &fs_type))
     }
 }
 
-fn looking_up(path: &Path) -> String {
+fn lookup_context(path: &Path) -> String {
     format!("looking up {path:?} in the container")
 }
 
-fn looking_at(path: &Path) -> String {
+fn stat_context(path: &Path) -> String {
     format!("looking at {path:?} in the container")
 }
 
-fn not_kind(path: &Path, wanted: &str) -> Error {
-    error!("{path:?} in the container is not a {wanted}; use another image, or one without it")
+fn wrong_type_error(path: &Path, type_name: &str) -> Error {
+    error!("{path:?} in the container is not a {type_name}; use another image, or one without it")
 }
 
-fn foreign(path: &Path, fs_type: &str) -> Error {
+fn foreign_error(path: &Path, fs_type: &str) -> Error {
     error!(
         "{path:?} would have to be created on a separate mount ({fs_type}), whose files do not belong to the container; remove that mount or use an image that has the file"
     )
@@ -188,20 +197,20 @@ fn foreign(path: &Path, fs_type: &str) -> Error {
 
 /// Something that was just created.
 #[derive(Debug)]
-pub(crate) struct Fresh {
-    pub made: Made,
+pub(crate) struct CreatedTarget {
+    pub created_path: CreatedPath,
     /// The directory in which it was created.
     dir: OwnedFd,
 }
 
-impl Fresh {
+impl CreatedTarget {
     /// Removes it. The caller must be outside the container's mount namespace: something may be
     /// mounted on it there, and unlink(2) minds only mounts of the caller's namespace (fs/namei.c,
     /// `vfs_unlink`). It is named by descriptor and name, since a path lookup would find the mount.
     pub(crate) fn remove(&self) {
-        if let Some(name) = self.made.path.file_name() {
+        if let Some(name) = self.created_path.path.file_name() {
             // What stays is empty, and the original error is the one to report.
-            let _ = unlinkat(&self.dir, name, removal(self.made.kind));
+            let _ = unlinkat(&self.dir, name, unlink_flags(self.created_path.kind));
         }
     }
 }
@@ -217,15 +226,15 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
     }
 }
 
-fn check_kind(found: &OwnedFd, path: &Path, wanted: TargetType) -> Result<()> {
-    let stat = fstat(found).with_context(|| looking_at(path))?;
+fn check_kind(file: &OwnedFd, path: &Path, expected: TargetType) -> Result<()> {
+    let stat = fstat(file).with_context(|| stat_context(path))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => TargetType::Directory,
         FileType::RegularFile | FileType::CharacterDevice => TargetType::File,
-        _ => return Err(not_kind(path, "regular file, device node or directory")),
+        _ => return Err(wrong_type_error(path, "regular file, device node or directory")),
     };
-    if kind != wanted {
-        return Err(not_kind(path, wanted.name()));
+    if kind != expected {
+        return Err(wrong_type_error(path, expected.name()));
     }
     Ok(())
 }
@@ -244,8 +253,12 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn file(path: &str) -> Target {
-        Target { path: path.into(), kind: TargetType::File, file_system: TargetFileSystem::Root }
+    fn file(path: &str) -> MountTarget {
+        MountTarget {
+            path: path.into(),
+            kind: TargetType::File,
+            file_system: TargetFileSystem::Root,
+        }
     }
 
     /// This process's mounts, as if none of them had peers.
@@ -263,7 +276,7 @@ mod tests {
                 for _ in 0..4 {
                     scope.spawn(|| {
                         let root = ContainerRoot::open(dir.path()).unwrap();
-                        let targets = Targets::new(&root, &mounts).unwrap();
+                        let targets = TargetChecker::new(&root, &mounts).unwrap();
                         let opened = targets.open(&file("/usr/lib64/x.so"), &mut Vec::new());
                         opened.unwrap();
                     });
@@ -278,7 +291,7 @@ mod tests {
         symlink("/nowhere/at/all", dir.path().join("x.so")).unwrap();
         let (mounts, mut made) = (mounts(), Vec::new());
         let root = ContainerRoot::open(dir.path()).unwrap();
-        let targets = Targets::new(&root, &mounts).unwrap();
+        let targets = TargetChecker::new(&root, &mounts).unwrap();
         let refused = targets.open(&file("/x.so"), &mut made).unwrap_err();
         assert!(refused.to_string().contains("use another image"), "{refused}");
         assert!(made.is_empty());

@@ -6,28 +6,34 @@ use std::path::Path;
 use onload_core::container_id::ContainerId;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::devices::Changes;
-use super::target::Fresh;
-use crate::record::own_dir::OwnDir;
+use super::devices::CgroupChanges;
+use super::target::CreatedTarget;
+use crate::record::container_dir::ContainerDir;
 use crate::record::sweep;
 
 #[derive(Default)]
-pub(super) struct Done {
-    pub(super) changes: Changes,
-    pub(super) made: Vec<Fresh>,
+pub(super) struct AppliedChanges {
+    pub(super) changes: CgroupChanges,
+    pub(super) created_targets: Vec<CreatedTarget>,
 }
 
-impl Done {
+impl AppliedChanges {
     /// Undoes it. The original error is the one to report, so failures here are not. If others hold
     /// the lock, the targets stay for a later sweep.
-    pub(super) fn undo(self, home: &OwnedFd, mut own: OwnDir, id: &ContainerId, root: &Path) {
-        let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
+    pub(super) fn undo(
+        self,
+        own_namespace: &OwnedFd,
+        mut container_dir: ContainerDir,
+        id: &ContainerId,
+        root: &Path,
+    ) {
+        let _ = move_into_link_name_space(own_namespace.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
-        let lock = own.lock_alone();
+        let lock = container_dir.lock_alone();
         // What another container with the same root has found is handed to it by `clear`.
-        if lock.is_some() && sweep::neighbour(&own.run, id, root).is_none() {
-            self.made.iter().rev().for_each(Fresh::remove);
+        if lock.is_some() && sweep::find_same_root(&container_dir.run, id, root).is_none() {
+            self.created_targets.iter().rev().for_each(CreatedTarget::remove);
         }
-        let _ = sweep::clear(&own.run, id, lock.as_ref());
+        let _ = sweep::clear(&container_dir.run, id, lock.as_ref());
     }
 }

@@ -1,52 +1,53 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
-//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`journey`]; here are its doors.
+//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`lifecycle`]; here are its doors.
 
-mod function;
 mod interface;
-mod journey;
+mod lifecycle;
 mod netns;
-mod passing;
 mod rdma;
+mod transit_name;
+mod vf;
 
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
-use onload_core::host_settings::Interface;
-use onload_core::lease::{Device, Leases};
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
+use onload_core::host_settings::InterfaceName;
+use onload_core::lease::{DeviceId, Leases};
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::vf::GivenVf;
+use onload_core::vf_config::VfArgument;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
 
-pub use function::{Functions, VfStandIns};
-pub use interface::Identity;
-pub(crate) use journey::Gone;
-pub use journey::Restored;
-use journey::{DYING_PATIENCE, Grants, Kind, Request};
+pub use interface::InterfaceOps;
+pub(crate) use lifecycle::ExitedContainer;
+pub use lifecycle::RestoreResult;
+use lifecycle::{ContainerDevices, DYING_PATIENCE, MoveOps, MoveRequest};
 pub use netns::Netns;
-pub use rdma::{Devices, Node, RdmaAccess, RdmaDevice};
+pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
+pub use vf::{VfAccess, VfStandIns};
 
-use crate::decide::host::{HostView, ThisHost};
-use crate::record::lease::{self, Container, Wanted};
+use crate::decide::host_view::{HostView, LocalHost};
+use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
 #[derive(Clone, Debug, Default)]
 pub struct StandIns {
-    pub interfaces: Identity,
-    pub rdma: Devices,
+    pub interfaces: InterfaceOps,
+    pub rdma: RdmaOps,
 }
 
 /// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
-    let moves = |device: &&Device| {
+    let moves = |device: &&DeviceId| {
         let mut rdma = arguments.rdma_netns.iter();
         rdma.any(|rdma| is_lease_of(device, Class::Rdma, &rdma.ibdev, rdma.pci))
     };
-    let (moving, others): (Vec<&Device>, Vec<&Device>) = arguments.lease.iter().partition(moves);
+    let (moving, other_devices): (Vec<&DeviceId>, Vec<&DeviceId>) =
+        arguments.lease.iter().partition(moves);
     let rest = HookArguments {
-        lease: others.into_iter().cloned().collect(),
+        lease: other_devices.into_iter().cloned().collect(),
         rdma_netns: Vec::new(),
         ..arguments.clone()
     };
@@ -61,26 +62,26 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
 }
 
 /// A device is leased by its name or by its function.
-fn is_lease_of(device: &Device, class: Class, name: &str, pci: PciAddress) -> bool {
+fn is_lease_of(device: &DeviceId, class: Class, name: &str, pci: PciAddress) -> bool {
     let leased = device.name.as_str();
     device.class == class && (leased == name || leased == pci.to_string())
 }
 
 /// What a hook is to move, and under which name it is leased.
-fn request<'a>(
+fn move_request<'a>(
     arguments: &'a HookArguments,
     class: Class,
     name: String,
     pci: PciAddress,
-) -> Result<Request<'a>> {
+) -> Result<MoveRequest<'a>> {
     for device in &arguments.lease {
         if is_lease_of(device, class, &name, pci) {
-            return Ok(Request {
+            return Ok(MoveRequest {
                 device,
                 name,
                 pci,
                 new_name: None,
-                asked: NetdevSettings::default(),
+                requested: NetdevSettings::default(),
                 settings: NetdevSettings::default(),
                 vf: None,
             });
@@ -93,7 +94,10 @@ fn request<'a>(
 }
 
 /// The interfaces that a hook is to move, each with what it is to have there.
-fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<Request<'a>>> {
+fn interface_requests<'a>(
+    arguments: &'a HookArguments,
+    host: &LocalHost,
+) -> Result<Vec<MoveRequest<'a>>> {
     if arguments.netdev.is_empty() {
         return Ok(Vec::new());
     }
@@ -101,88 +105,93 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
     let mut requests = Vec::new();
     for interface in &arguments.netdev {
         let name = interface.name.to_string();
-        let mut request = request(arguments, Class::Netdev, name, interface.pci)?;
+        let mut request = move_request(arguments, Class::Netdev, name, interface.pci)?;
         let mut set_up = arguments.vf.iter();
-        let vf = set_up.find(|given| given.device == *request.device);
-        request.vf = vf.map(|given| given.vf.clone());
+        let vf = set_up.find(|argument| argument.device == *request.device);
+        request.vf = vf.map(|argument| argument.vf.clone());
         let of = &interface.name;
-        let asked = NetdevSettings {
-            addresses: given(&arguments.address, of).copied().collect(),
-            routes: given(&arguments.route, of).copied().collect(),
-            mtu: given(&arguments.mtu, of).next().copied(),
+        let requested = NetdevSettings {
+            addresses: values_for(&arguments.address, of).copied().collect(),
+            routes: values_for(&arguments.route, of).copied().collect(),
+            mtu: values_for(&arguments.mtu, of).next().copied(),
             ..NetdevSettings::default()
         };
         let settings = configured.get(request.device.name.as_str());
         let mut settings = settings.cloned().unwrap_or_default();
-        replace(&mut settings.addresses, &asked.addresses);
-        replace(&mut settings.routes, &asked.routes);
-        settings.mtu = asked.mtu.or(settings.mtu);
-        (request.asked, request.settings) = (asked, settings);
-        request.new_name = given(&arguments.rename, of).next();
+        replace(&mut settings.addresses, &requested.addresses);
+        replace(&mut settings.routes, &requested.routes);
+        settings.mtu = requested.mtu.or(settings.mtu);
+        (request.requested, request.settings) = (requested, settings);
+        request.new_name = values_for(&arguments.rename, of).next();
         requests.push(request);
     }
     Ok(requests)
 }
 
 /// The virtual functions of class vfio that a hook is to set up.
-fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
-    let given = arguments.vf.iter();
-    let given = given.filter(|given| given.device.class == Functions::CLASS);
-    let of = |given: &GivenVf| {
-        let name = given.device.name.to_string();
+fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
+    let vf_arguments = arguments.vf.iter();
+    let vf_arguments = vf_arguments.filter(|argument| argument.device.class == VfAccess::CLASS);
+    let of = |argument: &VfArgument| {
+        let name = argument.device.name.to_string();
         let pci = name.parse()?;
-        Ok(Request {
-            vf: Some(given.vf.clone()),
-            ..request(arguments, Functions::CLASS, name, pci)?
+        Ok(MoveRequest {
+            vf: Some(argument.vf.clone()),
+            ..move_request(arguments, VfAccess::CLASS, name, pci)?
         })
     };
-    given.map(of).collect()
+    vf_arguments.map(of).collect()
 }
 
 /// What a hook's arguments give an interface.
-fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Item = &'a T> {
-    let own = all.iter().filter(move |given| given.interface == *interface);
-    own.map(|given| &given.value)
+fn values_for<'a, T>(
+    values: &'a [InterfaceValue<T>],
+    interface: &InterfaceName,
+) -> impl Iterator<Item = &'a T> {
+    let matching = values.iter().filter(move |value| value.interface == *interface);
+    matching.map(|entry| &entry.value)
 }
 
 /// Takes the others, where there are some.
-fn replace<T: Clone>(own: &mut Vec<T>, others: &[T]) {
-    if !others.is_empty() {
-        *own = others.to_vec();
+fn replace<T: Clone>(current: &mut Vec<T>, replacement: &[T]) {
+    if !replacement.is_empty() {
+        *current = replacement.to_vec();
     }
 }
 
 /// The RDMA devices that a hook is to move.
-fn rdma_devices(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
-    let asked = arguments.rdma_netns.iter();
-    asked.map(|rdma| request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci)).collect()
+fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
+    let rdma_arguments = arguments.rdma_netns.iter();
+    rdma_arguments
+        .map(|rdma| move_request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci))
+        .collect()
 }
 
 /// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
-pub(crate) struct Claimed<'a> {
-    container: Container<'a>,
+pub(crate) struct AcquiredDevices<'a> {
+    container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     stand_ins: &'a StandIns,
-    leased: Vec<Device>,
-    interfaces: Vec<Grants<'a, Identity>>,
-    rdma: Vec<Grants<'a, Devices>>,
-    functions: Vec<Grants<'a, Functions>>,
+    leased: Vec<DeviceId>,
+    interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
+    rdma: Vec<ContainerDevices<'a, RdmaOps>>,
+    functions: Vec<ContainerDevices<'a, VfAccess>>,
     /// The nodes that it is to have of RDMA devices that moved.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<RdmaNode>,
     warnings: Vec<String>,
 }
 
 /// Leases to a container what the arguments of hooks name, and moves to it what is to move: all of it or nothing.
-pub(crate) fn claim<'a>(
-    claims: &'a [HookArguments],
+pub(crate) fn acquire<'a>(
+    lease_arguments: &'a [HookArguments],
     moves: &'a [HookArguments],
-    container: Container<'a>,
+    container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     stand_ins: &'a StandIns,
-) -> Result<Claimed<'a>> {
-    let mut claimed = Claimed {
+) -> Result<AcquiredDevices<'a>> {
+    let mut acquired = AcquiredDevices {
         container,
         entry_point,
         host,
@@ -194,99 +203,110 @@ pub(crate) fn claim<'a>(
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
-    match claimed.all(claims, moves) {
-        Ok(()) => Ok(claimed),
-        Err(failed) => Err(claimed.withdraw(failed)),
+    match acquired.acquire_all(lease_arguments, moves) {
+        Ok(()) => Ok(acquired),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
-impl<'a> Claimed<'a> {
-    fn all(&mut self, claims: &'a [HookArguments], moves: &'a [HookArguments]) -> Result<()> {
+impl<'a> AcquiredDevices<'a> {
+    fn acquire_all(
+        &mut self,
+        lease_arguments: &'a [HookArguments],
+        moves: &'a [HookArguments],
+    ) -> Result<()> {
         // Two containers that want the same two must not wait for each other.
-        let by_lease = |all: &'a [HookArguments]| {
-            let mut all: Vec<&HookArguments> = all.iter().collect();
-            all.sort_by_key(|asked| &asked.lease);
-            all
+        let by_lease = |arguments: &'a [HookArguments]| {
+            let mut arguments: Vec<&HookArguments> = arguments.iter().collect();
+            arguments.sort_by_key(|arguments| &arguments.lease);
+            arguments
         };
-        for asked in by_lease(claims) {
-            self.lease(asked)?;
+        for arguments in by_lease(lease_arguments) {
+            self.acquire_leases(arguments)?;
         }
-        for asked in by_lease(moves) {
-            self.move_rdma(asked)?;
+        for arguments in by_lease(moves) {
+            self.move_rdma(arguments)?;
         }
         Ok(())
     }
 
     /// Interfaces move last: their way back is longer.
-    fn lease(&mut self, asked: &'a HookArguments) -> Result<()> {
+    fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
         let (container, host) = (self.container, self.host);
-        let identity = &self.stand_ins.interfaces;
-        let by_function = &identity.functions;
-        let (moving, set_up) = (interfaces(asked, host)?, functions(asked)?);
-        let is_moving = |device: &&Device| {
-            let mut all = moving.iter().chain(&set_up);
-            all.any(|one| one.device == *device)
+        let interface_ops = &self.stand_ins.interfaces;
+        let vf_ops = &interface_ops.vf_access;
+        let (moving, set_up) = (interface_requests(arguments, host)?, vf_requests(arguments)?);
+        let is_moving = |device: &&DeviceId| {
+            let mut requests = moving.iter().chain(&set_up);
+            requests.any(|request| request.device == *device)
         };
-        let leased = asked.lease.iter().filter(|device| !is_moving(device));
-        let leased: Vec<Device> = leased.cloned().collect();
-        settle(&leased, host, identity, DYING_PATIENCE)?;
-        let wanted = Wanted::by(asked, self.entry_point);
+        let leased = arguments.lease.iter().filter(|device| !is_moving(device));
+        let leased: Vec<DeviceId> = leased.cloned().collect();
+        return_leftovers(&leased, host, interface_ops, DYING_PATIENCE)?;
+        let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
-            let wanted = Wanted { devices, ..wanted };
-            let mut claimed = lease::claim(wanted, container, host);
-            if claimed.is_err() && settle(&leased, host, by_function, Duration::ZERO)? {
-                claimed = lease::claim(wanted, container, host);
+            let lease_request = InitLeaseRequest { devices, ..lease_request };
+            let mut acquired = lease::claim(lease_request, container, host);
+            if acquired.is_err() && return_leftovers(&leased, host, vf_ops, Duration::ZERO)? {
+                acquired = lease::claim(lease_request, container, host);
             }
-            self.warnings.extend(claimed?);
+            self.warnings.extend(acquired?);
             self.leased.extend(leased);
         }
-        let functions = Grants::new(set_up, wanted, container, host, by_function)?;
+        let functions = ContainerDevices::new(set_up, lease_request, container, host, vf_ops)?;
         self.functions.extend(functions);
-        self.interfaces.extend(Grants::new(moving, wanted, container, host, identity)?);
+        self.interfaces.extend(ContainerDevices::new(
+            moving,
+            lease_request,
+            container,
+            host,
+            interface_ops,
+        )?);
         Ok(())
     }
 
-    fn move_rdma(&mut self, asked: &'a HookArguments) -> Result<()> {
-        let devices = &self.stand_ins.rdma;
-        let wanted = Wanted::by(asked, "createRuntime");
-        let requests = rdma_devices(asked)?;
-        let grants = Grants::new(requests, wanted, self.container, self.host, devices)?;
-        let Some(grants) = grants else {
+    fn move_rdma(&mut self, arguments: &'a HookArguments) -> Result<()> {
+        let rdma_ops = &self.stand_ins.rdma;
+        let lease_request = InitLeaseRequest::by(arguments, "createRuntime");
+        let requests = rdma_requests(arguments)?;
+        let container_devices =
+            ContainerDevices::new(requests, lease_request, self.container, self.host, rdma_ops)?;
+        let Some(container_devices) = container_devices else {
             return Ok(());
         };
-        match rdma::nodes(&grants, devices) {
+        match rdma::collect_nodes(&container_devices, rdma_ops) {
             Ok(nodes) => {
-                let new = nodes.into_iter().filter(|node| !self.nodes.contains(node));
-                let new: Vec<Node> = new.collect();
-                self.nodes.extend(new);
-                self.rdma.push(grants);
+                let new_nodes = nodes.into_iter().filter(|node| !self.nodes.contains(node));
+                let new_nodes: Vec<RdmaNode> = new_nodes.collect();
+                self.nodes.extend(new_nodes);
+                self.rdma.push(container_devices);
                 Ok(())
             }
-            Err(failed) => Err(grants.withdraw(failed)),
+            Err(failed) => Err(container_devices.withdraw(failed)),
         }
     }
 
     /// What is not known of the devices. From here on others may touch them.
     pub(crate) fn finish(self) -> Vec<String> {
         let mut warnings: Vec<String> = Vec::new();
-        warnings.extend(self.interfaces.into_iter().flat_map(Grants::finish));
-        warnings.extend(self.rdma.into_iter().flat_map(Grants::finish));
-        warnings.extend(self.functions.into_iter().flat_map(Grants::finish));
+        warnings.extend(self.interfaces.into_iter().flat_map(ContainerDevices::finish));
+        warnings.extend(self.rdma.into_iter().flat_map(ContainerDevices::finish));
+        warnings.extend(self.functions.into_iter().flat_map(ContainerDevices::finish));
         warnings.extend(self.warnings);
         warnings
     }
 
     /// Takes everything back, since something failed; the error to report.
     pub(crate) fn withdraw(self, mut failed: Error) -> Error {
-        for grants in self.rdma.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.rdma.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
-        for grants in self.interfaces.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.interfaces.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
-        for grants in self.functions.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.functions.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
         lease::abandon(&self.leased, self.container);
         failed
@@ -295,56 +315,57 @@ impl<'a> Claimed<'a> {
 
 /// Brings back what earlier containers have left of devices of a kind, so that they can be leased; whether there was
 /// something.
-fn settle<K: Kind>(
-    devices: &[Device],
-    host: &ThisHost,
-    kind: &K,
-    patience: Duration,
+fn return_leftovers<K: MoveOps>(
+    devices: &[DeviceId],
+    host: &LocalHost,
+    ops: &K,
+    timeout: Duration,
 ) -> Result<bool> {
-    let own = devices.iter().filter(|one| one.class == K::CLASS);
-    let own: Vec<&Device> = own.collect();
-    if own.is_empty() || !host.is_initial_namespace() {
+    let class_devices = devices.iter().filter(|device| device.class == K::CLASS);
+    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    if class_devices.is_empty() || !host.is_initial_namespace() {
         return Ok(false);
     }
     let Some(leases) = lease::find()? else {
         return Ok(false);
     };
-    let mut settled = false;
-    for device in own {
+    let mut has_returned = false;
+    for device in class_devices {
         // Most of those that stay on the host are as they were, and a lock leaves a file.
-        if K::MOVES || leases.is_away(device)? {
-            let _moving = leases.lock_moving(device)?;
-            settled |= journey::settle(&leases, device, kind, patience)?;
+        if K::MOVES || leases.has_moved(device)? {
+            let _moving = leases.lock_device(device)?;
+            has_returned |= lifecycle::return_leftovers(&leases, device, ops, timeout)?;
         }
     }
-    Ok(settled)
+    Ok(has_returned)
 }
 
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
 /// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
-pub(crate) fn take_back(
-    rdma: &[Device],
-    others: &[Device],
-    gone: &Gone<'_>,
+pub(crate) fn release_devices(
+    rdma: &[DeviceId],
+    other_devices: &[DeviceId],
+    exited: &ExitedContainer<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
-    let devices = journey::take_back(rdma, gone, &stand_ins.rdma);
-    let functions = journey::take_back(others, gone, &stand_ins.interfaces.functions);
-    journey::take_back(others, gone, &stand_ins.interfaces)?;
+    let devices = lifecycle::release_devices(rdma, exited, &stand_ins.rdma);
+    let functions =
+        lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces.vf_access);
+    lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces)?;
     devices.and(functions)
 }
 
 /// Brings back and restores every device whose containers have ended, RDMA devices first: one stands on an interface. One
 /// that somebody moves right now is left to that. Nothing is waited for: udev calls again when the kernel gives an
 /// interface back.
-pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
+pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
     let StandIns { interfaces, rdma } = stand_ins;
-    let all = |_: &Device| Some(Duration::MAX);
-    let (functions, now) = (&interfaces.functions, Duration::ZERO);
-    let rdma = journey::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
+    let all = |_: &DeviceId| Some(Duration::MAX);
+    let (vf_access, timeout) = (&interfaces.vf_access, Duration::ZERO);
+    let rdma = lifecycle::restore(leases, &all, rdma, timeout).context("restoring RDMA devices")?;
     let interfaces =
-        journey::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
-    let functions = journey::restore(leases, &all, functions, now);
+        lifecycle::restore(leases, &all, interfaces, timeout).context("restoring interfaces")?;
+    let functions = lifecycle::restore(leases, &all, vf_access, timeout);
     let functions = functions.context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
@@ -353,9 +374,9 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
 pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {
-        let _ = journey::restore(leases, left_for, &interfaces.functions, Duration::ZERO);
-        let _ = journey::restore(leases, left_for, rdma, DYING_PATIENCE);
-        let _ = journey::restore(leases, left_for, interfaces, DYING_PATIENCE);
+        let _ = lifecycle::restore(leases, left_for, &interfaces.vf_access, Duration::ZERO);
+        let _ = lifecycle::restore(leases, left_for, rdma, DYING_PATIENCE);
+        let _ = lifecycle::restore(leases, left_for, interfaces, DYING_PATIENCE);
     }
 }
 
@@ -383,7 +404,7 @@ mod tests {
             "--memlock unlimited --lease rdma:mlx5_0 --lease vfio:0000:81:10.0 --lease rdma:mlx5_1 --rdma-netns mlx5_0@0000:3b:00.0",
         );
         let (rest, moving) = split(&asked);
-        let of = |all: &[Device]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let of = |all: &[DeviceId]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(of(&rest.lease), ["vfio:0000:81:10.0", "rdma:mlx5_1"]);
         assert_eq!(of(&moving.lease), ["rdma:mlx5_0"]);
         assert!(rest.rdma_netns.is_empty() && rest.memlock.is_some());
@@ -396,25 +417,25 @@ mod tests {
         tree.directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
         let leases = || Leases::open(&run, Processes::default()).unwrap();
-        let device: Device = "rdma:mlx5_3".parse().unwrap();
+        let device: DeviceId = "rdma:mlx5_3".parse().unwrap();
         let moved = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7,"returning":true}"#;
         let device_request = MemberRequest {
             moved: Some(serde_json::from_str(moved).unwrap()),
-            ..MemberRequest::of_device(device.clone(), 1)
+            ..MemberRequest::for_device(device.clone(), 1)
         };
         let request = LeaseRequest {
             devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "createRuntime",
         };
         leases().claim(&request, &|_, _| None).unwrap();
         assert!(leases().list().unwrap()[0].is_returning);
-        let _moving = leases().lock_moving(&device).unwrap();
+        let _moving = leases().lock_device(&device).unwrap();
         let begun = Instant::now();
         let asked = Cell::new(0);
         fetch(&StandIns::default())(&leases(), &|one| {
@@ -429,11 +450,11 @@ mod tests {
     fn a_device_is_leased_by_its_name_or_by_its_function() {
         for name in ["mlx5_0", "0000:3b:00.0"] {
             let asked = parsed(&format!("--lease rdma:{name} --rdma-netns mlx5_0@0000:3b:00.0"));
-            assert_eq!(rdma_devices(&asked).unwrap().len(), 1);
+            assert_eq!(rdma_requests(&asked).unwrap().len(), 1);
         }
         for other in ["rdma:mlx5_1", "netdev:mlx5_0"] {
             let asked = parsed(&format!("--lease {other} --rdma-netns mlx5_0@0000:3b:00.0"));
-            let refused = rdma_devices(&asked).unwrap_err().to_string();
+            let refused = rdma_requests(&asked).unwrap_err().to_string();
             assert!(refused.contains("has no --lease rdma:NAME"), "{refused}");
         }
     }

@@ -38,7 +38,7 @@ pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
 /// cannot be examined counts as alive, since otherwise its files would be removed.
 #[must_use]
 pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
-    let now = dir_of(pid).and_then(|dir| Init { pid, dir }.started());
+    let now = open_proc_dir(pid).and_then(|dir| InitProcess { pid, dir }.read_start_time());
     match now {
         Ok(now) => now != start_time,
         Err(error) => {
@@ -49,32 +49,32 @@ pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
 }
 
 /// For a state without the number of the container's init.
-pub(crate) fn no_pid() -> Error {
+pub(crate) fn no_pid_error() -> Error {
     Error::new(
         "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists",
     )
 }
 
-pub(crate) fn ended(pid: u32) -> Error {
+pub(crate) fn ended_error(pid: u32) -> Error {
     error!("process {pid}, the container's init, has ended")
 }
 
-fn dir_of(pid: u32) -> io::Result<OwnedFd> {
+fn open_proc_dir(pid: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?)
 }
 
 #[derive(Debug)]
-pub(crate) struct Init {
+pub(crate) struct InitProcess {
     pid: u32,
     dir: OwnedFd,
 }
 
-impl Init {
+impl InitProcess {
     pub(crate) fn open(pid: Option<u32>) -> Result<Self> {
-        let pid = pid.filter(|pid| *pid != 0).ok_or_else(no_pid)?;
-        let dir = dir_of(pid).with_context(|| format!("reading \"/proc/{pid}\""))?;
-        Ok(Init { pid, dir })
+        let pid = pid.filter(|pid| *pid != 0).ok_or_else(no_pid_error)?;
+        let dir = open_proc_dir(pid).with_context(|| format!("reading \"/proc/{pid}\""))?;
+        Ok(InitProcess { pid, dir })
     }
 
     #[must_use]
@@ -82,7 +82,7 @@ impl Init {
         self.pid
     }
 
-    fn reading(&self, name: &str) -> String {
+    fn read_context(&self, name: &str) -> String {
         format!("reading \"/proc/{}/{name}\"", self.pid)
     }
 
@@ -90,66 +90,66 @@ impl Init {
         Ok(openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    pub(crate) fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_file(&self, name: &str) -> io::Result<Vec<u8>> {
         read_whole(self.open_file(name, OFlags::RDONLY)?.into())
     }
 
     /// Reads one of its small files, completely or not at all.
     pub(crate) fn read(&self, name: &str) -> Result<Vec<u8>> {
-        self.bytes(name).with_context(|| self.reading(name))
+        self.read_file(name).with_context(|| self.read_context(name))
     }
 
-    pub(crate) fn mounts(&self) -> Result<MountTable> {
+    pub(crate) fn read_mounts(&self) -> Result<MountTable> {
         let name = "mountinfo";
         let file = self.open_file(name, OFlags::RDONLY);
         let table = file.and_then(|file| MountTable::read(File::from(file)));
-        table.with_context(|| self.reading(name))
+        table.with_context(|| self.read_context(name))
     }
 
     /// When it started, in clock ticks since boot. Together with its number, that identifies it among all processes since
     /// boot.
     pub(crate) fn start_time(&self) -> Result<u64> {
-        self.started().with_context(|| self.reading("stat"))
+        self.read_start_time().with_context(|| self.read_context("stat"))
     }
 
-    fn started(&self) -> io::Result<u64> {
-        start_time(&self.bytes("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    fn read_start_time(&self) -> io::Result<u64> {
+        start_time(&self.read_file("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Its mount namespace; an error if that is this process's own.
     pub(crate) fn mount_namespace(&self) -> Result<OwnedFd> {
         let name = "ns/mnt";
-        if self.shares(name)? {
+        if self.shares_namespace(name)? {
             bail!(
                 "process {} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace",
                 self.pid
             );
         }
-        self.open_file(name, OFlags::RDONLY).with_context(|| self.reading(name))
+        self.open_file(name, OFlags::RDONLY).with_context(|| self.read_context(name))
     }
 
     /// Its network namespace, which may be this process's own.
     pub(crate) fn network_namespace(&self) -> Result<File> {
         let file = self.open_file("ns/net", OFlags::RDONLY);
-        Ok(file.with_context(|| self.reading("ns/net"))?.into())
+        Ok(file.with_context(|| self.read_context("ns/net"))?.into())
     }
 
-    fn shares(&self, name: &str) -> Result<bool> {
-        let failed = || self.reading(name);
+    fn shares_namespace(&self, name: &str) -> Result<bool> {
+        let failed = || self.read_context(name);
         let theirs = statat(&self.dir, name, AtFlags::empty()).with_context(failed)?;
         let own = rustix::fs::stat(format!("/proc/self/{name}")).with_context(failed)?;
         Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
     }
 
     /// Its root directory. Before pivot_root(2), that is the host's root in the container's mount namespace.
-    pub(crate) fn root(&self) -> Result<OwnedFd> {
+    pub(crate) fn open_root(&self) -> Result<OwnedFd> {
         self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
-            .with_context(|| self.reading("root"))
+            .with_context(|| self.read_context("root"))
     }
 
     /// Whether it is in a user namespace other than this process's.
     pub(crate) fn has_own_users(&self) -> Result<bool> {
-        Ok(!self.shares("ns/user")?)
+        Ok(!self.shares_namespace("ns/user")?)
     }
 
     /// The owner for files that are created for the container; `None` if it shares its users with this process, or if its
@@ -158,14 +158,14 @@ impl Init {
         if !self.has_own_users()? {
             return Ok(None);
         }
-        let uid = outside_of_zero(&self.read("uid_map")?);
-        let gid = outside_of_zero(&self.read("gid_map")?);
+        let uid = map_root_id(&self.read("uid_map")?);
+        let gid = map_root_id(&self.read("gid_map")?);
         Ok(uid.zip(gid).map(|(uid, gid)| RootUser { uid, gid }))
     }
 }
 
 /// The id outside the user namespace of its user 0 (user_namespaces(7), "/proc/PID/uid_map").
-fn outside_of_zero(map: &[u8]) -> Option<u32> {
+fn map_root_id(map: &[u8]) -> Option<u32> {
     std::str::from_utf8(map).ok()?.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse);
         let (inside, outside): (u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
@@ -179,16 +179,16 @@ mod tests {
 
     #[test]
     fn the_outside_id_of_user_0_is_read() {
-        assert_eq!(outside_of_zero(b"         0     100000      65536\n"), Some(100_000));
-        assert_eq!(outside_of_zero(b"1 5 1\n0 7 1\n"), Some(7));
-        assert_eq!(outside_of_zero(b"1 5 1\n"), None);
-        assert_eq!(outside_of_zero(b"0 x 1\n"), None);
+        assert_eq!(map_root_id(b"         0     100000      65536\n"), Some(100_000));
+        assert_eq!(map_root_id(b"1 5 1\n0 7 1\n"), Some(7));
+        assert_eq!(map_root_id(b"1 5 1\n"), None);
+        assert_eq!(map_root_id(b"0 x 1\n"), None);
     }
 
     #[test]
     fn a_process_has_ended_when_its_number_is_free_or_another_s() {
         let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
-        let then = Init::open(Some(child.id())).unwrap().start_time().unwrap();
+        let then = InitProcess::open(Some(child.id())).unwrap().start_time().unwrap();
         assert!(!has_ended(child.id(), then));
         assert!(has_ended(child.id(), then - 1));
         child.kill().unwrap();
@@ -199,13 +199,13 @@ mod tests {
 
     #[test]
     fn this_process_is_no_container() {
-        let own = Init::open(Some(std::process::id())).unwrap();
+        let own = InitProcess::open(Some(std::process::id())).unwrap();
         let refused = own.mount_namespace().unwrap_err().to_string();
         assert!(refused.contains("shares this host's mount namespace"), "{refused}");
         assert_eq!(own.root_user().unwrap(), None);
         assert!(own.start_time().unwrap() > 0);
         for none in [None, Some(0)] {
-            let refused = Init::open(none).unwrap_err().to_string();
+            let refused = InitProcess::open(none).unwrap_err().to_string();
             assert!(refused.contains("has no pid"), "{refused}");
         }
     }

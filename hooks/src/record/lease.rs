@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Device, Holder, Holders, LeaseError, LeaseRequest, Leases, MemberRequest, Moved, NODES, Numa,
-    POD, Token, Used, take_unleased,
+    DeviceId, Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord,
+    NODES, Numa, POD, Token, UsedMembers, take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
+use onload_core::ticket::{self, StartingContainer, Ticket, TicketUser, Tickets};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_PATIENCE;
-use onload_sys::processes::{Process, Processes};
+use onload_sys::processes::{ProcessId, Processes};
 use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::init::ended;
-use super::made_by;
-use super::own_dir::open_run;
+use super::container_dir::open_run;
+use super::init::ended_error;
 use super::pod;
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::pools::{PoolRequest, Pools, Reserved};
+use super::runtime_record;
+use crate::decide::host_view::{HostView, LocalHost};
+use crate::decide::pools::{PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
 /// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
@@ -51,7 +51,7 @@ const VFIO: &str = "/sys/class/vfio";
 
 /// Keeps members of pools for containers that are about to be created.
 pub struct Keeper<'a> {
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
@@ -64,7 +64,7 @@ pub struct Keeper<'a> {
     processes: Processes,
     chosen: RefCell<Option<Chosen>>,
     /// Who was found to use members without a lease.
-    used: RefCell<Used>,
+    used: RefCell<UsedMembers>,
 }
 
 /// What was chosen for a container, and is kept for it last.
@@ -76,25 +76,25 @@ struct Chosen {
     numa: Numa,
     id: ContainerId,
     bundle: PathBuf,
-    expect: Vec<Expect>,
+    expect: Vec<Expectation>,
     origin: Origin,
 }
 
 /// How long somebody else may still move a device that is to come back; none where it is not wanted.
-pub(crate) type Left<'l> = &'l dyn Fn(&Device) -> Option<Duration>;
+pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
 /// Brings back devices that ended containers have left.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
-    pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
+    pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Keeper { stays: true, ..Keeper::before(host, entry_point) }
     }
 
     /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
     /// engine asks.
     #[must_use]
-    pub fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
+    pub fn before(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Keeper {
             host,
             entry_point,
@@ -137,7 +137,7 @@ impl<'a> Keeper<'a> {
     fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let request = chosen.lease_request(maker, self.entry_point);
-        let user = |device: &Device, holders: &Holders<'_>| {
+        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
             let opener = opener_by_number(holders, &request, device);
             let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
@@ -150,7 +150,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Gives back what was kept: the container is not created.
-    pub fn give_back(&self, reserved: &Reserved) {
+    pub fn give_back(&self, reserved: &Reservation) {
         if let Ok(run) = open_run(self.host) {
             give_back_in(&run, reserved);
         }
@@ -158,13 +158,17 @@ impl<'a> Keeper<'a> {
 }
 
 impl Chosen {
-    fn lease_request(&self, maker: Option<Process>, entry_point: &'static str) -> LeaseRequest<'_> {
+    fn lease_request(
+        &self,
+        maker: Option<ProcessId>,
+        entry_point: &'static str,
+    ) -> LeaseRequest<'_> {
         LeaseRequest {
             devices: &self.devices,
             numa: self.numa,
             container: &self.id,
             bundle: &self.bundle,
-            holder: Holder::reserved_by(self.token.clone(), maker),
+            holder: Holder::new_reservation(self.token.clone(), maker),
             token: None,
             claim: None,
             entry_point,
@@ -185,24 +189,24 @@ fn all_device_requests(wanted: PoolRequest<'_>) -> Vec<MemberRequest> {
 }
 
 /// A device by its name, which so many containers may have at once.
-fn device_request(device: &Device, most: u32) -> MemberRequest {
+fn device_request(device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
         aliases: group_members(device),
         facts: facts(device),
-        ..MemberRequest::of_device(device.clone(), most)
+        ..MemberRequest::for_device(device.clone(), max)
     }
 }
 
 impl Pools for Keeper<'_> {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
             let until = self.until();
             let user =
-                |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+                |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
             let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
-            return Ok(Reserved { token, devices });
+            return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
@@ -232,16 +236,17 @@ impl Pools for Keeper<'_> {
             device_requests = chosen.leases.choose(&request, &used);
         }
         (chosen.devices, chosen.numa) = (device_requests?, Numa::Any);
-        let devices: Vec<Device> = chosen.devices.iter().flat_map(MemberRequest::devices).collect();
+        let devices: Vec<DeviceId> =
+            chosen.devices.iter().flat_map(MemberRequest::devices).collect();
         chosen.expect = devices.iter().flat_map(wanted.expect).collect();
         self.chosen.replace(Some(chosen));
-        Ok(Reserved { token, devices })
+        Ok(Reservation { token, devices })
     }
 
     fn ticket(
         &self,
         id: &Token,
-        container: subject::Container<'_>,
+        container: subject::ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
         if !self.host.is_initial_namespace() {
@@ -252,29 +257,29 @@ impl Pools for Keeper<'_> {
         let id_of_container = container.id.ok_or_else(no_id)?;
         let own = std::process::id();
         let root = self.root.map(Path::as_os_str);
-        let user = User {
+        let user = TicketUser {
             container: id_of_container.clone(),
             bundle: canonical(container.bundle)?,
-            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
-            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
+            maker: processes.find(own)?.ok_or_else(|| ended_error(own))?,
+            state: runtime_record::state_directories(root, id_of_container.as_str()).collect(),
             task: task.map(Path::to_owned),
             ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
-        tickets.take(id, user, START_PATIENCE)
+        tickets.redeem(id, user, START_PATIENCE)
     }
 }
 
 /// Gives back what was reserved for a container that is not created. What this does not reach expires.
-pub(crate) fn give_back(reserved: &Reserved) {
+pub(crate) fn give_back(reservation: &Reservation) {
     if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
-        give_back_in(&run, reserved);
+        give_back_in(&run, reservation);
     }
 }
 
-fn give_back_in(run: &RunDir, reserved: &Reserved) {
+fn give_back_in(run: &RunDir, reservation: &Reservation) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
-        let _ = leases.give_back(&reserved.devices, &reserved.token);
+        let _ = leases.cancel_reservation(&reservation.devices, &reservation.token);
     }
 }
 
@@ -290,7 +295,7 @@ impl Viewer {
     /// On the host whose root is `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        let processes = Processes::at(root);
+        let processes = Processes::at_root(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
         let leases = run.as_ref();
@@ -302,47 +307,48 @@ impl Viewer {
 }
 
 impl Pools for Viewer {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+        let user =
+            |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
         let Some(leases) = &self.leases else {
             let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
-            return Ok(Reserved { token, devices });
+            return Ok(Reservation { token, devices });
         };
         let request = LeaseRequest {
             devices: &all_device_requests(wanted),
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
-            holder: Holder::reserved_by(token.clone(), None),
+            holder: Holder::new_reservation(token.clone(), None),
             token: None,
             claim: None,
             entry_point: "container explain",
         };
-        let user = |device: &Device, holders: &Holders<'_>| {
+        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
             opener_by_number(holders, &request, device).or_else(|| user(device))
         };
         let devices = leases.would_claim(&request, &user)?;
-        Ok(Reserved { token, devices })
+        Ok(Reservation { token, devices })
     }
 
     fn ticket(
         &self,
         id: &Token,
-        container: subject::Container<'_>,
+        container: subject::ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| ticket::unknown(id))?;
-        let starting = Starting {
+        let tickets = tickets.ok_or_else(|| ticket::unknown_error(id))?;
+        let starting = StartingContainer {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,
-            maker: None,
+            creator: None,
             task,
         };
-        tickets.would_take(id, starting)
+        tickets.check_redeemable(id, starting)
     }
 }
 
@@ -352,28 +358,28 @@ fn no_id() -> Error {
 
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) devices: &'a [Device],
+pub(crate) struct InitLeaseRequest<'a> {
+    pub(crate) devices: &'a [DeviceId],
     /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
     /// a cluster engine that the container is for.
-    pub(crate) asked: &'a HookArguments,
+    pub(crate) arguments: &'a HookArguments,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
-    pub(crate) moved: Option<&'a Moved>,
+    pub(crate) move_record: Option<&'a MoveRecord>,
     /// Whether one container has them at a time, whatever the configuration says of their class.
     pub(crate) alone: bool,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> InitLeaseRequest<'a> {
     /// No device yet.
-    pub(crate) fn by(asked: &'a HookArguments, entry_point: &'a str) -> Self {
-        Wanted { devices: &[], asked, entry_point, moved: None, alone: false }
+    pub(crate) fn by(arguments: &'a HookArguments, entry_point: &'a str) -> Self {
+        InitLeaseRequest { devices: &[], arguments, entry_point, move_record: None, alone: false }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Container<'a> {
+pub(crate) struct ContainerInit<'a> {
     pub(crate) id: &'a ContainerId,
     pub(crate) bundle: &'a Path,
     pub(crate) init: u32,
@@ -382,12 +388,12 @@ pub(crate) struct Container<'a> {
 /// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
 /// engines would see, and the container goes without: that gives a warning.
 pub(crate) fn claim(
-    wanted: Wanted<'_>,
-    container: Container<'_>,
-    host: &ThisHost,
+    init_request: InitLeaseRequest<'_>,
+    container: ContainerInit<'_>,
+    host: &LocalHost,
 ) -> Result<Option<String>> {
     if !host.is_initial_namespace() {
-        let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
+        let devices: Vec<String> = init_request.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
             "{} may be given to another container too: only root keeps leases",
             devices.join(", ")
@@ -397,21 +403,21 @@ pub(crate) fn claim(
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
     let init = container.init;
-    let process = processes.find(init)?.ok_or_else(|| ended(init))?;
+    let process = processes.find(init)?.ok_or_else(|| ended_error(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     // The specification may be older than the configuration.
-    let most = |device: &Device| match shares.share(device.class) {
-        _ if wanted.alone => 1,
+    let max_holders = |device: &DeviceId| match shares.share(device.class) {
+        _ if init_request.alone => 1,
         share => share.unwrap_or(u32::MAX),
     };
-    let devices = wanted.devices.iter();
+    let devices = init_request.devices.iter();
     let mut device_requests: Vec<MemberRequest> =
-        devices.map(|device| device_request(device, most(device))).collect();
-    let pod = pod::of(container.id, container.bundle);
+        devices.map(|device| device_request(device, max_holders(device))).collect();
+    let pod = pod::find_pod(container.id, container.bundle);
     for device_request in &mut device_requests {
         device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
-        device_request.moved = wanted.moved.cloned();
+        device_request.moved = init_request.move_record.cloned();
     }
     let request = LeaseRequest {
         devices: &device_requests,
@@ -419,46 +425,47 @@ pub(crate) fn claim(
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
-        token: wanted.asked.token.as_ref(),
-        claim: wanted.asked.claim.as_ref(),
-        entry_point: wanted.entry_point,
+        token: init_request.arguments.token.as_ref(),
+        claim: init_request.arguments.claim.as_ref(),
+        entry_point: init_request.entry_point,
     };
-    let until = Instant::now() + OPENERS;
-    let user =
-        |device: &Device, _: &Holders<'_>| user(device, &wanted.asked.expect, &processes, until);
+    let deadline = Instant::now() + OPENERS;
+    let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
+        user(device, &init_request.arguments.expect, &processes, deadline)
+    };
     leases.claim(&request, &user)?;
     Ok(None)
 }
 
 /// Gives up what a container was leased just now, though its init lives: the container is not to run.
-pub(crate) fn abandon(devices: &[Device], container: Container<'_>) {
+pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         for device in devices {
             // Where that fails, the lease ends with the init.
-            let _ = leases.abandon(device, container.id, &bundle);
+            let _ = leases.release_unmoved(device, container.id, &bundle);
         }
     }
 }
 
-fn group(device: &Device) -> Option<PathBuf> {
+fn group(device: &DeviceId) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
     device.class.is_iommu_group().then(|| function.join("iommu_group"))
 }
 
 /// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
 /// bound to vfio, and that may change while a container has it.
-fn group_members(device: &Device) -> Vec<Device> {
+fn group_members(device: &DeviceId) -> Vec<DeviceId> {
     let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
     let members = members.and_then(Result::ok).into_iter().flatten();
     let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let device = |name: String| {
-        Some(Device { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
+        Some(DeviceId { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
     };
     names.filter_map(device).collect()
 }
 
 /// What the lease says of a device, for those who look when it is gone.
-fn facts(device: &Device) -> BTreeMap<String, String> {
+fn facts(device: &DeviceId) -> BTreeMap<String, String> {
     let link = group(device).and_then(|group| std::fs::read_link(group).ok());
     let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
     let nodes = group.as_deref().map(|group| nodes(group, device));
@@ -469,17 +476,17 @@ fn facts(device: &Device) -> BTreeMap<String, String> {
 }
 
 /// The numbers of the nodes by which a device can be opened: that of its group and those of the functions in it.
-fn nodes(group: &str, device: &Device) -> Vec<String> {
+fn nodes(group: &str, device: &DeviceId) -> Vec<String> {
     let of_group = [group.to_owned(), format!("noiommu-{group}")];
     let of_group = of_group.map(|name| Path::new(VFIO).join(name));
     let of_functions = group_members(device).into_iter().flat_map(|member| {
         let function = Path::new(PCI_FUNCTIONS).join(member.name.as_str());
-        let own = std::fs::read_dir(function.join("vfio-dev"));
-        own.into_iter().flatten().flatten().map(|own| own.path())
+        let entries = std::fs::read_dir(function.join("vfio-dev"));
+        entries.into_iter().flatten().flatten().map(|entry| entry.path())
     });
-    let all = of_group.into_iter().chain(of_functions);
-    let numbers = all.filter_map(|one| std::fs::read_to_string(one.join("dev")).ok());
-    numbers.map(|numbers| numbers.trim().to_owned()).collect()
+    let dirs = of_group.into_iter().chain(of_functions);
+    let number = dirs.filter_map(|dir| std::fs::read_to_string(dir.join("dev")).ok());
+    number.map(|number| number.trim().to_owned()).collect()
 }
 
 /// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
@@ -491,7 +498,7 @@ pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) fn release(
-    devices: &[Device],
+    devices: &[DeviceId],
     token: Option<&Token>,
     container: &ContainerId,
     bundle: &Path,
@@ -531,40 +538,40 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
 /// opened more than once, and the group is free until one binds it, so only /proc shows it. If there is no time for all of
 /// that, nobody is known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
 fn user(
-    device: &Device,
-    expect: &[Expect],
+    device: &DeviceId,
+    expect: &[Expectation],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
     if !device.class.is_iommu_group() {
         return None;
     }
-    let is_its = |expect: &&Expect| match &expect.device {
-        Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
+    let is_its = |expect: &&Expectation| match &expect.device {
+        ExpectedDevice::Vfio { pci } => pci.to_string() == device.name.as_str(),
         _ => false,
     };
     let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
         expect.iter().filter(is_its).map(node).partition(|node| node.starts_with(FUNCTIONS));
-    node_user(&groups, &functions, processes, until)
+    node_user(&groups, &functions, processes, deadline)
 }
 
 fn node_user(
     groups: &[PathBuf],
     functions: &[PathBuf],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
-    group_user(groups, processes, until).or_else(|| {
-        let mut openers = functions.iter().map(|node| processes.opener(node, until));
+    group_user(groups, processes, deadline).or_else(|| {
+        let mut openers = functions.iter().map(|node| processes.find_opener(node, deadline));
         openers.find_map(|opener| opener.ok()?.map(shown))
     })
 }
 
 /// Who may open a member of a pool, by its node's number, for another device.
 fn opener_by_number(
-    holders: &Holders<'_>,
+    holders: &LeaseSnapshot<'_>,
     request: &LeaseRequest<'_>,
-    device: &Device,
+    device: &DeviceId,
 ) -> Option<String> {
     holders.opener(request, device, facts(device).get(NODES)?)
 }
@@ -573,17 +580,17 @@ fn opener_by_number(
 pub(crate) fn group_user(
     groups: &[PathBuf],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
     let busy = groups.iter().find(|node| is_busy(node))?;
-    let found = opener(busy, processes, until);
-    Some(found.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
+    let opener = opener(busy, processes, deadline);
+    Some(opener.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
 }
 
 /// Who has a node open; also where there was no time to find that out.
-pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Option<String> {
-    match processes.opener(node, until) {
-        Ok(found) => found.map(shown),
+pub(crate) fn opener(node: &Path, processes: &Processes, deadline: Instant) -> Option<String> {
+    match processes.find_opener(node, deadline) {
+        Ok(opener) => opener.map(shown),
         Err(_) => Some("a process that was not found in time".to_owned()),
     }
 }
@@ -593,9 +600,9 @@ pub(crate) fn shown((pid, program): (u32, String)) -> String {
 }
 
 /// The node on the host: the specification may give it another place in the container.
-fn node(expect: &Expect) -> PathBuf {
-    let place = Path::new(&expect.node).parent();
-    let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
+fn node(expect: &Expectation) -> PathBuf {
+    let directory = Path::new(&expect.node).parent();
+    let of_function = directory.is_some_and(|directory| directory.ends_with("vfio/devices"));
     let dir = if of_function { FUNCTIONS } else { GROUPS };
     Path::new(dir).join(expect.node_name())
 }
@@ -615,7 +622,7 @@ mod tests {
     #[test]
     fn an_answer_that_a_runtime_waits_for_is_not_held_up_by_who_has_many_files_open() {
         let tree = Tree::new();
-        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
         let left = |keeper: &Keeper<'_>| keeper.until() - Instant::now();
         let answering = Keeper::before(&host, "onload-nri");
         assert!(left(&answering) < Duration::from_secs(1));
@@ -628,7 +635,7 @@ mod tests {
     fn whatever_is_decided_anew_the_time_for_bringing_devices_back_goes_on() {
         let tree = Tree::new();
         tree.directory("run");
-        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
         let device_requests = [device_request(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
         let choose = |keeper: &Keeper<'_>, id: &str| {
             keeper.choose(PoolRequest {
@@ -663,7 +670,7 @@ mod tests {
     fn who_has_a_function_s_node_is_found_beside_a_group_that_is_free() {
         let tree = Tree::new();
         tree.file("proc/7/comm", "qemu\n").link("proc/7/fd/3", "/dev/null");
-        let processes = Processes::at(tree.root());
+        let processes = Processes::at_root(tree.root());
         let groups = [tree.path("dev/vfio/15")];
         let until = Instant::now() + Duration::from_secs(60);
         let user =
@@ -676,7 +683,7 @@ mod tests {
     fn a_busy_node_is_in_use_also_where_its_user_was_not_found_in_time() {
         let tree = Tree::new();
         tree.file("proc/7/comm", "qemu\n").directory("proc/7/fd").link("proc/7/fd/3", "/dev/null");
-        let (processes, node) = (Processes::at(tree.root()), Path::new("/dev/null"));
+        let (processes, node) = (Processes::at_root(tree.root()), Path::new("/dev/null"));
         let now = Instant::now();
         let found = opener(node, &processes, now + Duration::from_secs(60));
         assert_eq!(found.as_deref(), Some("process 7 (\"qemu\")"));

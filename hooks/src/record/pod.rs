@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::is_pod;
-use onload_core::pod::keys;
+use onload_core::lease::is_pod_name;
+use onload_core::pod::pod_keys;
 use onload_sys::fs::regular;
 use serde::Deserialize;
 
 const MOST: u64 = 4 * 1024 * 1024;
 
 #[derive(Deserialize)]
-struct Config {
+struct AnnotatedConfig {
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
 
 /// `NAMESPACE/NAME` of the pod of a container; none where nobody says so, or not by such names.
-pub(super) fn of(id: &ContainerId, bundle: &Path) -> Option<String> {
+pub(super) fn find_pod(id: &ContainerId, bundle: &Path) -> Option<String> {
     let bytes = regular::read(&bundle.join("config.json"), MOST).ok()?;
-    let Config { annotations } = serde_json::from_slice(&bytes).ok()?;
-    let keys = keys(&annotations, id.as_str());
+    let AnnotatedConfig { annotations } = serde_json::from_slice(&bytes).ok()?;
+    let keys = pod_keys(&annotations, id.as_str());
     let (namespace, name) = (annotations.get(keys.namespace)?, annotations.get(keys.pod)?);
-    Some(format!("{namespace}/{name}")).filter(|pod| is_pod(pod))
+    Some(format!("{namespace}/{name}")).filter(|pod| is_pod_name(pod))
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     fn of_config(text: &str) -> Option<String> {
         let bundle = tempfile::tempdir().unwrap();
         std::fs::write(bundle.path().join("config.json"), text).unwrap();
-        of(&id(), bundle.path())
+        find_pod(&id(), bundle.path())
     }
 
     fn id() -> ContainerId {
@@ -82,7 +82,7 @@ mod tests {
         ] {
             assert_eq!(of_config(text), None, "{text}");
         }
-        assert_eq!(of(&id(), Path::new("/nonexistent")), None);
+        assert_eq!(find_pod(&id(), Path::new("/nonexistent")), None);
     }
 
     /// Whoever starts a container by podman writes annotations as they like.

@@ -6,77 +6,78 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::Device;
+use onload_core::lease::DeviceId;
 use onload_core::run_dir::RunDir;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::is_temporary_name;
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{self, Created, Live, Record};
+use super::container_record::{self, ContainerRecord, CreatedPaths, LiveInjection};
 use super::init::has_ended;
 use super::lease;
 use super::targets;
 use onload_sys::fs::container_root::ContainerRoot;
 
-pub(crate) const FILES: [&str; 3] = ["ld.so.preload", files::VARIABLES, files::RECORD];
+pub(crate) const FILES: [&str; 3] =
+    ["ld.so.preload", container_record::VARIABLES, container_record::RECORD];
 
 /// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
 const LOOKS: usize = 8;
 
 /// Removes the files of one container and returns warnings. Files that are not there count as removed.
 pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
-    let Some(run) = RunDir::find(run_dir).with_context(|| removing(run_dir))? else {
+    let Some(run) = RunDir::find(run_dir).with_context(|| remove_context(run_dir))? else {
         return Ok(Vec::new());
     };
-    let own = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-    if matches!(own, Err(Errno::NOENT)) {
+    let run_stat = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(run_stat, Err(Errno::NOENT)) {
         return Ok(Vec::new());
     }
     let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
-        Ok(lock) => sweep_locked(&run, &others(&run, Some(id)), chance(), &lock),
-        Err(error) if stays => return Ok(vec![left_for_later(&error)]),
+        Ok(lock) => sweep_locked(&run, &list_others(&run, Some(id)), random_index(), &lock),
+        Err(error) if stays => return Ok(vec![postponed_message(&error)]),
         Err(_) => {}
     }
     Ok(Vec::new())
 }
 
-fn left_for_later(error: &LockError) -> String {
+fn postponed_message(error: &LockError) -> String {
     format!(
         "the mount targets in the container's root stay until another container starts or ends: {}",
-        Chain(error)
+        ErrorChain(error)
     )
 }
 
 /// Removes what is left of some containers that are gone. A runtime may abandon a container after this hook without
 /// calling a poststop (crun, `libcrun_container_create`), or before it calls any hook, and a user who starts such
 /// containers would fill the directory. While others start or end, nothing is done; the next sweep does it.
-pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
+pub(crate) fn remove_stale(run_dir: &Path, except: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
     };
-    let ids = others(&run, own);
+    let ids = list_others(&run, except);
     if ids.is_empty() {
         return;
     }
     if let Some(lock) = run.lock_if_free() {
-        sweep_locked(&run, &ids, chance(), &lock);
+        sweep_locked(&run, &ids, random_index(), &lock);
     }
 }
 
 /// The containers that something may be left of, but one.
-fn others(run: &RunDir, own: Option<&ContainerId>) -> Vec<ContainerId> {
-    let ids = listed(run).into_iter().filter_map(|name| name.parse().ok());
-    ids.filter(|id| Some(id) != own).collect()
+fn list_others(run: &RunDir, except: Option<&ContainerId>) -> Vec<ContainerId> {
+    let ids = list_entries(run).into_iter().filter_map(|name| name.parse().ok());
+    ids.filter(|id| Some(id) != except).collect()
 }
 
-fn chance() -> usize {
+fn random_index() -> usize {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
 }
@@ -84,7 +85,7 @@ fn chance() -> usize {
 fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
     let first = chance.checked_rem(ids.len()).unwrap_or(0);
     let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
-    for id in turns.filter(|id| is_left(run, id)) {
+    for id in turns.filter(|id| is_stale(run, id)) {
         // If something stays, a later sweep tries again.
         let _ = clear(run, id, Some(lock));
     }
@@ -92,50 +93,51 @@ fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
 
 /// Whether something was created for a container whose init is gone, or that never appeared. A directory that another
 /// program created has no record, and one of another version is understood by that version's own poststop.
-fn is_left(run: &RunDir, id: &ContainerId) -> bool {
+fn is_stale(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
-    let Ok(Some(record)) = files::read(&dir) else {
+    let Ok(Some(record)) = container_record::read(&dir) else {
         return false;
     };
-    let Some(maker) = &record.maker else {
+    let Some(creator) = &record.maker else {
         return true;
     };
-    maker.shares_pid_namespace()
+    creator.shares_pid_namespace()
         && match &record.live {
-            Some(live) => {
-                has_ended(live.pid, live.start_time) && !has_leases(run, id, live).unwrap_or(true)
+            Some(injection) => {
+                has_ended(injection.pid, injection.start_time)
+                    && !has_leases(run, id, injection).unwrap_or(true)
             }
-            None => maker.is_abandoned(id),
+            None => creator.is_abandoned(id),
         }
 }
 
 /// Whether a container lives on, or its poststop may be about to come for what it has to give back.
-fn has_leases(run: &RunDir, id: &ContainerId, live: &Live) -> Result<bool> {
-    if live.leases.is_empty() {
+fn has_leases(run: &RunDir, id: &ContainerId, injection: &LiveInjection) -> Result<bool> {
+    if injection.leases.is_empty() {
         return Ok(false);
     }
     let leases = lease::find_in(run)?;
-    leases.map_or(Ok(false), |leases| leases.has_any(&live.leases, id))
+    leases.map_or(Ok(false), |leases| leases.holds_any(&injection.leases, id))
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
 /// calls no poststop either. A living container keeps its mount of the list, and what its hook keeps stays for its
 /// poststop. Returns whether the container had anything.
 #[must_use]
-pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
+pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
+    let Ok(dir) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
         return false;
     };
-    let has_hook = |record: Record| record.created.is_some();
-    if files::read(&own).is_ok_and(|record| !record.is_some_and(has_hook)) {
+    let has_hook = |record: ContainerRecord| record.created.is_some();
+    if container_record::read(&dir).is_ok_and(|record| !record.is_some_and(has_hook)) {
         // The runtime that follows reports its own errors, and what stays is small.
-        for name in ["ld.so.preload", files::RECORD] {
-            let _ = unlinkat(&own, name, AtFlags::empty());
+        for name in ["ld.so.preload", container_record::RECORD] {
+            let _ = unlinkat(&dir, name, AtFlags::empty());
         }
-        remove_temporary(&own);
+        remove_temporary(&dir);
         let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
     }
     true
@@ -146,65 +148,73 @@ pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
 /// Returns whether they stayed.
 pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool> {
     let path = run.path().join(id.as_str());
-    let own = match run.open(id.as_str()) {
+    let dir = match run.open(id.as_str()) {
         Err(Errno::NOENT) => return Ok(false),
-        own => own.with_context(|| removing(&path))?,
+        dir => dir.with_context(|| remove_context(&path))?,
     };
     // What is not understood says nothing of what there is to do.
-    let record = files::read(&own).ok().flatten().unwrap_or_default();
+    let record = container_record::read(&dir).ok().flatten().unwrap_or_default();
     let created = record.created.filter(|created| !created.made.is_empty());
     let created = created.filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
     if stays {
-        let left = Record { created, ..Record::default() };
-        files::write(&own, &left)?;
+        let record = ContainerRecord { created, ..ContainerRecord::default() };
+        container_record::write(&dir, &record)?;
     }
     for name in FILES {
-        if stays && name == files::RECORD {
+        if stays && name == container_record::RECORD {
             continue;
         }
-        match unlinkat(&own, name, AtFlags::empty()) {
+        match unlinkat(&dir, name, AtFlags::empty()) {
             Err(Errno::NOENT) => {}
-            removed => removed.with_context(|| removing(&path.join(name)))?,
+            removed => removed.with_context(|| remove_context(&path.join(name)))?,
         }
     }
-    remove_temporary(&own);
+    remove_temporary(&dir);
     if stays {
         return Ok(true);
     }
     match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(false),
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
-            let foreign = names(&own).first().map(|name| path.join(name));
+            let foreign = list_remaining(&dir).first().map(|name| path.join(name));
             bail!(
                 "{:?} was not created by onload-ctk and stays; remove it by hand",
                 foreign.unwrap_or(path)
             )
         }
-        removed => removed.map(|()| false).with_context(|| removing(&path)),
+        removed => removed.map(|()| false).with_context(|| remove_context(&path)),
     }
 }
 
 /// What a container that is gone was given for itself by the hook, and the bundle that its leases name.
 #[must_use]
-pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, PathBuf)> {
+pub(crate) fn recorded_leases(
+    run_dir: &Path,
+    id: &ContainerId,
+) -> Option<(Vec<DeviceId>, PathBuf)> {
     let run = RunDir::find(run_dir).ok()??;
-    let own = run.open(id.as_str()).ok()?;
-    let live = files::read(&own).ok()??.live?;
-    Some((live.leases, live.bundle))
+    let dir = run.open(id.as_str()).ok()?;
+    let injection = container_record::read(&dir).ok()??.live?;
+    Some((injection.leases, injection.bundle))
 }
 
-fn removing(path: &Path) -> String {
+fn remove_context(path: &Path) -> String {
     format!("removing {path:?}")
 }
 
 /// Removes the mount targets that were created in the container's root, if they are still the same files. A root that is
 /// gone, or that its engine has unmounted, contains none. Returns whether nothing is left to do.
-fn remove_created(run: &RunDir, created: &Created, id: &ContainerId, lock: Option<&Lock>) -> bool {
+fn remove_created(
+    run: &RunDir,
+    created: &CreatedPaths,
+    id: &ContainerId,
+    lock: Option<&Lock>,
+) -> bool {
     if lock.is_none() {
         return false;
     }
-    if hand_over(run, id, created) {
+    if hand_over_targets(run, id, created) {
         return true;
     }
     if let Ok(root) = ContainerRoot::open(&created.root) {
@@ -215,22 +225,26 @@ fn remove_created(run: &RunDir, created: &Created, id: &ContainerId, lock: Optio
 
 /// Hands the targets over to another container with the same root, if there is one: unlinking a target would remove the
 /// mount on it. Returns whether there is such a container.
-fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
-    let Some((dir, mut record)) = neighbour(run, id, &created.root) else {
+fn hand_over_targets(run: &RunDir, id: &ContainerId, created: &CreatedPaths) -> bool {
+    let Some((dir, mut record)) = find_same_root(run, id, &created.root) else {
         return false;
     };
     if let Some(theirs) = &mut record.created {
         theirs.made.splice(0..0, created.made.iter().cloned());
     }
-    files::write(&dir, &record).is_ok()
+    container_record::write(&dir, &record).is_ok()
 }
 
 /// Another container with the same root: its directory, and its record. Without the lock, one may be about to appear.
-pub(crate) fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Record)> {
-    let others = listed(run).into_iter().filter(|name| name != id.as_str());
-    let mut records = others.filter_map(|name| {
+pub(crate) fn find_same_root(
+    run: &RunDir,
+    id: &ContainerId,
+    root: &Path,
+) -> Option<(OwnedFd, ContainerRecord)> {
+    let other_names = list_entries(run).into_iter().filter(|name| name != id.as_str());
+    let mut records = other_names.filter_map(|name| {
         let dir = run.open(&name).ok()?;
-        let record = files::read(&dir).ok()??;
+        let record = container_record::read(&dir).ok()??;
         Some((dir, record))
     });
     records.find(|(_, record)| {
@@ -240,22 +254,22 @@ pub(crate) fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(
 }
 
 /// Removes what a killed process left of a file that it was writing.
-fn remove_temporary(own: &OwnedFd) {
-    let names = listed(own).into_iter();
+fn remove_temporary(dir: &OwnedFd) {
+    let names = list_entries(dir).into_iter();
     for name in names.filter(|name| is_temporary_name(name.as_ref())) {
-        let _ = unlinkat(own, name, AtFlags::empty());
+        let _ = unlinkat(dir, name, AtFlags::empty());
     }
 }
 
 /// The names that are in a directory still, sorted.
-fn names(own: &OwnedFd) -> Vec<String> {
-    let mut names = listed(own);
-    names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
+fn list_remaining(dir: &OwnedFd) -> Vec<String> {
+    let mut names = list_entries(dir);
+    names.retain(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
     names.sort_unstable();
     names
 }
 
-fn listed(dir: impl AsFd) -> Vec<String> {
+fn list_entries(dir: impl AsFd) -> Vec<String> {
     let mut names = Vec::new();
     // What cannot be listed counts as empty.
     let _ = each_name(dir, &mut |name| {
@@ -268,8 +282,10 @@ fn listed(dir: impl AsFd) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::maker::{Maker, Stage};
-    use onload_core::lease::{Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, RdmaFacts};
+    use crate::record::creator::{Creator, CreatorStage};
+    use onload_core::lease::{
+        Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, SavedRdma,
+    };
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -303,16 +319,16 @@ mod tests {
     fn a_list_is_forgotten_where_no_container_was_made_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let id = "c1".parse().unwrap();
-        assert!(!forget_list(dir.path(), &id));
+        assert!(!remove_preload_list(dir.path(), &id));
         fs::create_dir(dir.path().join("c1")).unwrap();
         let record = r#"{"version":1,"created":{"root":"/r","made":[]}}"#;
         for (name, text) in [("ld.so.preload", "x"), ("record.json", record)] {
             fs::write(dir.path().join("c1").join(name), text).unwrap();
         }
-        assert!(forget_list(dir.path(), &id));
+        assert!(remove_preload_list(dir.path(), &id));
         assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
         fs::remove_file(dir.path().join("c1/record.json")).unwrap();
-        assert!(forget_list(dir.path(), &id));
+        assert!(remove_preload_list(dir.path(), &id));
         assert!(!dir.path().join("c1").exists());
     }
 
@@ -321,7 +337,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("c1")).unwrap();
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
-        let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
+        let message = ErrorChain(&remove(dir.path(), "c1").unwrap_err()).to_string();
         assert!(message.contains("c1/theirs") && message.contains("not created by"), "{message}");
         assert!(dir.path().join("c1/theirs").exists());
     }
@@ -401,32 +417,32 @@ mod tests {
                 claim: None,
                 entry_point: "a test",
             };
-            let live = Live {
+            let live = LiveInjection {
                 pid: process.pid,
                 start_time: process.start_time,
                 leases: leases.claim(&request, &|_, _| None).unwrap(),
                 bundle,
-                ..Live::default()
+                ..LiveInjection::default()
             };
             init.kill().unwrap();
             init.wait().unwrap();
             self.leave(id);
-            let record = Record {
-                maker: Some(Maker::this(Stage::Hook, Path::new("/b"), None).unwrap()),
+            let record = ContainerRecord {
+                maker: Some(Creator::current(CreatorStage::Hook, Path::new("/b"), None).unwrap()),
                 created: None,
                 live: Some(live),
             };
-            files::write(&self.dir().open(id).unwrap(), &record).unwrap();
+            container_record::write(&self.dir().open(id).unwrap(), &record).unwrap();
             leases
         }
 
         fn sweep(&self, chance: usize) {
             let lock = self.dir().lock_if_free().unwrap();
-            sweep_locked(&self.dir(), &others(&self.dir(), None), chance, &lock);
+            sweep_locked(&self.dir(), &list_others(&self.dir(), None), chance, &lock);
         }
 
         fn ids(&self) -> usize {
-            let names = listed(self.dir()).into_iter();
+            let names = list_entries(self.dir()).into_iter();
             names.filter(|name| name != onload_core::run_dir::LOCKS).count()
         }
     }
@@ -439,7 +455,7 @@ mod tests {
         let id = "c1".parse().unwrap();
         assert!(clear(&fixture.dir(), &id, None).unwrap());
         assert!(fixture.root.path().join("c1").exists());
-        assert_eq!(names(&fixture.dir().open("c1").unwrap()), ["record.json"]);
+        assert_eq!(list_remaining(&fixture.dir().open("c1").unwrap()), ["record.json"]);
         drop(stranger);
         fixture.sweep(0);
         assert!(!fixture.root.path().join("c1").exists());
@@ -454,10 +470,10 @@ mod tests {
         let warnings = remove(fixture.run.path(), "c1").unwrap();
         let own = format!("process {} (", std::process::id());
         assert!(warnings.len() == 1 && warnings[0].contains(&own), "{warnings:?}");
-        sweep(fixture.run.path(), None);
+        remove_stale(fixture.run.path(), None);
         assert!(fixture.path("c1/record.json").exists(), "others are at work");
         drop(stranger);
-        sweep(fixture.run.path(), None);
+        remove_stale(fixture.run.path(), None);
         assert!(!fixture.path("c1").exists());
     }
 
@@ -465,20 +481,20 @@ mod tests {
     fn the_record_of_what_is_to_come_back_or_lives_on_stays_for_its_poststop() {
         let fixture = Fixture::new();
         let device_request =
-            |name: &str| MemberRequest::of_device(format!("rdma:{name}").parse().unwrap(), 1);
+            |name: &str| MemberRequest::for_device(format!("rdma:{name}").parse().unwrap(), 1);
         fixture.leave_holding("over", device_request("m0"), None);
         // None of those that can be looked at.
         let cgroup = Cgroup { path: "/elsewhere".into(), inode: 1 };
         fixture.leave_holding("lives-on", device_request("m1"), Some(cgroup));
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "m2".to_owned(),
             pci: "0000:03:02.3".parse().unwrap(),
             index: 3,
             moved_by_other: false,
         };
         let moved = MemberRequest {
-            moved: Some(Moved {
-                facts: facts.into(),
+            moved: Some(MoveRecord {
+                saved: facts.into(),
                 namespace: 4711,
                 addresses: Vec::new(),
                 returning: false,
@@ -496,7 +512,7 @@ mod tests {
             assert_eq!(there, names);
         };
         stay(["", "lives-on", "away"]);
-        leases.returned(&"rdma:m2".parse().unwrap()).unwrap();
+        leases.end_returned(&"rdma:m2".parse().unwrap()).unwrap();
         stay(["", "lives-on", ""]);
     }
 

@@ -3,10 +3,10 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{Made, TargetType};
+use super::container_record::{CreatedPath, TargetType};
 use onload_sys::fs::container_root::ContainerRoot;
 
-pub(crate) fn removal(kind: TargetType) -> AtFlags {
+pub(crate) fn unlink_flags(kind: TargetType) -> AtFlags {
     match kind {
         TargetType::File => AtFlags::empty(),
         TargetType::Directory => AtFlags::REMOVEDIR,
@@ -14,15 +14,16 @@ pub(crate) fn removal(kind: TargetType) -> AtFlags {
 }
 
 /// Removes what was created, the last one first, if it is still the same file and empty.
-pub(crate) fn remove(root: &ContainerRoot, made: &[Made]) {
-    for made in made.iter().rev() {
+pub(crate) fn remove(root: &ContainerRoot, created_paths: &[CreatedPath]) {
+    for created_path in created_paths.iter().rev() {
         // What stays is empty, and the original error is the one to report.
-        let _ = remove_one(root, made);
+        let _ = remove_one(root, created_path);
     }
 }
 
-fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
-    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
+fn remove_one(root: &ContainerRoot, created_path: &CreatedPath) -> Result<(), Errno> {
+    let (Some(above), Some(name)) = (created_path.path.parent(), created_path.path.file_name())
+    else {
         return Ok(());
     };
     // Nothing permanent was created below another mount.
@@ -30,15 +31,17 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(&dir, name, flags, Mode::empty())?;
     let stat = fstat(&found)?;
-    if made.inode.is_some_and(|inode| inode != stat.st_ino) {
+    if created_path.inode.is_some_and(|inode| inode != stat.st_ino) {
         return Ok(());
     }
-    match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
+    match (created_path.kind, FileType::from_raw_mode(stat.st_mode)) {
         (TargetType::File, FileType::RegularFile) if stat.st_size == 0 => {
-            unlinkat(&dir, name, removal(made.kind))
+            unlinkat(&dir, name, unlink_flags(created_path.kind))
         }
         // A directory that is not empty stays.
-        (TargetType::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
+        (TargetType::Directory, FileType::Directory) => {
+            unlinkat(&dir, name, unlink_flags(created_path.kind))
+        }
         _ => Ok(()),
     }
 }

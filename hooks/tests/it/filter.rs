@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{ContainerState, PosixRlimit, Spec, StateBuilder};
 use onload_cdi::SpecSource;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup, OciConfig};
 use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RdmaLibraries, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::config::filter::{Outcome, apply};
-use onload_hooks::config::state::State;
-use onload_hooks::decide::host::{HostView, Privilege, Settings};
-use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
-use onload_hooks::decide::specs::Specs;
-use onload_hooks::decide::subject::Container;
+use onload_hooks::config::filter::{FilterOutcome, apply};
+use onload_hooks::config::state::OciState;
+use onload_hooks::decide::host_view::{HookSettings, HostView, Privilege};
+use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
+use onload_hooks::decide::specs::OnloadSpecs;
+use onload_hooks::decide::subject::ContainerRef;
 use onload_hooks::decide::sysfs::Sysfs;
-use onload_sys::elf::Summary;
+use onload_sys::elf::ElfSummary;
 use onload_sys::error::Result;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::netlink::link::Link;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use onload_test_tree::Tree;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -105,11 +105,11 @@ struct FakeHost {
     tree: Tree,
     config: HookConfig,
     privilege: Privilege,
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, HostNode>,
     has_preload_file: bool,
     /// The content of /proc/41/uid_map.
     user_map: String,
-    files: Trusted,
+    files: TrustedTree,
     /// The content of drain.json.
     drain: &'static str,
 }
@@ -125,7 +125,7 @@ impl FakeHost {
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         config.cdi.rdma_libraries = RdmaLibraries::Off;
-        let node = |major, minor| Node { kind: NodeKind::Char, major, minor, mode: 0o666 };
+        let node = |major, minor| HostNode { kind: NodeKind::Char, major, minor, mode: 0o666 };
         let nodes = [
             ("/dev/onload", node(243, 0)),
             ("/dev/onload_epoll", node(242, 0)),
@@ -133,7 +133,8 @@ impl FakeHost {
             ("/dev/infiniband/rdma_cm", node(10, 260)),
         ];
         let owner = std::fs::metadata(tree.root()).unwrap().uid();
-        let files = Trusted::below(tree.root(), Owners::of(&[0, owner])).unwrap();
+        let files =
+            TrustedTree::for_tree(tree.root(), TrustedOwners::from_users(&[0, owner])).unwrap();
         let host = FakeHost {
             tree,
             config,
@@ -166,12 +167,12 @@ impl FakeHost {
         self.tree.file(&format!("b/rootfs/{path}"), text);
     }
 
-    fn apply_bytes(&self, json: &[u8]) -> Result<Outcome> {
+    fn apply_bytes(&self, json: &[u8]) -> Result<FilterOutcome> {
         let bundle = self.tree.path("b");
-        apply(json, Container { bundle: &bundle, id: None, sees_exec: true }, self, self)
+        apply(json, ContainerRef { bundle: &bundle, id: None, sees_exec: true }, self, self)
     }
 
-    fn apply(&self, config: &Value) -> Result<Outcome> {
+    fn apply(&self, config: &Value) -> Result<FilterOutcome> {
         self.apply_bytes(&serde_json::to_vec(config).unwrap())
     }
 
@@ -181,36 +182,36 @@ impl FakeHost {
     }
 
     fn refusal(&self, config: &Value) -> String {
-        Chain(&self.apply(config).unwrap_err()).to_string()
+        ErrorChain(&self.apply(config).unwrap_err()).to_string()
     }
 }
 
-impl NodeInfo for FakeHost {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for FakeHost {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         self.nodes.get(host_path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 impl Pools for FakeHost {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
-        Ok(Reserved { token: [7; 16].into(), devices: devices? })
+        Ok(Reservation { token: [7; 16].into(), devices: devices? })
     }
 
-    fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
-        Err(ticket::unknown(id))
+    fn ticket(&self, id: &Token, _: ContainerRef<'_>, _: Option<&Path>) -> Result<Ticket> {
+        Err(ticket::unknown_error(id))
     }
 }
 
 impl HostView for FakeHost {
-    fn settings(&self) -> Result<Settings> {
-        Ok(Settings {
+    fn settings(&self) -> Result<HookSettings> {
+        Ok(HookSettings {
             config: self.config.clone(),
             file: PathBuf::from("/etc/onload-ctk/config.toml"),
         })
     }
 
-    fn specs(&self, _wanted: &[Class]) -> Result<Specs> {
+    fn specs(&self, _wanted: &[Class]) -> Result<OnloadSpecs> {
         let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
             .chain(&CLOCKS)
@@ -223,18 +224,18 @@ impl HostView for FakeHost {
                 priority: 0,
                 content: onload_cdi::from_json(text.as_bytes()).map_err(Into::into),
             });
-        Ok(Specs::from_sources(sources.collect()))
+        Ok(OnloadSpecs::from_sources(sources.collect()))
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.tree.path("sys"))
+        Sysfs::at_root(self.tree.path("sys"))
     }
 
     fn privilege(&self) -> Privilege {
         self.privilege
     }
 
-    fn preload_file(&self) -> Result<()> {
+    fn check_preload_file(&self) -> Result<()> {
         if self.has_preload_file {
             return Ok(());
         }
@@ -244,12 +245,12 @@ impl HostView for FakeHost {
         Err(onload_sys::fs::trust::TrustError::Open { path, source }.into())
     }
 
-    fn files(&self) -> &Trusted {
+    fn files(&self) -> &TrustedTree {
         &self.files
     }
 
-    fn drain(&self) -> Result<Drain> {
-        Drain::parse(self.drain.as_bytes())
+    fn drain(&self) -> Result<DrainList> {
+        DrainList::parse(self.drain.as_bytes())
     }
 
     fn interfaces(&self) -> Result<Vec<Link>> {
@@ -262,8 +263,8 @@ impl HostView for FakeHost {
         Ok(links.into())
     }
 
-    fn library(&self, _path: &str) -> Option<Summary> {
-        Some(Summary { machine: 62, is_64: true, ..Summary::default() })
+    fn library_summary(&self, _path: &str) -> Option<ElfSummary> {
+        Some(ElfSummary { machine: 62, is_64: true, ..ElfSummary::default() })
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {
@@ -479,7 +480,7 @@ fn the_interface_that_the_container_itself_or_a_profile_names_wins() {
 #[test]
 fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselves() {
     let mut host = FakeHost::new();
-    let node = |major, minor| Node { kind: NodeKind::Char, major, minor, mode: 0o600 };
+    let node = |major, minor| HostNode { kind: NodeKind::Char, major, minor, mode: 0o600 };
     for (path, major, minor) in [
         ("/dev/vfio/vfio", 10, 196),
         ("/dev/vfio/15", 241, 15),
@@ -632,7 +633,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     .unwrap();
     let id: ContainerId = "c1".parse().unwrap();
     let bundle = host.tree.path("b");
-    let container = Container { bundle: &bundle, id: Some(&id), sees_exec: true };
+    let container = ContainerRef { bundle: &bundle, id: Some(&id), sees_exec: true };
     let outcome = apply(&json, container, &host, &host).unwrap();
     let file = outcome.file.unwrap();
     assert_eq!(
@@ -911,7 +912,7 @@ fn an_onload_node_that_is_not_its_driver_s_is_refused_by_every_class_that_has_it
 fn a_clock_that_is_not_its_driver_s_is_refused() {
     let mut host = FakeHost::new();
     for (path, minor) in [("/dev/ptp0", 0), ("/dev/pps0", 0)] {
-        let node = Node { kind: NodeKind::Char, major: 247, minor, mode: 0o600 };
+        let node = HostNode { kind: NodeKind::Char, major: 247, minor, mode: 0o600 };
         host.nodes.insert(path.to_owned(), node);
     }
     host.sysfs_file("ptp/ptp0/dev", "247:0\n");
@@ -929,7 +930,7 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
 #[test]
 fn the_node_of_gdrcopy_is_given_only_with_its_driver_s_number() {
     let mut host = FakeHost::new();
-    let node = Node { kind: NodeKind::Char, major: 510, minor: 0, mode: 0o666 };
+    let node = HostNode { kind: NodeKind::Char, major: 510, minor: 0, mode: 0o666 };
     host.nodes.insert("/dev/gdrdrv".to_owned(), node);
     let refusal = host.refusal(&ask("gdrcopy", "gdrdrv"));
     assert!(refusal.contains("the kernel has no gdrdrv any more"), "{refusal}");
@@ -952,7 +953,7 @@ fn a_clock_without_an_expectation_is_given_whatever_it_sits_on() {
     let sysfs = host.tree.path("sys");
     let function = "devices/pci0000:40/0000:41:00.0";
     for (class, parent) in [("ptp", function), ("pps", "devices/virtual")] {
-        let node = Node { kind: NodeKind::Char, major: 247, minor: 0, mode: 0o600 };
+        let node = HostNode { kind: NodeKind::Char, major: 247, minor: 0, mode: 0o600 };
         host.nodes.insert(format!("/dev/{class}0"), node);
         let device = sysfs.join(format!("{parent}/{class}/{class}0"));
         std::fs::create_dir_all(&device).unwrap();
@@ -978,7 +979,7 @@ fn the_connection_manager_s_node_is_its_driver_s_too() {
 #[test]
 fn a_hook_that_only_checks_what_was_checked_here_is_not_run_again() {
     let mut host = FakeHost::new();
-    let node = Node { kind: NodeKind::Char, major: 244, minor: 0, mode: 0o666 };
+    let node = HostNode { kind: NodeKind::Char, major: 244, minor: 0, mode: 0o666 };
     host.nodes.insert("/dev/sfc_char".to_owned(), node);
     host.sysfs_file("sfc_char/sfc_char/dev", "244:0\n");
     let after = host.after(&ask("zf", "ens1"));
@@ -1032,7 +1033,7 @@ fn what_nobody_knows_stays_as_it_was_spelled() {
 fn a_value_that_only_mentions_us_changes_nothing() {
     let mut config = config(&json!({"example.com/docs": "see onload.dev/nic"}));
     config["process"]["env"] = json!(["HELP=onload.dev/nic"]);
-    assert_eq!(FakeHost::new().apply(&config).unwrap(), Outcome::default());
+    assert_eq!(FakeHost::new().apply(&config).unwrap(), FilterOutcome::default());
 }
 
 #[test]
@@ -1235,9 +1236,9 @@ fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_use
     let (host, mut config) = as_plain_user();
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
     let bundle = host.tree.path("b");
-    let container = Container { bundle: &bundle, id: None, sees_exec: false };
+    let container = ContainerRef { bundle: &bundle, id: None, sees_exec: false };
     let json = serde_json::to_vec(&config).unwrap();
-    let message = Chain(&apply(&json, container, &host, &host).unwrap_err()).to_string();
+    let message = ErrorChain(&apply(&json, container, &host, &host).unwrap_err()).to_string();
     assert!(message.contains("drop CAP_SETUID"), "{message}");
 }
 
@@ -1378,7 +1379,7 @@ proptest! {
         let specs = host.specs(&[]).unwrap();
         let annotations = BTreeMap::from([("onload.dev/nic-nodes".to_owned(), names.to_owned())]);
         let request = onload_core::request::Request::parse(&annotations).unwrap().unwrap();
-        let edits = specs.edits(&specs.resolve(&request).unwrap());
+        let edits = specs.merge_edits(&specs.resolve(&request).unwrap());
         let mut theirs = OciConfig::parse(&json).unwrap();
         onload_cdi::oci::apply(&mut theirs, &edits, &host).unwrap();
         let ours = host.apply_bytes(&json).unwrap().config.unwrap();
@@ -1408,7 +1409,7 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(host.apply_bytes(&bytes).unwrap(), Outcome::default(), "{path:?}");
+        assert_eq!(host.apply_bytes(&bytes).unwrap(), FilterOutcome::default(), "{path:?}");
         // What is opened and written again without a change is identical to the byte.
         if let Ok(config) = OciConfig::parse(&bytes) {
             assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");
@@ -1463,7 +1464,7 @@ fn a_state_that_another_writer_writes_is_read() {
             .bundle("/b")
             .build()
             .unwrap();
-        let read = State::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
+        let read = OciState::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
         assert_eq!((read.id.as_str(), read.pid), ("c1", Some(4711)));
         assert_eq!((read.bundle, read.is_stopped), (PathBuf::from("/b"), is_stopped));
     }

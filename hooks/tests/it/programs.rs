@@ -12,11 +12,11 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onload_hooks::decide::device::Rule;
-use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
-use onload_hooks::live::devices::{self, Changes};
-use onload_hooks::live::program::{answer, extend};
-use onload_sys::bpf::cgroup::{self as bpf, Program};
+use onload_hooks::decide::verified_node::CgroupRule;
+use onload_hooks::live::cgroup::{CgroupDir, DeviceCgroup};
+use onload_hooks::live::devices::{self, CgroupChanges};
+use onload_hooks::live::program::{constant_program, extend};
+use onload_sys::bpf::cgroup::{self as bpf, BpfProgram};
 use onload_sys::mountinfo;
 use onload_test_needs as needs;
 use rustix::thread::gettid;
@@ -24,17 +24,17 @@ use walkdir::WalkDir;
 
 const ID: &str = "c0ffee";
 
-fn rule(major: u32, minor: u32, access: &str) -> Rule {
-    Rule { major, minor, access: access.to_owned().try_into().unwrap() }
+fn rule(major: u32, minor: u32, access: &str) -> CgroupRule {
+    CgroupRule { major, minor, access: access.to_owned().try_into().unwrap() }
 }
 
 /// The kernel's log: everybody may write to it whom the cgroup lets.
-fn kmsg() -> Rule {
+fn kmsg() -> CgroupRule {
     rule(1, 11, "w")
 }
 
 fn load(insns: &[u64]) -> OwnedFd {
-    bpf::load(&Program {
+    bpf::load(&BpfProgram {
         name: *b"runtime\0\0\0\0\0\0\0\0\0",
         is_gpl: false,
         insns: insns.to_vec(),
@@ -77,7 +77,7 @@ impl Cgroups {
     /// Makes a cgroup with a program that a runtime could have attached: it allows /dev/null.
     fn container(&self, path: &str) {
         fs::create_dir_all(self.at(path)).unwrap();
-        self.attach(path, &extend(&answer(0), &[rule(1, 3, "rwm")]).unwrap());
+        self.attach(path, &extend(&constant_program(0), &[rule(1, 3, "rwm")]).unwrap());
     }
 
     fn attach(&self, path: &str, insns: &[u64]) {
@@ -91,10 +91,13 @@ impl Cgroups {
     }
 
     fn place(&self, path: &str) -> DeviceCgroup {
-        DeviceCgroup::V2(Dir { mount: self.mount.clone(), path: Path::new(&self.name).join(path) })
+        DeviceCgroup::V2(CgroupDir {
+            mount: self.mount.clone(),
+            path: Path::new(&self.name).join(path),
+        })
     }
 
-    fn allow(&self, path: &str, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
+    fn allow(&self, path: &str, rules: &[CgroupRule]) -> onload_sys::error::Result<CgroupChanges> {
         let nobody = Path::new("/nonexistent/systemd");
         devices::allow(&self.place(path), &ID.parse().unwrap(), rules, nobody)
     }
@@ -147,7 +150,7 @@ fn every_one_of_several_programs_is_extended() {
     };
     cgroups.container(ID);
     cgroups.container(ID);
-    cgroups.attach(ID, &answer(1));
+    cgroups.attach(ID, &constant_program(1));
     cgroups.allow(ID, &[kmsg(), rule(1, 5, "rw")]).unwrap();
     assert_eq!(cgroups.programs(ID).len(), 3);
     assert!(cgroups.opens(ID, "/dev/kmsg") && cgroups.opens(ID, "/dev/zero"));
@@ -257,13 +260,13 @@ fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_we
         return;
     };
     cgroups.container(ID);
-    let only_null = extend(&answer(0), &[rule(1, 3, "rwm")]).unwrap();
+    let only_null = extend(&constant_program(0), &[rule(1, 3, "rwm")]).unwrap();
     let program = load(&only_null);
     let link = link(&File::open(cgroups.at(ID)).unwrap(), &program);
     let before = cgroups.programs(ID);
     assert_eq!(before.len(), 2);
     let message = format!("{:#}", cgroups.allow(ID, &[kmsg()]).unwrap_err());
-    let linked = format!("device program {} ", bpf::id_of(&program).unwrap());
+    let linked = format!("device program {} ", bpf::program_id(&program).unwrap());
     assert!(message.contains(&linked) && message.contains("attached by a BPF link"), "{message}");
     assert_eq!(cgroups.programs(ID), before);
     assert!(!cgroups.opens(ID, "/dev/kmsg"));
@@ -282,7 +285,7 @@ fn a_program_of_a_link_that_has_the_rules_is_no_hindrance() {
         return;
     };
     cgroups.container(ID);
-    let program = load(&extend(&answer(0), &[kmsg()]).unwrap());
+    let program = load(&extend(&constant_program(0), &[kmsg()]).unwrap());
     let _link = link(&File::open(cgroups.at(ID)).unwrap(), &program);
     cgroups.allow(ID, &[kmsg()]).unwrap();
     assert!(cgroups.opens(ID, "/dev/kmsg"));
@@ -381,8 +384,9 @@ impl Lists {
         lines
     }
 
-    fn allow(&self, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
-        let place = DeviceCgroup::V1(Dir { mount: self.mount.clone(), path: self.path.clone() });
+    fn allow(&self, rules: &[CgroupRule]) -> onload_sys::error::Result<CgroupChanges> {
+        let place =
+            DeviceCgroup::V1(CgroupDir { mount: self.mount.clone(), path: self.path.clone() });
         let nobody = Path::new("/nonexistent/systemd");
         devices::allow(&place, &ID.parse().unwrap(), rules, nobody)
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use crate::pools::{bundles, oci_hook};
-use onload_core::lease::{Device, Token};
+use onload_core::lease::{DeviceId, Token};
 use onload_core::run_dir::RunDir;
-use onload_core::ticket::{NewTicket, Tickets, variable};
+use onload_core::ticket::{NewTicket, Tickets, to_variable};
 use onload_sys::processes::Processes;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn ticket(sandbox: &Sandbox, request: &str, exclusive: &[&str]) -> Token {
     sandbox.chmod("/run/onload-ctk", 0o711);
     let run = RunDir::find(&sandbox.path("/run/onload-ctk")).unwrap();
     let tickets = Tickets::open(&run.unwrap(), Processes::default()).unwrap();
-    let exclusive: Vec<Device> = exclusive.iter().map(|one| one.parse().unwrap()).collect();
+    let exclusive: Vec<DeviceId> = exclusive.iter().map(|one| one.parse().unwrap()).collect();
     let new =
         NewTicket { request, exclusive: &exclusive, engine: "nomad", description: Some("a test") };
     tickets.write(new, Duration::from_secs(10)).unwrap()
@@ -336,7 +336,7 @@ fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
     let none = json!({});
     let rdma = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
     let nic = ticket(&sandbox, "nic=all", &[]);
-    let both = [variable(&nic), variable(&rdma)];
+    let both = [to_variable(&nic), to_variable(&rdma)];
     let output = run(&sandbox, &with(&both, &none, LOOK));
     prints(&output, "yes\nyes\nlibonload.so\n");
     bundles(&sandbox, 2, &with(&both, &none, WAITS));
@@ -365,8 +365,8 @@ fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
         return;
     }
     let sandbox = Sandbox::new();
-    let good = variable(&ticket(&sandbox, "nic=all", &[]));
-    let guessed = variable(&Token::from([0xab; 16]));
+    let good = to_variable(&ticket(&sandbox, "nic=all", &[]));
+    let guessed = to_variable(&Token::from([0xab; 16]));
     let none = json!({});
     let output = run(&sandbox, &with(&[good.clone(), guessed], &none, LOOK));
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));

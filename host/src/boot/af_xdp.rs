@@ -4,78 +4,78 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_core::host_settings::{HostSettings, Interface};
-use onload_sys::text::shell_word;
+use onload_core::host_settings::{HostSettings, InterfaceName};
+use onload_sys::text::quote_for_shell;
 
-use super::step::{Action, Effect, Plan, Step, Subject};
-use crate::discover::af_xdp::{PARAMETER, Trouble};
+use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
+use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
 use crate::discover::netdev::SYS_CLASS_NET;
-use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, Listed, RESOURCE_MODULE};
+use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, DebugfsNic, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
-use crate::netlink::abilities::Abilities;
+use crate::netlink::features::InterfaceFeatures;
 
 /// The module that brings sfc_resource with it, and /dev/onload.
 const MODULE: &str = "onload";
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct AfXdpState {
     is_loaded: bool,
     has_af_xdp: bool,
     /// None where nothing tells.
     registered: Option<BTreeSet<String>>,
     interfaces: BTreeSet<String>,
-    abilities: BTreeMap<String, Abilities>,
+    features: BTreeMap<String, InterfaceFeatures>,
     /// The module's parameter; none where it has none.
     flow_filters: Option<String>,
 }
 
-pub(super) fn read(host: &Host) -> Result<State, HostError> {
+pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
     let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
     // A tree of files has no empty directories.
-    let tells = !host.is_running() || is_there(DEBUGFS_NICS)?;
-    Ok(State {
+    let is_known = !host.is_running() || is_there(DEBUGFS_NICS)?;
+    Ok(AfXdpState {
         is_loaded: is_there(RESOURCE_MODULE)?,
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
-        registered: tells.then(|| registered(host)).transpose()?,
+        registered: is_known.then(|| read_registered(host)).transpose()?,
         interfaces: host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect(),
-        abilities: host.abilities()?,
+        features: host.interface_features()?,
         flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
 }
 
 /// The interfaces of this network namespace that Onload has, by their names of today.
-pub(super) fn registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
+pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
     let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
-    let listed = entries.filter_map(|entry| Listed::read(&entry, attribute));
-    let here = listed.filter(|listed| {
-        let address = attribute(&Path::new(SYS_CLASS_NET).join(&listed.name).join("address"));
-        listed.is_called(&listed.name, address.as_deref())
+    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, attribute));
+    let own_nics = nics.filter(|nic| {
+        let address = attribute(&Path::new(SYS_CLASS_NET).join(&nic.name).join("address"));
+        nic.matches_identity(&nic.name, address.as_deref())
     });
-    Ok(here.map(|listed| listed.name).collect())
+    Ok(own_nics.map(|nic| nic.name).collect())
 }
 
 /// What cannot change any more while Onload uses an interface comes before its registration.
-pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
-    let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(Interface::as_str).collect();
+pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut HostPlan) {
+    let interfaces: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
     match settings.af_xdp_flow_filters {
-        Some(with_filters) => flow_filters(state, with_filters, &wanted, plan),
+        Some(with_filters) => plan_flow_filters(state, with_filters, &interfaces, plan),
         None => {
-            let warnings = wanted.iter().filter_map(|name| {
-                let abilities = state.abilities.get(*name).copied()?;
-                let trouble = Trouble::of(abilities, state.flow_filters.as_deref())?;
-                Some(trouble.sentence(name))
+            let warnings = interfaces.iter().filter_map(|name| {
+                let features = state.features.get(*name).copied()?;
+                let trouble = AfXdpTrouble::find(features, state.flow_filters.as_deref())?;
+                Some(trouble.describe(name))
             });
             plan.warnings.extend(warnings);
         }
     }
-    for name in wanted {
-        let subject = Subject::new("af-xdp", name);
+    for name in interfaces {
+        let subject = StepSubject::new("af-xdp", name);
         let registered = state.registered.as_ref();
         if !state.interfaces.contains(name) {
             plan.refuse(&subject, "this host has no interface of that name");
         } else if !state.is_loaded {
-            plan.steps.push(step(&subject, true));
+            plan.steps.push(register_step(&subject, true));
         } else if !state.has_af_xdp {
             plan.refuse(
                 &subject,
@@ -89,14 +89,19 @@ pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
                 ),
             );
         } else if registered.is_some_and(|names| !names.contains(name)) {
-            plan.steps.push(step(&subject, false));
+            plan.steps.push(register_step(&subject, false));
         }
     }
 }
 
 /// Tells Onload whether to set flow filters, and where it sets none, gives interfaces one channel.
-fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan: &mut Plan) {
-    let subject = Subject::new("af-xdp-flow-filters", "");
+fn plan_flow_filters(
+    state: &AfXdpState,
+    with_filters: bool,
+    interfaces: &BTreeSet<&str>,
+    plan: &mut HostPlan,
+) {
+    let subject = StepSubject::new("af-xdp-flow-filters", "");
     let value = u8::from(with_filters).to_string();
     match &state.flow_filters {
         None if !state.is_loaded => {}
@@ -105,45 +110,45 @@ fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan
             format!("the loaded sfc_resource has no {PARAMETER}; install an Onload that has it"),
         ),
         Some(now) if *now == value => {}
-        Some(now) => plan.steps.push(Step {
-            actions: vec![Action::write(PARAMETER, &value)],
+        Some(now) => plan.steps.push(HostStep {
+            actions: vec![StepAction::write(PARAMETER, &value)],
             effect: Effect::Is { path: PARAMETER.into(), text: value.clone() },
-            ..Step::new(&subject, "enable_af_xdp_flow_filters", now, value)
+            ..HostStep::new(&subject, "enable_af_xdp_flow_filters", now, value)
         }),
     }
     if with_filters {
         return;
     }
-    for name in wanted.iter().filter(|name| state.interfaces.contains(**name)) {
-        let abilities = state.abilities.get(*name);
-        let channels = abilities.and_then(|abilities| abilities.channels);
+    for name in interfaces.iter().filter(|name| state.interfaces.contains(**name)) {
+        let features = state.features.get(*name);
+        let channels = features.and_then(|features| features.channels);
         match channels {
             Some(..2) => {}
-            Some(channels) => plan.steps.push(one_channel(name, channels)),
+            Some(channels) => plan.steps.push(one_channel_step(name, channels)),
             None => plan.warnings.push(format!(
                 "how many channels {name} has is not known: run \"ethtool -l {}\"; it should have one",
-                shell_word(name)
+                quote_for_shell(name)
             )),
         }
     }
 }
 
-fn one_channel(name: &str, channels: u32) -> Step {
-    let subject = Subject::new("af-xdp", name);
-    Step {
-        actions: vec![Action::OneChannel(name.to_owned())],
+fn one_channel_step(name: &str, channels: u32) -> HostStep {
+    let subject = StepSubject::new("af-xdp", name);
+    HostStep {
+        actions: vec![StepAction::OneChannel(name.to_owned())],
         effect: Effect::OneChannel(name.to_owned()),
-        ..Step::new(&subject, "channels", channels.to_string(), "1")
+        ..HostStep::new(&subject, "channels", channels.to_string(), "1")
     }
 }
 
-fn step(subject: &Subject, load: bool) -> Step {
-    let module = load.then(|| Action::Load(MODULE.to_owned()));
+fn register_step(subject: &StepSubject, load: bool) -> HostStep {
+    let module = load.then(|| StepAction::Load(MODULE.to_owned()));
     let now = if load { "no, module not loaded" } else { "no" };
-    let register = Action::write(AF_XDP_REGISTER, &subject.name);
-    Step {
+    let register = StepAction::write(AF_XDP_REGISTER, &subject.name);
+    HostStep {
         actions: module.into_iter().chain([register]).collect(),
         effect: Effect::Registered(subject.name.clone()),
-        ..Step::new(subject, "registered with Onload", now, "yes")
+        ..HostStep::new(subject, "registered with Onload", now, "yes")
     }
 }

@@ -8,10 +8,10 @@ use anyhow::bail;
 use onload_core::config::Config;
 
 use super::af_xdp;
-use super::kernel::Kernel;
+use super::function_users::FunctionUsers;
+use super::kernel::HostKernel;
 use super::plan::plan;
-use super::step::{Action, Effect, Plan, Step, Subject};
-use super::users::Users;
+use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::nic::DEBUGFS_NICS;
 use crate::discover::pci::DEVICES;
 use crate::host::Host;
@@ -19,14 +19,14 @@ use crate::host::Host;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ApplyOutcome {
     pub done: usize,
     pub failed: Vec<String>,
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum StepStage {
     Begins,
     Done,
 }
@@ -36,15 +36,15 @@ pub enum Stage {
 /// effect may take.
 pub fn apply(
     host: &Host,
-    kernel: &dyn Kernel,
+    kernel: &dyn HostKernel,
     config: &Config,
-    patience: Duration,
-    told: &mut dyn FnMut(Stage, &Step),
-) -> Outcome {
-    let mut run = Run {
+    timeout: Duration,
+    report: &mut dyn FnMut(StepStage, &HostStep),
+) -> ApplyOutcome {
+    let mut run = ApplyRun {
         host,
         kernel,
-        patience,
+        timeout,
         done: BTreeSet::new(),
         given_up: BTreeSet::new(),
         failed: Vec::new(),
@@ -52,8 +52,8 @@ pub fn apply(
     let mut deadline = Instant::now();
     let last = loop {
         let plan = plan(host, kernel, config);
-        if run.round(&plan, told) {
-            deadline = Instant::now() + patience;
+        if run.run_round(&plan, report) {
+            deadline = Instant::now() + timeout;
         } else if plan.refused.is_empty() || Instant::now() >= deadline {
             break plan;
         } else {
@@ -62,28 +62,28 @@ pub fn apply(
         }
     };
     let refused = last.refused.iter().map(ToString::to_string);
-    Outcome {
+    ApplyOutcome {
         done: run.done.len(),
         failed: run.failed.into_iter().chain(refused).collect(),
         warnings: last.warnings,
     }
 }
 
-type Key = (Subject, String, String);
+type SettingKey = (StepSubject, String, String);
 
-struct Run<'r> {
+struct ApplyRun<'r> {
     host: &'r Host,
-    kernel: &'r dyn Kernel,
-    patience: Duration,
-    done: BTreeSet<Key>,
-    given_up: BTreeSet<Subject>,
+    kernel: &'r dyn HostKernel,
+    timeout: Duration,
+    done: BTreeSet<SettingKey>,
+    given_up: BTreeSet<StepSubject>,
     failed: Vec<String>,
 }
 
-impl Run<'_> {
+impl ApplyRun<'_> {
     /// Whether any step was done, so that there may be more.
-    fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(Stage, &Step)) -> bool {
-        let mut done: Vec<Key> = Vec::new();
+    fn run_round(&mut self, plan: &HostPlan, report: &mut dyn FnMut(StepStage, &HostStep)) -> bool {
+        let mut done: Vec<SettingKey> = Vec::new();
         for step in &plan.steps {
             let key = |value: &String| (step.subject.clone(), step.setting.clone(), value.clone());
             let takes_back = done.contains(&key(&step.now));
@@ -100,124 +100,130 @@ impl Run<'_> {
             } else if self.done.contains(&key) {
                 Some(format!("it was set, and is {} again", step.now))
             } else {
-                told(Stage::Begins, step);
+                report(StepStage::Begins, step);
                 self.perform(step).err().map(|error| format!("{error:#}"))
             };
             match failure {
-                Some(why) => {
-                    self.failed.push(format!("{}: {}: {why}", step.subject, step.setting));
+                Some(reason) => {
+                    self.failed.push(format!("{}: {}: {reason}", step.subject, step.setting));
                     self.given_up.insert(step.subject.clone());
                 }
                 None => {
                     self.done.insert(key.clone());
                     done.push(key);
-                    told(Stage::Done, step);
+                    report(StepStage::Done, step);
                 }
             }
         }
         !done.is_empty()
     }
 
-    fn perform(&self, step: &Step) -> anyhow::Result<()> {
+    fn perform(&self, step: &HostStep) -> anyhow::Result<()> {
         self.check_unused(step)?;
-        let act = |actions: &[Action]| actions.iter().try_for_each(|action| self.act(action));
+        let act =
+            |actions: &[StepAction]| actions.iter().try_for_each(|action| self.run_action(action));
         let (acted, taken_back) = (act(&step.actions), act(&step.finally));
         acted.and(taken_back)?;
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
-            let Some(why) = self.why_not(&step.effect)? else {
+            let Some(reason) = self.missing_effect_reason(&step.effect)? else {
                 return Ok(());
             };
-            if !comes_later(&step.effect) || Instant::now() >= deadline {
-                bail!("{why}");
+            if !may_be_delayed(&step.effect) || Instant::now() >= deadline {
+                bail!("{reason}");
             }
             std::thread::sleep(INTERVAL);
         }
     }
 
     /// A container may have started since the step was planned.
-    fn check_unused(&self, step: &Step) -> anyhow::Result<()> {
+    fn check_unused(&self, step: &HostStep) -> anyhow::Result<()> {
         if step.frees.is_empty() {
             return Ok(());
         }
-        let users = Users::read(self.host, self.kernel)?;
+        let users = FunctionUsers::read(self.host, self.kernel)?;
         for address in &step.frees {
             let link = Path::new(DEVICES).join(address.to_string()).join("driver");
             let driver = self.host.link_name(&link)?;
-            if let Some(user) = users.of(*address, driver.as_deref())? {
+            if let Some(user) = users.find_user(*address, driver.as_deref())? {
                 bail!("{address} is used by {user} by now; stop that first");
             }
         }
         Ok(())
     }
 
-    fn act(&self, action: &Action) -> anyhow::Result<()> {
+    fn run_action(&self, action: &StepAction) -> anyhow::Result<()> {
         match action {
-            Action::Write { path, text } => self.kernel.write(path, text),
-            Action::Load(module) => self.kernel.load(module),
-            Action::LoadIfThere(module) => {
+            StepAction::Write { path, text } => self.kernel.write(path, text),
+            StepAction::Load(module) => self.kernel.load(module),
+            StepAction::LoadIfThere(module) => {
                 // The effect tells.
                 let _ = self.kernel.load(module);
                 Ok(())
             }
-            Action::SetVf { interface, vf, change } => self.kernel.set_vf(interface, *vf, *change),
-            Action::OneChannel(interface) => self.kernel.set_one_channel(interface),
-            Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
+            StepAction::SetVf { interface, vf, change } => {
+                self.kernel.set_vf(interface, *vf, *change)
+            }
+            StepAction::OneChannel(interface) => self.kernel.set_one_channel(interface),
+            StepAction::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
         }
     }
 
     /// None where the effect is there.
-    fn why_not(&self, effect: &Effect) -> anyhow::Result<Option<String>> {
+    fn missing_effect_reason(&self, effect: &Effect) -> anyhow::Result<Option<String>> {
         let host = self.host;
-        let (is_so, why) = match effect {
+        let (is_reached, reason) = match effect {
             Effect::Is { path, text } => {
-                let found = host.attribute(path)?;
-                let now = found.as_deref().unwrap_or("not there");
+                let value = host.attribute(path)?;
+                let now = value.as_deref().unwrap_or("not there");
                 let path = path.display();
                 (now == text, format!("{path} is still {now}, not {text}"))
             }
             Effect::Minimum { path, number, advice } => {
-                let found = host.attribute(path)?;
-                let found: u64 = found.and_then(|text| text.parse().ok()).unwrap_or(0);
-                let why = format!("the kernel gave {found} of {number}; {advice}");
-                (found >= *number, why)
+                let value = host.attribute(path)?;
+                let count: u64 = value.and_then(|text| text.parse().ok()).unwrap_or(0);
+                let reason = format!("the kernel gave {count} of {number}; {advice}");
+                (count >= *number, reason)
             }
             Effect::Exists(path) => {
-                let why = format!("{} is not there", path.display());
-                (host.entry(path)?.is_some(), why)
+                let reason = format!("{} is not there", path.display());
+                (host.entry(path)?.is_some(), reason)
             }
             Effect::Registered(interface) => {
-                let why = format!("{DEBUGFS_NICS} does not list it");
-                (af_xdp::registered(host)?.contains(interface), why)
+                let reason = format!("{DEBUGFS_NICS} does not list it");
+                (af_xdp::read_registered(host)?.contains(interface), reason)
             }
             Effect::Bound { function, driver, advice } => {
-                let found = host.link_name(&function.join("driver"))?;
-                let now = found.as_deref().unwrap_or("none");
-                let is_it = match (driver, &found) {
-                    (Some(driver), Some(found)) => found == driver,
-                    (None, Some(found)) => !found.contains("vfio"),
+                let bound = host.link_name(&function.join("driver"))?;
+                let now = bound.as_deref().unwrap_or("none");
+                let is_bound = match (driver, &bound) {
+                    (Some(driver), Some(bound)) => bound == driver,
+                    (None, Some(bound)) => !bound.contains("vfio"),
                     (_, None) => false,
                 };
-                (is_it, format!("the driver is {now}; {advice}"))
+                (is_bound, format!("the driver is {now}; {advice}"))
             }
             Effect::Vf { interface, vf, change } => {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
-                let now = settings.get(vf).and_then(|found| change.same_of(found));
+                let now = settings.get(vf).and_then(|vf_settings| change.current_in(vf_settings));
                 (now == Some(*change), "the driver did not take it".to_owned())
             }
             Effect::OneChannel(interface) => {
-                let found = host.abilities()?.get(interface).and_then(|found| found.channels);
-                let now = found.map_or("unknown".to_owned(), |channels| channels.to_string());
-                let why = format!("its channels are still {now}, not 1");
-                (found == Some(1), why)
+                let channels = host
+                    .interface_features()?
+                    .get(interface)
+                    .and_then(|features| features.channels);
+                let now = channels.map_or("unknown".to_owned(), |channels| channels.to_string());
+                let reason = format!("its channels are still {now}, not 1");
+                (channels == Some(1), reason)
             }
             Effect::Unknown => return Ok(None),
         };
-        Ok((!is_so).then_some(why))
+        Ok((!is_reached).then_some(reason))
     }
 }
 
 /// Whether an effect may be there a moment after what makes it.
-fn comes_later(effect: &Effect) -> bool {
+fn may_be_delayed(effect: &Effect) -> bool {
     matches!(effect, Effect::Exists(_) | Effect::Registered(_) | Effect::Bound { .. })
 }

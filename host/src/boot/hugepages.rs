@@ -3,44 +3,44 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_core::host_settings::{NumaNode, PageSize};
+use onload_core::host_settings::{NumaNodeId, PageSize};
 
-use super::step::{Action, Effect, Plan, Step, Subject};
+use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::hugepages::{NODES, SIZES, parse_node, parse_size};
 use crate::host::{Host, HostError};
 
-type Wanted = BTreeMap<PageSize, BTreeMap<NumaNode, u64>>;
+type HugepageTarget = BTreeMap<PageSize, BTreeMap<NumaNodeId, u64>>;
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    nodes: BTreeMap<u32, BTreeMap<PageSize, Pages>>,
+pub(super) struct HugepageState {
+    nodes: BTreeMap<u32, BTreeMap<PageSize, PageCount>>,
 }
 
 #[derive(Debug)]
-struct Pages {
+struct PageCount {
     path: PathBuf,
     count: u64,
 }
 
 /// A kernel without NUMA has node 0.
-pub(super) fn read(host: &Host) -> Result<State, HostError> {
+pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
     let names = host.list(Path::new(NODES))?.names;
     let numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
-    let places: Vec<(u32, PathBuf)> = match numbers[..] {
+    let directories: Vec<(u32, PathBuf)> = match numbers[..] {
         [] => vec![(0, PathBuf::from(SIZES))],
         _ => numbers
             .into_iter()
             .map(|node| (node, Path::new(NODES).join(format!("node{node}/hugepages"))))
             .collect(),
     };
-    let mut state = State::default();
-    for (node, place) in places {
+    let mut state = HugepageState::default();
+    for (node, directory) in directories {
         let sizes = state.nodes.entry(node).or_default();
-        for name in host.list(&place)?.names {
-            let path = place.join(&name).join("nr_hugepages");
+        for name in host.list(&directory)?.names {
+            let path = directory.join(&name).join("nr_hugepages");
             let count = host.attribute(&path)?.and_then(|text| text.parse().ok());
             if let (Some(kib), Some(count)) = (parse_size(&name), count) {
-                sizes.insert(PageSize::of_kib(kib), Pages { path, count });
+                sizes.insert(PageSize::from_kib(kib), PageCount { path, count });
             }
         }
     }
@@ -48,33 +48,33 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
 }
 
 /// Pages are added and never given back: somebody may use them.
-pub(super) fn decide(state: &State, wanted: &Wanted, plan: &mut Plan) {
-    for (size, nodes) in wanted {
+pub(super) fn decide(state: &HugepageState, target: &HugepageTarget, plan: &mut HostPlan) {
+    for (size, nodes) in target {
         for (node, count) in nodes {
-            let subject = Subject::new("hugepages", &format!("{size} on node {node}"));
-            let found = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
-            match found {
+            let subject = StepSubject::new("hugepages", &format!("{size} on node {node}"));
+            let existing = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
+            match existing {
                 Some(pages) if pages.count >= *count => {}
-                Some(pages) => plan.steps.push(step(&subject, *size, *count, pages)),
-                None => plan.refuse(&subject, missing(state, *node)),
+                Some(pages) => plan.steps.push(pages_step(&subject, *size, *count, pages)),
+                None => plan.refuse(&subject, missing_reason(state, *node)),
             }
         }
     }
 }
 
-fn step(subject: &Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
+fn pages_step(subject: &StepSubject, size: PageSize, count: u64, pages: &PageCount) -> HostStep {
     let advice = format!(
         "the node has no more free memory in pieces of {size}; free memory there, or reserve them while it boots, with hugepagesz= and hugepages= on the kernel's command line"
     );
     let now = pages.count.to_string();
-    Step {
-        actions: vec![Action::write(&pages.path, &count)],
+    HostStep {
+        actions: vec![StepAction::write(&pages.path, &count)],
         effect: Effect::Minimum { path: pages.path.clone(), number: count, advice },
-        ..Step::new(subject, "pages", now, count.to_string())
+        ..HostStep::new(subject, "pages", now, count.to_string())
     }
 }
 
-fn missing(state: &State, node: NumaNode) -> String {
+fn missing_reason(state: &HugepageState, node: NumaNodeId) -> String {
     let list = |names: Vec<String>| match names.len() {
         0 => "none".to_owned(),
         _ => names.join(", "),

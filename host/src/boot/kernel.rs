@@ -8,15 +8,15 @@ use anyhow::Context;
 use onload_core::host_settings::RdmaNetns;
 pub use onload_sys::netlink::vf::{VfChange, VfSettings};
 
-pub trait Kernel {
+pub trait HostKernel {
     /// By the number of the virtual function; none where there is no kernel to ask.
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>>;
 
     /// Forgets which nodes were open.
-    fn look_again(&self);
+    fn refresh(&self);
 
     /// Who has a node of vfio or RDMA open, for people.
-    fn holder(&self, node: &Path) -> Option<String>;
+    fn find_opener(&self, node: &Path) -> Option<String>;
 
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()>;
 
@@ -33,40 +33,40 @@ pub trait Kernel {
 
 /// The kernel of a host that is not this one, such as a captured tree. It answers nothing, and cannot be told anything.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Absent;
+pub struct OfflineKernel;
 
-impl Kernel for Absent {
+impl HostKernel for OfflineKernel {
     fn vf_settings(&self, _: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         Ok(None)
     }
 
-    fn look_again(&self) {}
+    fn refresh(&self) {}
 
-    fn holder(&self, _: &Path) -> Option<String> {
+    fn find_opener(&self, _: &Path) -> Option<String> {
         None
     }
 
     fn set_vf(&self, _: &str, _: u32, _: VfChange) -> anyhow::Result<()> {
-        refused()
+        reject_change()
     }
 
     fn set_rdma_netns(&self, _: RdmaNetns) -> anyhow::Result<()> {
-        refused()
+        reject_change()
     }
 
     fn set_one_channel(&self, _: &str) -> anyhow::Result<()> {
-        refused()
+        reject_change()
     }
 
     fn write(&self, _: &Path, _: &str) -> anyhow::Result<()> {
-        refused()
+        reject_change()
     }
 
     fn load(&self, _: &str) -> anyhow::Result<()> {
-        refused()
+        reject_change()
     }
 }
 
-fn refused() -> anyhow::Result<()> {
+fn reject_change() -> anyhow::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported)).context("changing a host that does not run")
 }

@@ -3,25 +3,25 @@
 
 mod af_xdp;
 mod apply;
+mod function_users;
 mod hugepages;
 mod kernel;
 mod plan;
 mod rdma_netns;
-mod running;
+mod running_kernel;
 mod sriov;
 mod step;
 #[cfg(test)]
 mod tests;
-mod users;
 
 /// For the fuzzer: every parser of the kernel's tables and answers, which are private.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
-    users::fuzz(text.as_bytes());
+    function_users::fuzz(text.as_bytes());
 }
 
-pub use apply::{Outcome, Stage, apply};
-pub use kernel::{Absent, Kernel, VfChange, VfSettings};
+pub use apply::{ApplyOutcome, StepStage, apply};
+pub use kernel::{HostKernel, OfflineKernel, VfChange, VfSettings};
 pub use plan::plan;
-pub use running::Running;
-pub use step::{Action, Effect, Plan, Refusal, Step, Subject};
+pub use running_kernel::RunningKernel;
+pub use step::{Effect, HostPlan, HostStep, StepAction, StepRefusal, StepSubject};

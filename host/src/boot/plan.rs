@@ -3,34 +3,34 @@
 use std::collections::BTreeSet;
 
 use onload_core::config::Config;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use super::kernel::Kernel;
-use super::step::{Plan, Subject};
-use super::users::Users;
+use super::function_users::FunctionUsers;
+use super::kernel::HostKernel;
+use super::step::{HostPlan, StepSubject};
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 
-pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
+    let mut plan = HostPlan::default();
     let settings = &config.host;
     // The mode can change only while there is one network namespace: before anything makes another.
-    if let Some(wanted) = settings.rdma_netns {
-        let subject = Subject::new("rdma-netns", "");
+    if let Some(mode) = settings.rdma_netns {
+        let subject = StepSubject::new("rdma-netns", "");
         if let Some(now) = read(rdma_netns::read(host), &subject, &mut plan) {
-            rdma_netns::decide(now, wanted, &mut plan);
+            rdma_netns::decide(now, mode, &mut plan);
         }
     }
     // Memory comes in large pieces only while little of it is in use.
     if !settings.hugepages.is_empty() {
-        let subject = Subject::new("hugepages", "");
+        let subject = StepSubject::new("hugepages", "");
         if let Some(state) = read(hugepages::read(host), &subject, &mut plan) {
             hugepages::decide(&state, &settings.hugepages, &mut plan);
         }
     }
     plan_sriov(host, kernel, config, &mut plan);
     if !settings.af_xdp.is_empty() || settings.af_xdp_flow_filters.is_some() {
-        let subject = Subject::new("af-xdp", "");
+        let subject = StepSubject::new("af-xdp", "");
         if let Some(state) = read(af_xdp::read(host), &subject, &mut plan) {
             af_xdp::decide(&state, settings, &mut plan);
         }
@@ -38,31 +38,31 @@ pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
     plan
 }
 
-fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan) {
+fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut HostPlan) {
     if config.sriov.is_empty() {
         return;
     }
-    let subject = Subject::new("sriov", "");
-    let Some(users) = read(Users::read(host, kernel), &subject, plan) else {
+    let subject = StepSubject::new("sriov", "");
+    let Some(users) = read(FunctionUsers::read(host, kernel), &subject, plan) else {
         return;
     };
-    let mut seen = BTreeSet::new();
-    for wanted in &config.sriov {
-        let subject = Subject::new("sriov", &wanted.pf);
-        match sriov::read(host, kernel, &users, &wanted.pf) {
-            Ok(pf) if !seen.insert(pf.address) => {
+    let mut addresses = BTreeSet::new();
+    for section in &config.sriov {
+        let subject = StepSubject::new("sriov", &section.pf);
+        match sriov::read(host, kernel, &users, &section.pf) {
+            Ok(pf) if !addresses.insert(pf.address) => {
                 let address = pf.address;
                 plan.refuse(
                     &subject,
                     format!("another section is about {address} too; make one of them"),
                 );
             }
-            Ok(pf) => sriov::decide(&pf, wanted, plan),
+            Ok(pf) => sriov::decide(&pf, section, plan),
             Err(error) => plan.refuse(&subject, format!("{error:#}")),
         }
     }
 }
 
-fn read<T>(result: Result<T, HostError>, subject: &Subject, plan: &mut Plan) -> Option<T> {
-    result.map_err(|error| plan.refuse(subject, Chain(&error).to_string())).ok()
+fn read<T>(result: Result<T, HostError>, subject: &StepSubject, plan: &mut HostPlan) -> Option<T> {
+    result.map_err(|error| plan.refuse(subject, ErrorChain(&error).to_string())).ok()
 }

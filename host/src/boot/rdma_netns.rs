@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_core::host_settings::RdmaNetns;
 
-use super::step::{Action, Effect, Plan, Step, Subject};
+use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::rdma::{NETNS_MODE, parse_netns_mode};
 use crate::host::{Host, HostError};
 
@@ -14,21 +14,21 @@ pub(super) fn read(host: &Host) -> Result<Option<RdmaNetns>, HostError> {
     Ok(mode.as_deref().and_then(parse_netns_mode))
 }
 
-pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut Plan) {
-    if now == Some(wanted) {
+pub(super) fn decide(now: Option<RdmaNetns>, target: RdmaNetns, plan: &mut HostPlan) {
+    if now == Some(target) {
         return;
     }
-    let module = now.is_none().then(|| Action::Load("ib_core".to_owned()));
-    let letter = match wanted {
+    let module = now.is_none().then(|| StepAction::Load("ib_core".to_owned()));
+    let letter = match target {
         RdmaNetns::Shared => "Y",
         RdmaNetns::Exclusive => "N",
     };
     let now = now.map(|mode| mode.to_string());
     let now = now.unwrap_or_else(|| "module not loaded".to_owned());
-    let subject = Subject::new("rdma-netns", "");
-    plan.steps.push(Step {
-        actions: module.into_iter().chain([Action::SetRdmaNetns(wanted)]).collect(),
+    let subject = StepSubject::new("rdma-netns", "");
+    plan.steps.push(HostStep {
+        actions: module.into_iter().chain([StepAction::SetRdmaNetns(target)]).collect(),
         effect: Effect::Is { path: NETNS_MODE.into(), text: letter.to_owned() },
-        ..Step::new(&subject, "mode", now, wanted.to_string())
+        ..HostStep::new(&subject, "mode", now, target.to_string())
     });
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver, Vlan};
+use onload_core::host_settings::{PfRef, SriovConfig, VfDriver, Vlan};
 use onload_sys::netlink::link::UP;
 use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
-use super::kernel::{Kernel, VfChange, VfSettings};
-use super::step::{Action, Effect, Plan, Step, Subject};
-use super::users::Users;
+use super::function_users::FunctionUsers;
+use super::kernel::{HostKernel, VfChange, VfSettings};
+use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::netdev::{SYS_CLASS_NET, is_representor_port_name};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
@@ -30,7 +30,7 @@ const MAKE_WHILE_UP: [&str; 2] = ["bnxt_en", "bnx2x"];
 const NO_OVERRIDE: &str = "(null)";
 
 #[derive(Debug)]
-pub(super) struct Pf {
+pub(super) struct PfState {
     pub(super) address: PciAddress,
     driver: Option<String>,
     interface: Option<String>,
@@ -43,13 +43,13 @@ pub(super) struct Pf {
     /// The interface of it that carries the host's default route.
     default_route: Option<String>,
     has_vfio_pci: bool,
-    vfs: BTreeMap<u32, Vf>,
+    vfs: BTreeMap<u32, VfState>,
     /// None where no kernel is there to be asked.
     settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
 }
 
 #[derive(Debug)]
-struct Vf {
+struct VfState {
     address: PciAddress,
     driver: Option<String>,
     driver_override: Option<String>,
@@ -59,27 +59,27 @@ struct Vf {
 
 pub(super) fn read(
     host: &Host,
-    kernel: &dyn Kernel,
-    users: &Users<'_>,
-    pf: &PhysicalFunction,
-) -> anyhow::Result<Pf> {
+    kernel: &dyn HostKernel,
+    users: &FunctionUsers<'_>,
+    pf: &PfRef,
+) -> anyhow::Result<PfState> {
     let address = find(host, pf)?;
     let interface = match pf {
-        PhysicalFunction::Interface(name) => Some(name.to_string()),
-        PhysicalFunction::Address(address) => uplink(host, *address)?,
+        PfRef::Interface(name) => Some(name.to_string()),
+        PfRef::Address(address) => find_uplink(host, *address)?,
     };
     let mut settings = match &interface {
         Some(name) => kernel.vf_settings(name).map_err(|error| format!("{error:#}")),
         None => Ok(Some(BTreeMap::new())),
     };
-    let directory = directory(address);
+    let directory = function_path(address);
     let number = |name: &str| -> Result<_, HostError> {
         let text = host.attribute(&directory.join(name))?;
         Ok(text.and_then(|text| text.parse::<u16>().ok()))
     };
     let interfaces = host.list(&directory.join("net"))?.names;
     let flags = match &interface {
-        Some(name) => host.attribute(&flags_of(name))?,
+        Some(name) => host.attribute(&flags_path(name))?,
         None => None,
     };
     let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
@@ -93,14 +93,15 @@ pub(super) fn read(
         if let (Ok(index), Some(address)) = (index.parse(), address) {
             // What a container has it for is put back when that has ended.
             if let Ok(Some(settings)) = &mut settings
-                && let (Some(now), Some(before)) = (settings.get_mut(&index), users.before(address))
+                && let (Some(now), Some(before)) =
+                    (settings.get_mut(&index), users.settings_before(address))
             {
                 *now = before.or(now);
             }
             vfs.insert(index, read_vf(host, users, address)?);
         }
     }
-    Ok(Pf {
+    Ok(PfState {
         total: number("sriov_totalvfs")?,
         count: number(COUNT)?.unwrap_or(0),
         driver: host.link_name(&directory.join("driver"))?,
@@ -115,12 +116,16 @@ pub(super) fn read(
     })
 }
 
-fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, HostError> {
-    let directory = directory(address);
+fn read_vf(
+    host: &Host,
+    users: &FunctionUsers<'_>,
+    address: PciAddress,
+) -> Result<VfState, HostError> {
+    let directory = function_path(address);
     let driver = host.link_name(&directory.join("driver"))?;
     let driver_override = host.attribute(&directory.join("driver_override"))?;
-    Ok(Vf {
-        user: users.of(address, driver.as_deref())?,
+    Ok(VfState {
+        user: users.find_user(address, driver.as_deref())?,
         driver_override: driver_override.filter(|name| !name.is_empty() && name != NO_OVERRIDE),
         modalias: host.attribute(&directory.join("modalias"))?,
         address,
@@ -128,30 +133,30 @@ fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, Ho
     })
 }
 
-fn unbind(vf: &Vf) -> Action {
-    Action::write(directory(vf.address).join("driver/unbind"), &vf.address)
+fn unbind(vf: &VfState) -> StepAction {
+    StepAction::write(function_path(vf.address).join("driver/unbind"), &vf.address)
 }
 
-fn flags_of(interface: &str) -> PathBuf {
+fn flags_path(interface: &str) -> PathBuf {
     Path::new(SYS_CLASS_NET).join(interface).join("flags")
 }
 
-fn directory(address: PciAddress) -> PathBuf {
+fn function_path(address: PciAddress) -> PathBuf {
     Path::new(DEVICES).join(address.to_string())
 }
 
-fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
+fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
     match pf {
-        PhysicalFunction::Address(address) => {
-            let found = host.entry(&directory(*address))?;
-            found.context("this host has no PCI function of that address")?;
+        PfRef::Address(address) => {
+            let entry = host.entry(&function_path(*address))?;
+            entry.context("this host has no PCI function of that address")?;
             Ok(*address)
         }
-        PhysicalFunction::Interface(name) => {
-            let place = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
-            let place = place.context("this host has no interface of that name")?;
+        PfRef::Interface(name) => {
+            let path = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
+            let path = path.context("this host has no interface of that name")?;
             // Interfaces of subfunctions stand deeper, and are no physical function's.
-            let device = place.ancestors().nth(2).and_then(Path::file_name);
+            let device = path.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
             address.context("it is not the interface of a PCI function itself")
         }
@@ -159,8 +164,8 @@ fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
 }
 
 /// The interface of a physical function; those that stand for other functions on a switch in the card are below it too.
-fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
-    let names = host.list(&directory(address).join("net"))?.names;
+fn find_uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
+    let names = host.list(&function_path(address).join("net"))?.names;
     for name in &names {
         let port = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("phys_port_name"))?;
         if port.is_none_or(|port| !is_representor_port_name(&port)) {
@@ -170,29 +175,29 @@ fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError>
     Ok(None)
 }
 
-pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {
-    let decision = Decision { pf, wanted, subject: Subject::new("sriov", &wanted.pf) };
-    decision.warn_of_own_address(plan);
-    if pf.count != wanted.vfs {
-        match decision.may_recount() {
-            Ok(()) => return decision.recount(plan),
-            Err(reason) => plan.refuse(&decision.subject, reason),
+pub(super) fn decide(pf: &PfState, config: &SriovConfig, plan: &mut HostPlan) {
+    let planner = SriovPlanner { pf, config, subject: StepSubject::new("sriov", &config.pf) };
+    planner.warn_of_own_address(plan);
+    if pf.count != config.vfs {
+        match planner.check_recount() {
+            Ok(()) => return planner.plan_recount(plan),
+            Err(reason) => plan.refuse(&planner.subject, reason),
         }
     }
-    decision.keep(plan);
-    decision.warn_of_spoofing(plan);
+    planner.plan_existing(plan);
+    planner.warn_of_spoofing(plan);
 }
 
-struct Decision<'d> {
-    pf: &'d Pf,
-    wanted: &'d Sriov,
-    subject: Subject,
+struct SriovPlanner<'d> {
+    pf: &'d PfState,
+    config: &'d SriovConfig,
+    subject: StepSubject,
 }
 
-impl Decision<'_> {
+impl SriovPlanner<'_> {
     /// Why the number of virtual functions must not change.
-    fn may_recount(&self) -> Result<(), String> {
-        let (pf, vfs) = (self.pf, self.wanted.vfs);
+    fn check_recount(&self) -> Result<(), String> {
+        let (pf, vfs) = (self.pf, self.config.vfs);
         let Some(total) = pf.total else {
             return Err(format!(
                 "{} has no SR-IOV; turn it on in the firmware of card and host",
@@ -203,7 +208,7 @@ impl Decision<'_> {
             return Err(format!(
                 "{} can have {}, not {vfs}; correct vfs, or raise the number in the card's firmware",
                 pf.address,
-                counted(total, "virtual function", "virtual functions")
+                format_count(total, "virtual function", "virtual functions")
             ));
         }
         if pf.count == 0 {
@@ -215,7 +220,7 @@ impl Decision<'_> {
         });
         let changing = format!(
             "{} there, not {vfs}, and the kernel changes that only by removing all of them",
-            counted(pf.count, "virtual function is", "virtual functions are")
+            format_count(pf.count, "virtual function is", "virtual functions are")
         );
         match (used, &pf.default_route) {
             (Some(used), _) => Err(format!("{changing}; {used}; stop that first")),
@@ -228,54 +233,54 @@ impl Decision<'_> {
 
     /// Whether new virtual functions stay without a driver at first: the kernel's own would take those
     /// that are for vfio, and reads a hardware address only once.
-    fn holds_drivers(&self) -> bool {
-        let wanted = self.wanted;
-        let is_set = wanted.mac.is_some()
-            || wanted.vlan.is_some()
-            || wanted.spoof_check.is_some()
-            || wanted.trust.is_some();
-        wanted.driver == VfDriver::VfioPci || is_set
+    fn defers_drivers(&self) -> bool {
+        let config = self.config;
+        let is_set = config.mac.is_some()
+            || config.vlan.is_some()
+            || config.spoof_check.is_some()
+            || config.trust.is_some();
+        config.driver == VfDriver::VfioPci || is_set
     }
 
-    fn autoprobe(&self, wanted: bool, plan: &mut Plan) {
-        let Some(now) = self.pf.autoprobe.filter(|now| *now != wanted) else {
+    fn plan_autoprobe(&self, enabled: bool, plan: &mut HostPlan) {
+        let Some(now) = self.pf.autoprobe.filter(|now| *now != enabled) else {
             return;
         };
         let digit = |on: bool| if on { "1" } else { "0" };
-        let path = directory(self.pf.address).join(AUTOPROBE);
-        plan.steps.push(Step {
-            actions: vec![Action::write(&path, digit(wanted))],
-            effect: Effect::Is { path, text: digit(wanted).to_owned() },
-            ..Step::new(&self.subject, AUTOPROBE, digit(now), digit(wanted))
+        let path = function_path(self.pf.address).join(AUTOPROBE);
+        plan.steps.push(HostStep {
+            actions: vec![StepAction::write(&path, digit(enabled))],
+            effect: Effect::Is { path, text: digit(enabled).to_owned() },
+            ..HostStep::new(&self.subject, AUTOPROBE, digit(now), digit(enabled))
         });
     }
 
-    fn recount(&self, plan: &mut Plan) {
-        let (count, vfs) = (self.pf.count, self.wanted.vfs);
-        let holds = self.holds_drivers();
-        match self.wanted.driver {
+    fn plan_recount(&self, plan: &mut HostPlan) {
+        let (count, vfs) = (self.pf.count, self.config.vfs);
+        let defers = self.defers_drivers();
+        match self.config.driver {
             _ if vfs == 0 => {}
-            VfDriver::VfioPci => self.autoprobe(false, plan),
-            VfDriver::Kernel if !holds => self.autoprobe(true, plan),
+            VfDriver::VfioPci => self.plan_autoprobe(false, plan),
+            VfDriver::Kernel if !defers => self.plan_autoprobe(true, plan),
             VfDriver::Kernel => {}
         }
         // It is on again when their settings are there.
         let hold =
-            holds && self.pf.autoprobe == Some(true) && self.wanted.driver == VfDriver::Kernel;
+            defers && self.pf.autoprobe == Some(true) && self.config.driver == VfDriver::Kernel;
         let hold = (hold && vfs > 0)
-            .then(|| Action::write(directory(self.pf.address).join(AUTOPROBE), "0"));
-        let path = directory(self.pf.address).join(COUNT);
-        let remove = (count > 0).then(|| Action::write(&path, &0));
-        let make = (vfs > 0).then(|| Action::write(&path, &vfs));
-        let (up, down) = self.up_and_down().filter(|_| self.makes_while_up()).unzip();
-        let of = |step: Option<Step>| step.into_iter().flat_map(|step| step.actions);
-        let count_anew = hold.into_iter().chain(remove).chain(make);
-        plan.steps.push(Step {
-            actions: of(up).chain(count_anew).collect(),
-            finally: of(down).collect(),
+            .then(|| StepAction::write(function_path(self.pf.address).join(AUTOPROBE), "0"));
+        let path = function_path(self.pf.address).join(COUNT);
+        let remove = (count > 0).then(|| StepAction::write(&path, &0));
+        let make = (vfs > 0).then(|| StepAction::write(&path, &vfs));
+        let (up, down) = self.link_steps().filter(|_| self.makes_while_up()).unzip();
+        let step_actions = |step: Option<HostStep>| step.into_iter().flat_map(|step| step.actions);
+        let recount = hold.into_iter().chain(remove).chain(make);
+        plan.steps.push(HostStep {
+            actions: step_actions(up).chain(recount).collect(),
+            finally: step_actions(down).collect(),
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
             effect: Effect::Is { path, text: vfs.to_string() },
-            ..Step::new(&self.subject, "virtual functions", count.to_string(), vfs.to_string())
+            ..HostStep::new(&self.subject, "virtual functions", count.to_string(), vfs.to_string())
         });
         if vfs == 0 {
             return;
@@ -285,34 +290,34 @@ impl Decision<'_> {
             _ => format!("vf 0-{}", vfs - 1),
         };
         let settings = self.changes(0).map(|change| {
-            let (name, value) = words(change);
+            let (name, value) = describe_change(change);
             match change {
                 VfChange::Mac(_) if vfs > 1 => (name, format!("{value} and up")),
                 _ => (name, value),
             }
         });
-        let driver = ("driver", driver_words(self.wanted.driver).to_owned());
+        let driver = ("driver", driver_words(self.config.driver).to_owned());
         for (name, value) in settings.chain([driver]) {
-            plan.steps.push(Step::new(&self.subject, format!("{which} {name}"), "-", value));
+            plan.steps.push(HostStep::new(&self.subject, format!("{which} {name}"), "-", value));
         }
-        if self.wanted.spoof_check == Some(false) {
-            plan.warnings.push(self.spoofing(&which));
+        if self.config.spoof_check == Some(false) {
+            plan.warnings.push(self.spoofing_warning(&which));
         }
     }
 
-    fn keep(&self, plan: &mut Plan) {
-        let (count, found) = (usize::from(self.pf.count), self.pf.vfs.len());
-        if found < count {
+    fn plan_existing(&self, plan: &mut HostPlan) {
+        let (count, existing) = (usize::from(self.pf.count), self.pf.vfs.len());
+        if existing < count {
             let reason = format!(
-                "{found} of its {} there; dmesg says more",
-                counted(count, "virtual function is", "virtual functions are")
+                "{existing} of its {} there; dmesg says more",
+                format_count(count, "virtual function is", "virtual functions are")
             );
             plan.refuse(&self.subject, reason);
         }
         let vfs = self.pf.vfs.iter();
-        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.wanted.vfs)).collect();
+        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.config.vfs)).collect();
         for (index, vf) in &vfs {
-            self.settings(**index, vf, plan);
+            self.plan_settings(**index, vf, plan);
         }
         let unbound = vfs.iter().filter(|(_, vf)| !self.is_bound(vf));
         let unbound: Vec<_> = unbound.collect();
@@ -327,12 +332,12 @@ impl Decision<'_> {
         // Those that lose their driver for a new address are bound later, and all at once.
         let mut steps = plan.steps.iter();
         let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
-        let is_asked = !is_later && self.binds_while_up();
-        let (up, down) = self.up_and_down().filter(|_| is_asked).unzip();
+        let needs_link_up = !is_later && self.binds_while_up();
+        let (up, down) = self.link_steps().filter(|_| needs_link_up).unzip();
         plan.steps.extend(up);
-        match self.wanted.driver {
+        match self.config.driver {
             VfDriver::VfioPci => self.load_vfio_pci(plan),
-            VfDriver::Kernel => self.autoprobe(true, plan),
+            VfDriver::Kernel => self.plan_autoprobe(true, plan),
         }
         for (index, vf) in free {
             let mut step = self.bind(*index, vf);
@@ -347,14 +352,14 @@ impl Decision<'_> {
     /// Drivers such as igbvf and ixgbevf ask the physical function for the address when they are bound, and take a random
     /// one where its interface is down, as it is at boot. Left up it may get an address by a router's advertisement, and
     /// NetworkManager then takes it for somebody else's.
-    fn up_and_down(&self) -> Option<(Step, Step)> {
+    fn link_steps(&self) -> Option<(HostStep, HostStep)> {
         let (interface, flags) = (self.pf.interface.as_ref()?, self.pf.flags?);
         let step = |flags: u32, now, wanted| {
-            let (path, text) = (flags_of(interface), format!("{flags:#x}"));
-            Step {
-                actions: vec![Action::write(&path, &text)],
+            let (path, text) = (flags_path(interface), format!("{flags:#x}"));
+            HostStep {
+                actions: vec![StepAction::write(&path, &text)],
                 effect: Effect::Is { path, text },
-                ..Step::new(&self.subject, format!("interface {interface}"), now, wanted)
+                ..HostStep::new(&self.subject, format!("interface {interface}"), now, wanted)
             }
         };
         let steps = || (step(flags | UP, "down", "up"), step(flags, "up", "down"));
@@ -363,8 +368,8 @@ impl Decision<'_> {
 
     /// Those of [`MAKE_WHILE_UP`] also answer their functions only then.
     fn binds_while_up(&self) -> bool {
-        let is_asked = self.wanted.mac.is_some() || self.makes_while_up();
-        self.wanted.driver == VfDriver::Kernel && is_asked
+        let needs_link_up = self.config.mac.is_some() || self.makes_while_up();
+        self.config.driver == VfDriver::Kernel && needs_link_up
     }
 
     fn makes_while_up(&self) -> bool {
@@ -372,7 +377,7 @@ impl Decision<'_> {
         driver.is_some_and(|driver| MAKE_WHILE_UP.contains(&driver))
     }
 
-    fn refuse_used(&self, index: u32, vf: &Vf, what: &str, plan: &mut Plan) {
+    fn refuse_used(&self, index: u32, vf: &VfState, what: &str, plan: &mut HostPlan) {
         let user = vf.user.as_deref().unwrap_or_default();
         let reason = format!(
             "the {what} of vf {index} ({}) stays, since it is used by {user}; stop that first",
@@ -382,23 +387,23 @@ impl Decision<'_> {
     }
 
     fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
-        let wanted = self.wanted;
-        let mac = wanted.mac.zip(u16::try_from(index).ok());
-        let mac = mac.and_then(|(first, index)| first.plus(index));
+        let config = self.config;
+        let mac = config.mac.zip(u16::try_from(index).ok());
+        let mac = mac.and_then(|(first, index)| first.checked_add(index));
         [
             mac.map(|mac| VfChange::Mac(mac.bytes())),
-            wanted.vlan.map(|vlan| VfChange::Vlan(tag(vlan))),
-            wanted.spoof_check.map(VfChange::SpoofCheck),
-            wanted.trust.map(VfChange::Trust),
+            config.vlan.map(|vlan| VfChange::Vlan(vlan_tag(vlan))),
+            config.spoof_check.map(VfChange::SpoofCheck),
+            config.trust.map(VfChange::Trust),
         ]
         .into_iter()
         .flatten()
     }
 
-    fn settings(&self, index: u32, vf: &Vf, plan: &mut Plan) {
+    fn plan_settings(&self, index: u32, vf: &VfState, plan: &mut HostPlan) {
         for change in self.changes(index) {
-            let (name, wanted) = words(change);
-            let now = match self.now(index, change) {
+            let (name, wanted) = describe_change(change);
+            let now = match self.current_value(index, change) {
                 Ok(now) if now == wanted => continue,
                 Ok(now) => now,
                 Err(why) => {
@@ -420,43 +425,43 @@ impl Decision<'_> {
     fn set(
         &self,
         index: u32,
-        vf: &Vf,
+        vf: &VfState,
         interface: String,
         change: VfChange,
         now: String,
-        plan: &mut Plan,
+        plan: &mut HostPlan,
     ) {
-        let (name, wanted) = words(change);
+        let (name, wanted) = describe_change(change);
         let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
-        let holder = self.reads_once(vf, change);
-        let unbind = holder.map(|_| unbind(vf));
-        let set = |change| Action::SetVf { interface: interface.clone(), vf: index, change };
+        let rebound_driver = self.reads_once(vf, change);
+        let unbind = rebound_driver.map(|_| unbind(vf));
+        let set = |change| StepAction::SetVf { interface: interface.clone(), vf: index, change };
         // Before that its holder could turn it off, and ixgbe says no word of it (`ixgbe_set_vf_macvlan_msg`).
         let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
-        let again = self.wanted.spoof_check.filter(|_| is_open_till_now);
+        let again = self.config.spoof_check.filter(|_| is_open_till_now);
         let again = again.map(|on| set(VfChange::SpoofCheck(on)));
         let actions = unbind.into_iter().chain([set(change)]).chain(again);
-        plan.steps.push(Step {
+        plan.steps.push(HostStep {
             actions: actions.collect(),
-            frees: holder.map(|_| vf.address).into_iter().collect(),
+            frees: rebound_driver.map(|_| vf.address).into_iter().collect(),
             effect: Effect::Vf { interface, vf: index, change },
-            ..Step::new(&self.subject, setting(name), now, wanted)
+            ..HostStep::new(&self.subject, setting(name), now, wanted)
         });
-        if let Some(driver) = holder {
-            let again = Step::new(&self.subject, setting("driver"), driver, "bound again");
+        if let Some(driver) = rebound_driver {
+            let again = HostStep::new(&self.subject, setting("driver"), driver, "bound again");
             plan.steps.push(again);
         }
     }
 
     /// The driver that has read the address already, and reads it again only when it is bound again. It is unbound
     /// first: the next run completes one that ended after that.
-    fn reads_once<'v>(&self, vf: &'v Vf, change: VfChange) -> Option<&'v str> {
+    fn reads_once<'v>(&self, vf: &'v VfState, change: VfChange) -> Option<&'v str> {
         let is_read = matches!(change, VfChange::Mac(_));
-        let stays = self.wanted.driver == VfDriver::Kernel && self.is_bound(vf);
+        let stays = self.config.driver == VfDriver::Kernel && self.is_bound(vf);
         vf.driver.as_deref().filter(|_| is_read && stays)
     }
 
-    fn now(&self, index: u32, change: VfChange) -> Result<String, String> {
+    fn current_value(&self, index: u32, change: VfChange) -> Result<String, String> {
         if self.pf.interface.is_none() {
             return Err(format!(
                 "{} has no interface, and its driver is told by one; bind it to the kernel's driver",
@@ -466,41 +471,41 @@ impl Decision<'_> {
         let settings = match &self.pf.settings {
             Ok(Some(settings)) => settings,
             Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
-            Err(why) => return Err(why.clone()),
+            Err(reason) => return Err(reason.clone()),
         };
-        let Some(own) = settings.get(&index) else {
+        let Some(vf_settings) = settings.get(&index) else {
             return Err(
                 "the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
                     .to_owned(),
             );
         };
-        change.same_of(own).map(|now| words(now).1).ok_or_else(|| {
+        change.current_in(vf_settings).map(|now| describe_change(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
     }
 
-    fn is_bound(&self, vf: &Vf) -> bool {
+    fn is_bound(&self, vf: &VfState) -> bool {
         let is_vfios = |driver: &str| driver.contains("vfio");
-        vf.driver.as_deref().is_some_and(|driver| match self.wanted.driver {
+        vf.driver.as_deref().is_some_and(|driver| match self.config.driver {
             VfDriver::VfioPci => is_vfios(driver),
             VfDriver::Kernel => !is_vfios(driver),
         })
     }
 
-    fn load_vfio_pci(&self, plan: &mut Plan) {
+    fn load_vfio_pci(&self, plan: &mut HostPlan) {
         if !self.pf.has_vfio_pci {
-            plan.steps.push(Step {
-                actions: vec![Action::Load(VFIO_PCI.to_owned())],
+            plan.steps.push(HostStep {
+                actions: vec![StepAction::Load(VFIO_PCI.to_owned())],
                 effect: Effect::Exists(VFIO_PCI_DRIVER.into()),
-                ..Step::new(&self.subject, "module vfio-pci", "not loaded", "loaded")
+                ..HostStep::new(&self.subject, "module vfio-pci", "not loaded", "loaded")
             });
         }
     }
 
     /// `driver_override` comes first, so that no other driver takes the function in between.
-    fn bind(&self, index: u32, vf: &Vf) -> Step {
-        let function = directory(vf.address);
-        let (name, driver, advice) = match self.wanted.driver {
+    fn bind(&self, index: u32, vf: &VfState) -> HostStep {
+        let function = function_path(vf.address);
+        let (name, driver, advice) = match self.config.driver {
             VfDriver::VfioPci => (
                 VFIO_PCI,
                 Some(VFIO_PCI),
@@ -513,32 +518,37 @@ impl Decision<'_> {
         let mut actions = Vec::new();
         if vf.driver_override.as_deref().unwrap_or_default() != name {
             // An empty line takes an override back.
-            actions.push(Action::write(function.join("driver_override"), name));
+            actions.push(StepAction::write(function.join("driver_override"), name));
         }
         if vf.driver.is_some() {
             actions.push(unbind(vf));
         }
         if let (None, Some(alias)) = (driver, &vf.modalias) {
-            actions.push(Action::LoadIfThere(alias.clone()));
+            actions.push(StepAction::LoadIfThere(alias.clone()));
         }
-        actions.push(Action::write(DRIVERS_PROBE, &vf.address));
+        actions.push(StepAction::write(DRIVERS_PROBE, &vf.address));
         let now = vf.driver.as_deref().unwrap_or("none");
-        let wanted = driver_words(self.wanted.driver);
-        Step {
+        let wanted = driver_words(self.config.driver);
+        HostStep {
             actions,
             frees: vec![vf.address],
             effect: Effect::Bound { function, driver, advice: advice.to_owned() },
-            ..Step::new(&self.subject, format!("vf {index} ({}) driver", vf.address), now, wanted)
+            ..HostStep::new(
+                &self.subject,
+                format!("vf {index} ({}) driver", vf.address),
+                now,
+                wanted,
+            )
         }
     }
 
     /// Drivers check frames against the address that the function has, and let its holder choose that as long as the
     /// physical function sets none (`ixgbe_set_vf_mac_addr`, `i40e_check_vf_permission`, `ice_can_vf_change_mac`,
     /// `bnxt_vf_configure_mac`).
-    fn warn_of_own_address(&self, plan: &mut Plan) {
-        let wanted = self.wanted;
-        let is_checked = wanted.spoof_check == Some(true) && wanted.trust != Some(true);
-        if is_checked && wanted.mac.is_none() && wanted.vfs > 0 {
+    fn warn_of_own_address(&self, plan: &mut HostPlan) {
+        let config = self.config;
+        let is_checked = config.spoof_check == Some(true) && config.trust != Some(true);
+        if is_checked && config.mac.is_none() && config.vfs > 0 {
             plan.warnings.push(format!(
                 "{}: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change",
                 self.subject
@@ -546,25 +556,25 @@ impl Decision<'_> {
         }
     }
 
-    fn warn_of_spoofing(&self, plan: &mut Plan) {
-        let settings = match (&self.pf.settings, self.wanted.spoof_check) {
+    fn warn_of_spoofing(&self, plan: &mut HostPlan) {
+        let settings = match (&self.pf.settings, self.config.spoof_check) {
             (_, Some(true)) => return,
             (Ok(Some(settings)), _) => settings,
             _ => return,
         };
         let will_be_off = |now: &VfSettings| {
-            let wanted = self.wanted.spoof_check;
-            wanted.or(now.spoof_check) == Some(false)
+            let spoof_check = self.config.spoof_check;
+            spoof_check.or(now.spoof_check) == Some(false)
         };
         let off = settings.iter().filter(|(_, now)| will_be_off(now));
         let off: Vec<String> = off.map(|(index, _)| index.to_string()).collect();
         if !off.is_empty() {
             let which = format!("vf {}", off.join(", "));
-            plan.warnings.push(self.spoofing(&which));
+            plan.warnings.push(self.spoofing_warning(&which));
         }
     }
 
-    fn spoofing(&self, which: &str) -> String {
+    fn spoofing_warning(&self, which: &str) -> String {
         format!(
             "{}: spoof checking of {which} is off: a container that holds one can send as any other machine; set spoof-check = true unless that is meant",
             self.subject
@@ -572,7 +582,7 @@ impl Decision<'_> {
     }
 }
 
-fn tag(vlan: Vlan) -> VlanTag {
+fn vlan_tag(vlan: Vlan) -> VlanTag {
     VlanTag { id: vlan.number(), ..VlanTag::default() }
 }
 
@@ -584,7 +594,7 @@ fn driver_words(driver: VfDriver) -> &'static str {
 }
 
 /// A setting and its value; the section has no priority of frames, so that their VLAN is a number.
-fn words(change: VfChange) -> (&'static str, String) {
+fn describe_change(change: VfChange) -> (&'static str, String) {
     let whole = match change {
         VfChange::Vlan(tag) => tag.id.to_string(),
         _ => change.to_string(),

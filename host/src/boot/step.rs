@@ -9,33 +9,33 @@ use serde::Serialize;
 use super::kernel::VfChange;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Plan {
-    pub steps: Vec<Step>,
-    pub refused: Vec<Refusal>,
+pub struct HostPlan {
+    pub steps: Vec<HostStep>,
+    pub refused: Vec<StepRefusal>,
     pub warnings: Vec<String>,
 }
 
-impl Plan {
-    pub(super) fn refuse(&mut self, subject: &Subject, reason: impl Into<String>) {
-        self.refused.push(Refusal { subject: subject.clone(), reason: reason.into() });
+impl HostPlan {
+    pub(super) fn refuse(&mut self, subject: &StepSubject, reason: impl Into<String>) {
+        self.refused.push(StepRefusal { subject: subject.clone(), reason: reason.into() });
     }
 }
 
 /// What a step is about. Steps about one subject depend on each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Subject {
+pub struct StepSubject {
     /// The key of the configuration: `sriov`, `hugepages`, `af-xdp`, `af-xdp-flow-filters`, `rdma-netns`.
     pub resource: &'static str,
     pub name: String,
 }
 
-impl Subject {
+impl StepSubject {
     pub(super) fn new(resource: &'static str, name: &(impl ToString + ?Sized)) -> Self {
-        Subject { resource, name: name.to_string() }
+        StepSubject { resource, name: name.to_string() }
     }
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for StepSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name.as_str() {
             "" => f.write_str(self.resource),
@@ -45,18 +45,18 @@ impl std::fmt::Display for Subject {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct HostStep {
     #[serde(flatten)]
-    pub subject: Subject,
+    pub subject: StepSubject,
     pub setting: String,
     pub now: String,
     pub wanted: String,
     /// How; empty where that is known only after the steps before it.
     #[serde(skip)]
-    pub actions: Vec<Action>,
+    pub actions: Vec<StepAction>,
     /// What takes one of these back, in any case.
     #[serde(skip)]
-    pub finally: Vec<Action>,
+    pub finally: Vec<StepAction>,
     /// Virtual functions that nobody may use when it is done: they are taken away, or from their driver.
     #[serde(skip)]
     pub frees: Vec<PciAddress>,
@@ -64,15 +64,15 @@ pub struct Step {
     pub effect: Effect,
 }
 
-impl Step {
+impl HostStep {
     /// One that is known after the steps before it.
     pub(super) fn new(
-        subject: &Subject,
+        subject: &StepSubject,
         setting: impl Into<String>,
         now: impl Into<String>,
         wanted: impl Into<String>,
     ) -> Self {
-        Step {
+        HostStep {
             subject: subject.clone(),
             setting: setting.into(),
             now: now.into(),
@@ -86,20 +86,20 @@ impl Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refusal {
+pub struct StepRefusal {
     #[serde(flatten)]
-    pub subject: Subject,
+    pub subject: StepSubject,
     pub reason: String,
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for StepRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.subject, self.reason)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum StepAction {
     Write {
         path: PathBuf,
         text: String,
@@ -117,9 +117,9 @@ pub enum Action {
     SetRdmaNetns(RdmaNetns),
 }
 
-impl Action {
+impl StepAction {
     pub(super) fn write(path: impl Into<PathBuf>, text: &(impl ToString + ?Sized)) -> Self {
-        Action::Write { path: path.into(), text: text.to_string() }
+        StepAction::Write { path: path.into(), text: text.to_string() }
     }
 }
 

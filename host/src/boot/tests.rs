@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
-use onload_sys::netlink::link::address_text;
+use onload_sys::netlink::link::format_hwaddr;
 use onload_sys::netlink::vf::VlanTag;
 
-use super::kernel::{Kernel, VfChange, VfSettings};
-use super::running::netns_busy;
-use super::{Absent, Outcome, Plan, Stage, Step, apply, plan};
+use super::kernel::{HostKernel, VfChange, VfSettings};
+use super::running_kernel::netns_busy_error;
+use super::{ApplyOutcome, HostPlan, HostStep, OfflineKernel, StepStage, apply, plan};
 use crate::discover::test_tree::{AsHost, Tree};
 use crate::host::Host;
 
@@ -97,11 +97,11 @@ impl Machine {
         self.tree.path(path)
     }
 
-    fn plan(&self, config: &str) -> Plan {
+    fn plan(&self, config: &str) -> HostPlan {
         plan(&self.host(), self, &Config::parse(config).unwrap())
     }
 
-    fn apply(&self, config: &str) -> Outcome {
+    fn apply(&self, config: &str) -> ApplyOutcome {
         let config = Config::parse(config).unwrap();
         apply(&self.host(), self, &config, Duration::ZERO, &mut |_, _| {})
     }
@@ -259,13 +259,13 @@ impl Machine {
     }
 }
 
-impl Kernel for Machine {
+impl HostKernel for Machine {
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         assert_eq!(interface, "ens2");
         Ok(Some(self.settings.borrow().clone()))
     }
 
-    fn look_again(&self) {
+    fn refresh(&self) {
         let class = ["vf0", "ens2v0"].map(|name| self.outside(&format!("/sys/class/net/{name}")));
         match self.renamed_at.get() {
             Some(0) => drop(fs::rename(&class[0], &class[1])),
@@ -278,7 +278,7 @@ impl Kernel for Machine {
         }
     }
 
-    fn holder(&self, node: &Path) -> Option<String> {
+    fn find_opener(&self, node: &Path) -> Option<String> {
         self.holders.borrow().get(node).cloned()
     }
 
@@ -333,9 +333,9 @@ impl Kernel for Machine {
     }
 }
 
-fn shown(steps: &[Step]) -> Vec<String> {
-    let shown = |step: &Step| {
-        let Step { subject, setting, now, wanted, .. } = step;
+fn shown(steps: &[HostStep]) -> Vec<String> {
+    let shown = |step: &HostStep| {
+        let HostStep { subject, setting, now, wanted, .. } = step;
         format!("{subject}: {setting}: {now} -> {wanted}")
     };
     steps.iter().map(shown).collect()
@@ -364,7 +364,7 @@ fn without_the_sections_nothing_is_looked_at_and_nothing_is_done() {
     let mut host = machine.host();
     host.start_recording();
     let config = Config::default();
-    assert_eq!(plan(&host, &machine, &config), Plan::default());
+    assert_eq!(plan(&host, &machine, &config), HostPlan::default());
     let outcome = apply(&host, &machine, &config, Duration::ZERO, &mut |_, _| {});
     assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
     assert!(host.stop_recording().is_empty());
@@ -375,9 +375,9 @@ fn each_step_is_told_when_it_begins_and_when_it_is_done() {
     let machine = Machine::new();
     let config = Config::parse(&everything()).unwrap();
     let (mut begun, mut done) = (None, 0);
-    let mut told = |stage, step: &Step| match stage {
-        Stage::Begins => assert_eq!(begun.replace(step.clone()), None),
-        Stage::Done => {
+    let mut told = |stage, step: &HostStep| match stage {
+        StepStage::Begins => assert_eq!(begun.replace(step.clone()), None),
+        StepStage::Done => {
             assert_eq!(begun.take().as_ref(), Some(step));
             done += 1;
         }
@@ -419,7 +419,7 @@ fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
     for (index, address) in ["0000:81:10.0", "0000:81:10.1"].iter().enumerate() {
         assert_eq!(machine.driver(address).as_deref(), Some("vfio-pci"));
         let settings = machine.settings.borrow()[&u32::try_from(index).unwrap()];
-        let mac = address_text(&settings.mac.unwrap());
+        let mac = format_hwaddr(&settings.mac.unwrap());
         assert_eq!(mac, format!("02:00:00:00:10:0{index}"));
         assert_eq!((settings.vlan, settings.trust), (Some(vlan(7)), Some(true)));
     }
@@ -483,7 +483,7 @@ fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_addres
         assert!(told[1].starts_with("ens2 vf 0 Mac"), "{told:?}");
         assert_eq!(told[told.len() - 2..], ["load pci:igbvf", "drivers_probe 0000:81:10.0"]);
         assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
-        assert_eq!(machine.plan(&config), Plan::default());
+        assert_eq!(machine.plan(&config), HostPlan::default());
         now = mac;
     }
 }
@@ -511,7 +511,7 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
             let between = told[up..down].iter();
             let probed = between.filter(|told| told.starts_with("drivers_probe"));
             assert_eq!((probed.count(), down), (2, told.len() - 1), "{told:?}");
-            assert_eq!(machine.plan(&config), Plan::default());
+            assert_eq!(machine.plan(&config), HostPlan::default());
         }
     }
     // One that is up already is left alone.
@@ -578,7 +578,7 @@ fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_tho
     for address in ["0000:81:10.0", "0000:81:10.1"] {
         assert_eq!(machine.driver(address).as_deref(), Some("igbvf"));
     }
-    assert_eq!(machine.plan(&config), Plan::default());
+    assert_eq!(machine.plan(&config), HostPlan::default());
 }
 
 #[test]
@@ -638,8 +638,8 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
     assert!(machine.told.borrow().is_empty());
     // And one that a container takes between plan and step.
     machine.tree.file("/network.table", network(""));
-    let mut starts = |stage, _: &Step| {
-        if stage == Stage::Begins {
+    let mut starts = |stage, _: &HostStep| {
+        if stage == StepStage::Begins {
             lease(&machine, "netdev=ens2v0", "this boot");
         }
     };
@@ -665,7 +665,7 @@ fn a_new_address_that_is_interrupted_at_any_word_is_completed_by_the_next_run() 
         let heard = machine.told.take();
         machine.fails_after.set(None);
         assert_eq!(machine.apply(&config).failed, [""; 0], "after {heard:?}");
-        assert_eq!(machine.plan(&config), Plan::default(), "after {heard:?}");
+        assert_eq!(machine.plan(&config), HostPlan::default(), "after {heard:?}");
         let told = [heard, machine.told.take()].concat();
         let last = |word: &str| told.iter().rposition(|told| told.contains(word));
         assert!(last("Mac") > last("unbind"), "{told:?}");
@@ -713,7 +713,7 @@ fn a_run_that_is_ended_at_any_word_is_completed_by_the_next() {
             machine.fails_after.set(None);
             let next = machine.apply(&config);
             assert_eq!(next.failed, [""; 0], "after {number}: {:?}", first.failed);
-            assert_eq!(machine.plan(&config), Plan::default(), "after {number}");
+            assert_eq!(machine.plan(&config), HostPlan::default(), "after {number}");
         }
     }
 }
@@ -789,7 +789,7 @@ fn pages_that_the_kernel_has_no_memory_for_are_counted_and_what_it_gave_stays() 
 fn pages_are_never_given_back() {
     let machine = Machine::new();
     let config = "[host]\nhugepages = { 1Gi = { 0 = 1, 1 = 0 } }\n";
-    assert_eq!(machine.plan(config), Plan::default());
+    assert_eq!(machine.plan(config), HostPlan::default());
 }
 
 #[test]
@@ -884,7 +884,7 @@ fn functions_that_nobody_uses_are_made_anew_in_another_number() {
     assert_eq!(machine.told.borrow()[..2], ["sriov_numvfs 0", "sriov_numvfs 3"]);
     assert_eq!(machine.apply(&vfio(0)).failed, [""; 0]);
     assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "0");
-    assert_eq!(machine.plan(&vfio(0)), Plan::default());
+    assert_eq!(machine.plan(&vfio(0)), HostPlan::default());
 }
 
 fn vlan(id: u16) -> VlanTag {
@@ -924,8 +924,8 @@ fn a_container_that_starts_during_a_run_keeps_its_function() {
     let machine = Machine::new();
     machine.apply(&kernels(2));
     let config = Config::parse(&vfio(2)).unwrap();
-    let mut started = |stage, step: &Step| {
-        if stage == Stage::Done && step.setting == "module vfio-pci" {
+    let mut started = |stage, step: &HostStep| {
+        if stage == StepStage::Done && step.setting == "module vfio-pci" {
             lease(&machine, "vfio=0000:81:10.1", "this boot");
         }
     };
@@ -1050,7 +1050,7 @@ fn a_function_that_a_container_has_set_up_is_what_it_is_put_back_to() {
     };
     given(machine.settings.borrow_mut().get_mut(&1).unwrap());
     machine.told.take();
-    assert_eq!(machine.plan(&config), Plan::default());
+    assert_eq!(machine.plan(&config), HostPlan::default());
     assert_eq!(machine.apply(&config).failed, [""; 0]);
     assert!(machine.told.borrow().is_empty());
     // What the operator wants otherwise by now waits for the container's end.
@@ -1223,7 +1223,7 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
             "sriov ens2: 2 virtual functions are there, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand",
             "{way}"
         );
-        assert_eq!(machine.plan(&vfio(2)), Plan::default());
+        assert_eq!(machine.plan(&vfio(2)), HostPlan::default());
     }
     // Open vSwitch with the default route elsewhere keeps nothing.
     let elsewhere = "link 30 br-ex openvswitch - - -\nlink 31 ovs-system openvswitch - - -\n\
@@ -1309,7 +1309,7 @@ fn settings_need_the_interface_of_the_physical_function() {
     let machine = Machine::with_two_vfs();
     fs::remove_dir_all(machine.outside(&format!("{PF}/net"))).unwrap();
     let config = vfio(2).replace("ens2", "0000:81:00.0");
-    assert_eq!(machine.plan(&config), Plan::default());
+    assert_eq!(machine.plan(&config), HostPlan::default());
     let plan = machine.plan(&format!("{config}vlan = 1\n"));
     assert!(
         plan.refused[0]
@@ -1323,14 +1323,14 @@ fn settings_need_the_interface_of_the_physical_function() {
 fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
     let machine = Machine::with_two_vfs();
     let config = Config::parse(&format!("{}vlan = 1\n", vfio(2))).unwrap();
-    let found = plan(&machine.host(), &Absent, &config);
+    let found = plan(&machine.host(), &OfflineKernel, &config);
     assert_eq!(found.refused.len(), 2);
     assert!(
         found.refused[0].to_string().ends_with("its value is known to the running kernel alone"),
         "{found:?}"
     );
     let other = Config::parse(&vfio(2)).unwrap();
-    assert_eq!(plan(&machine.host(), &Absent, &other), Plan::default());
+    assert_eq!(plan(&machine.host(), &OfflineKernel, &other), HostPlan::default());
 }
 
 #[test]
@@ -1355,7 +1355,7 @@ fn an_interface_is_registered_once() {
     assert_eq!(machine.steps(config), ["af-xdp ens2: registered with Onload: no -> yes"]);
     assert_eq!(machine.apply(config).failed, [""; 0]);
     assert_eq!(*machine.told.borrow(), ["register ens2"]);
-    assert_eq!(machine.plan(config), Plan::default());
+    assert_eq!(machine.plan(config), HostPlan::default());
 }
 
 #[test]
@@ -1379,7 +1379,7 @@ fn an_interface_with_the_old_name_of_a_registered_one_is_registered_too() {
     let wanted = format!("af-xdp ens2: registered with Onload: {NICS} does not list it");
     assert_eq!(machine.apply(config).failed, [wanted]);
     lists("002_eth0", "ens2", "52:54:00:12:34:56");
-    assert_eq!(machine.plan(config), Plan::default());
+    assert_eq!(machine.plan(config), HostPlan::default());
 }
 
 #[test]
@@ -1389,7 +1389,7 @@ fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
     let config = Config::parse(text).unwrap();
     let apply_for = |machine: &Machine, patience| {
         machine.tree.file(REGISTER, "").directory(NICS);
-        let nothing = &mut |_: Stage, _: &Step| {};
+        let nothing = &mut |_: StepStage, _: &HostStep| {};
         apply(&machine.host(), machine, &config, patience, nothing).failed
     };
     let machine = Machine::new();
@@ -1435,7 +1435,7 @@ fn without_flow_filters_an_interface_has_one_channel_before_it_is_registered() {
     assert_eq!(machine.apply(config).failed, [""; 0]);
     let told = ["enable_af_xdp_flow_filters 0", "ens2 has one channel", "register ens2"];
     assert_eq!(*machine.told.borrow(), told);
-    assert_eq!(machine.plan(config), Plan::default());
+    assert_eq!(machine.plan(config), HostPlan::default());
     // And back, as far as the configuration says.
     let back = config.replace("false", "true");
     assert_eq!(machine.steps(&back), ["af-xdp-flow-filters: enable_af_xdp_flow_filters: 0 -> 1"]);
@@ -1485,9 +1485,9 @@ fn an_interface_that_onload_cannot_take_is_refused() {
 fn the_mode_of_rdma_is_set_where_it_is_another() {
     let machine = Machine::new();
     let config = |mode: &str| format!("[host]\nrdma-netns = \"{mode}\"\n");
-    assert_eq!(machine.plan(&config("shared")), Plan::default());
+    assert_eq!(machine.plan(&config("shared")), HostPlan::default());
     assert_eq!(machine.apply(&config("exclusive")).failed, [""; 0]);
-    assert_eq!(machine.plan(&config("exclusive")), Plan::default());
+    assert_eq!(machine.plan(&config("exclusive")), HostPlan::default());
     fs::remove_dir_all(machine.outside("/sys/module/ib_core")).unwrap();
     assert_eq!(machine.steps(&config("shared")), ["rdma-netns: mode: module not loaded -> shared"]);
     assert_eq!(machine.apply(&config("shared")).failed, [""; 0]);
@@ -1495,7 +1495,7 @@ fn the_mode_of_rdma_is_set_where_it_is_another() {
 
 #[test]
 fn where_the_mode_cannot_change_the_line_says_what_can() {
-    let error = |mode| netns_busy(mode).to_string();
+    let error = |mode| netns_busy_error(mode).to_string();
     let line = error(RdmaNetns::Exclusive);
     assert!(line.contains("options ib_core netns_mode=0"), "{line}");
     assert!(error(RdmaNetns::Shared).contains("netns_mode=1"));

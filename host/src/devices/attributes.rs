@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 /// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
 /// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
@@ -35,16 +35,16 @@ pub(super) fn count(number: usize) -> Attribute {
 /// The first three numbers of a version such as `9.0.2.140`; 0.0.0 if it does not begin with three. What is
 /// compared in a cluster has exactly three (Semantic Versioning 2.0.0), and no leading zeros.
 pub(super) fn version(text: Option<&str>) -> Attribute {
-    let numbers = text.and_then(three_numbers).unwrap_or_default();
+    let numbers = text.and_then(parse_three_numbers).unwrap_or_default();
     let [major, minor, patch] = numbers;
     Attribute::Version(format!("{major}.{minor}.{patch}"))
 }
 
-fn three_numbers(text: &str) -> Option<[u64; 3]> {
+fn parse_three_numbers(text: &str) -> Option<[u64; 3]> {
     let mut parts = text.split('.');
     let mut numbers = [0; 3];
     for number in &mut numbers {
-        *number = digits(parts.next()?)?;
+        *number = parse_digits(parts.next()?)?;
     }
     Some(numbers)
 }

@@ -7,13 +7,13 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::lease::{Lease, in_use_error};
 use onload_core::select::LinkLayer;
-use onload_core::vf::VfConfig;
+use onload_core::vf_config::VfConfig;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 use serde::Serialize;
 
 use super::attributes::Attributes;
-use crate::discover::node::DeviceNode;
+use crate::discover::node::OfferedNode;
 
 /// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface goes by that name.
 pub const LOOPBACK: &str = "loopback";
@@ -21,7 +21,7 @@ pub const LOOPBACK: &str = "loopback";
 /// What is read of the host comes first; what specifications, pools and leases say of it
 /// ([`crate::offers`]) after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct HostDevice {
     pub class: Class,
     /// Its name as a CDI device.
     pub name: DeviceName,
@@ -37,7 +37,7 @@ pub struct Device {
     /// What its virtual function is set up to be while a container has it.
     pub vf: Option<VfConfig>,
     /// Empty in an offer: what a container gets stands in the specification.
-    pub nodes: Vec<Arc<DeviceNode>>,
+    pub nodes: Vec<Arc<OfferedNode>>,
     /// Where it stands in the array of its family in the inventory; none for one that the host does not have.
     pub read: Option<usize>,
     /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
@@ -55,7 +55,7 @@ pub struct Device {
     /// How many containers may have it at once, if the operator said so; otherwise the engine's
     /// configuration says it.
     pub slots: Option<u32>,
-    pub leases: Vec<Held>,
+    pub leases: Vec<DeviceLease>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +72,7 @@ pub enum Health {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct DeviceLease {
     /// The slot, from 0.
     pub slot: u32,
     /// The lease; `None` if its file is not understood. It counts all the same.
@@ -82,7 +82,7 @@ pub struct Held {
 
 /// A name that stands for the RDMA devices nearest to a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NearGpu {
+pub struct GpuAlias {
     pub name: String,
     pub gpu: PciAddress,
     /// At least one.
@@ -90,15 +90,15 @@ pub struct NearGpu {
 }
 
 impl Health {
-    pub(crate) fn of(trouble: Option<String>) -> Self {
+    pub(crate) fn from_trouble(trouble: Option<String>) -> Self {
         trouble.map_or(Health::Healthy, Health::Unhealthy)
     }
 }
 
-impl Device {
+impl HostDevice {
     /// A device of which only the name is known; none where that is not legal, which no name is that is offered.
     pub fn new(class: Class, name: &str) -> Option<Self> {
-        Some(Device {
+        Some(HostDevice {
             class,
             name: DeviceName::try_from(name).ok()?,
             aliases: Vec::new(),
@@ -133,7 +133,7 @@ impl Device {
     }
 
     /// How many containers may have it at once; `None` if nobody counts them on this host.
-    pub fn most(&self) -> Option<u32> {
+    pub fn max_holders(&self) -> Option<u32> {
         match self.sharing {
             Sharing::Exclusive => Some(1),
             Sharing::Shared => self.slots,
@@ -142,8 +142,8 @@ impl Device {
 
     /// Its health to an engine that knows the leases of its own containers: not healthy either if
     /// containers of others have all of it.
-    pub fn health_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
-        match (&self.health, self.left_beside(is_own)) {
+    pub fn health_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
+        match (&self.health, self.free_slots_excluding(is_own)) {
             (Health::Healthy, Some((0, reason))) => Health::Unhealthy(reason),
             (health, _) => health.clone(),
         }
@@ -151,38 +151,43 @@ impl Device {
 
     /// How many containers can have it at once beside those of others, and who those are; `None` if no other has it,
     /// or nobody counts.
-    pub fn left_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
-        let most = self.most()?;
-        let others = self.leases.iter();
-        let others = others.filter(|held| !held.lease.as_ref().is_some_and(&is_own));
-        let others: Vec<String> = others.map(|held| held.text.clone()).collect();
-        if others.is_empty() {
+    pub fn free_slots_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
+        let max = self.max_holders()?;
+        let leases = self.leases.iter();
+        let other_leases = leases.filter(|lease| !lease.lease.as_ref().is_some_and(&is_own));
+        let other_holders: Vec<String> = other_leases.map(|lease| lease.text.clone()).collect();
+        if other_holders.is_empty() {
             return None;
         }
-        let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let reason = in_use_error(&[Listed(&others).to_string()]).to_string();
-        Some((most.saturating_sub(number), reason))
+        let number = u32::try_from(other_holders.len()).unwrap_or(u32::MAX);
+        let reason = in_use_error(&[ShortList(&other_holders).to_string()]).to_string();
+        Some((max.saturating_sub(number), reason))
     }
 }
 
 /// The devices that are made of a family's array, each with its place there.
-pub(super) fn made_of<T>(array: &[T], make: impl Fn(&T) -> Option<Device>) -> Vec<Device> {
-    let made = array
+pub(super) fn build_devices<T>(
+    array: &[T],
+    make: impl Fn(&T) -> Option<HostDevice>,
+) -> Vec<HostDevice> {
+    let devices = array
         .iter()
         .enumerate()
-        .filter_map(|(at, read)| Some(Device { read: Some(at), ..make(read)? }));
-    made.collect()
+        .filter_map(|(index, item)| Some(HostDevice { read: Some(index), ..make(item)? }));
+    devices.collect()
 }
 
 /// The devices that a container gets only together, by the first of them: where functions have nodes of their own, an
 /// IOMMU group has more than one, and still one container has it.
-pub(crate) fn together<'d>(devices: impl Iterator<Item = &'d Device>) -> Vec<Vec<&'d Device>> {
-    let mut places: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut all: Vec<Vec<&Device>> = Vec::new();
+pub(crate) fn group_inseparable<'d>(
+    devices: impl Iterator<Item = &'d HostDevice>,
+) -> Vec<Vec<&'d HostDevice>> {
+    let mut indexes: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut all: Vec<Vec<&HostDevice>> = Vec::new();
     for device in devices {
-        let at = device.group.map(|group| *places.entry(group).or_insert(all.len()));
-        match at.and_then(|at| all.get_mut(at)) {
-            Some(others) => others.push(device),
+        let index = device.group.map(|group| *indexes.entry(group).or_insert(all.len()));
+        match index.and_then(|index| all.get_mut(index)) {
+            Some(group) => group.push(device),
             None => all.push(vec![device]),
         }
     }

@@ -3,47 +3,47 @@
 use onload_core::class::Class;
 use onload_core::gpu_name;
 
-use super::choice::choose;
-use super::device::NearGpu;
+use super::device::GpuAlias;
 use super::inventory::Inventory;
-use crate::discover::gpu_index::Indexes;
-use crate::discover::not_offered::NotOffered;
+use super::nearest_nics::choose;
+use crate::discover::exclusion::Exclusion;
+use crate::discover::gpu_index::GpuIndexes;
 
-pub(super) fn settle(inventory: &mut Inventory) {
-    let (mut near, mut not_offered) = (Vec::new(), Vec::new());
+pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
+    let (mut aliases, mut exclusions) = (Vec::new(), Vec::new());
     for (gpu, chosen) in choose(inventory) {
-        let name = gpu_name::of_address(gpu);
+        let name = gpu_name::from_address(gpu);
         match chosen {
             Ok(devices) => {
                 let rdma = devices.into_iter().map(|device| device.name.to_string());
                 let rdma = rdma.collect();
-                near.push(NearGpu { name, gpu, rdma });
+                aliases.push(GpuAlias { name, gpu, rdma });
             }
             Err(why) => {
                 let reason = format!(
                     "which RDMA device is nearest to that GPU is not known: {why}; ask for a device by its own name"
                 );
-                let entry = NotOffered::new(Class::Rdma, name, reason);
-                not_offered.push(entry.on(Some(gpu)));
+                let exclusion = Exclusion::new(Class::Rdma, name, reason);
+                exclusions.push(exclusion.with_pci(Some(gpu)));
             }
         }
     }
-    if !near.is_empty() {
+    if !aliases.is_empty() {
         let indexes = &inventory.gpu_indexes;
-        let numbered = numbered(indexes, &near);
-        near.extend(numbered);
+        let by_index = aliases_by_index(indexes, &aliases);
+        aliases.extend(by_index);
         let unknown = indexes.unknown.iter();
-        not_offered.extend(unknown.map(|(name, why)| NotOffered::new(Class::Rdma, name, why)));
+        exclusions.extend(unknown.map(|(name, reason)| Exclusion::new(Class::Rdma, name, reason)));
     }
-    inventory.near_gpus = near;
-    inventory.not_offered.extend(not_offered);
+    inventory.near_gpus = aliases;
+    inventory.not_offered.extend(exclusions);
 }
 
 /// The same devices, by the numbers of the GPUs.
-fn numbered(indexes: &Indexes, near: &[NearGpu]) -> Vec<NearGpu> {
-    let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
-        let by_address = near.iter().find(|near| near.gpu == *gpu)?;
-        Some(NearGpu { name: gpu_name::of_index(*index), ..by_address.clone() })
+fn aliases_by_index(indexes: &GpuIndexes, aliases: &[GpuAlias]) -> Vec<GpuAlias> {
+    let by_index = indexes.known.iter().filter_map(|(index, gpu)| {
+        let by_address = aliases.iter().find(|alias| alias.gpu == *gpu)?;
+        Some(GpuAlias { name: gpu_name::from_index(*index), ..by_address.clone() })
     });
-    numbered.collect()
+    by_index.collect()
 }

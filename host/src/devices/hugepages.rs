@@ -3,17 +3,17 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, int};
-use super::device::{Device, made_of};
-use super::places::Places;
+use super::device::{HostDevice, build_devices};
+use super::function_index::FunctionIndex;
 use crate::discover::hugepages::Hugepages;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.hugepages, |size| Device::new(class, &size.name))
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&function_index.inventory.hugepages, |size| HostDevice::new(class, &size.name))
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let size = device.read.and_then(|at| places.inventory.hugepages.get(at));
-    let number = |of: fn(&Hugepages) -> u64| int(size.map(of));
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let size = device.read.and_then(|index| function_index.inventory.hugepages.get(index));
+    let number = |field: fn(&Hugepages) -> u64| int(size.map(field));
     Attributes::from([
         ("pageKib", number(|size| size.size_kib)),
         ("pages", number(|size| size.total)),

@@ -4,27 +4,27 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
-use super::device::{Device, NearGpu};
+use super::device::{GpuAlias, HostDevice};
 use crate::discover::clock::Clock;
 use crate::discover::data_direct::DataDirect;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::gdrcopy::Gdrcopy;
-use crate::discover::gpu_index::Indexes;
+use crate::discover::gpu_index::GpuIndexes;
 use crate::discover::hugepages::Hugepages;
-use crate::discover::movable::{Movable, Netdev};
+use crate::discover::movable_interface::{MovableInterface, Netdev};
 use crate::discover::netdev::NetworkInterface;
-use crate::discover::nic::{Elsewhere, Nic};
-use crate::discover::node::DeviceNode;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::nic::{Nic, OtherNetnsNics};
+use crate::discover::node::OfferedNode;
 use crate::discover::onload::Onload;
 use crate::discover::pci::PciFunctions;
 use crate::discover::rdma::RdmaDevice;
 use crate::discover::tcpdirect::TcpDirect;
-use crate::discover::unread::Unread;
+use crate::discover::unread::UnreadEntry;
 use crate::discover::vfio::VfioDevice;
 
 /// What a host has and what it offers. The arrays contain what is offered, sorted. Only `vfio` also
@@ -42,7 +42,7 @@ pub struct Inventory {
     pub vfio: Vec<VfioDevice>,
     /// The nodes of a virtual interface that come with each of them.
     #[serde(skip)]
-    pub vhost_net: Vec<Arc<DeviceNode>>,
+    pub vhost_net: Vec<Arc<OfferedNode>>,
     pub hugepages: Vec<Hugepages>,
     /// Interfaces that may move into a container.
     pub netdevs: Vec<Netdev>,
@@ -51,29 +51,29 @@ pub struct Inventory {
     pub gdrcopy: Vec<Gdrcopy>,
     /// Other names for RDMA devices, by the GPU that they are nearest to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub near_gpus: Vec<NearGpu>,
-    pub not_offered: Vec<NotOffered>,
+    pub near_gpus: Vec<GpuAlias>,
+    pub not_offered: Vec<Exclusion>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<RdmaNetns>,
     /// What could not be read, sorted by path. Whatever it would have decided is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unread: Vec<Unread>,
+    pub unread: Vec<UnreadEntry>,
     /// Sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
     /// All that is offered, by class; those of a class in the order of its array.
     #[serde(skip)]
-    pub devices: Vec<Device>,
+    pub devices: Vec<HostDevice>,
     /// What would be offered and is drained. The arrays have it too, but for who prints them.
     #[serde(skip)]
-    pub drained: Vec<Device>,
+    pub drained: Vec<HostDevice>,
     /// What nobody gets, because the configuration contradicts itself about it. The arrays have it too.
     #[serde(skip)]
-    pub refused: Vec<Device>,
+    pub refused: Vec<HostDevice>,
     #[serde(skip)]
-    pub drain: Drain,
+    pub drain: DrainList,
     #[serde(skip)]
-    pub(crate) movable: Vec<Movable>,
+    pub(crate) movable: Vec<MovableInterface>,
     /// The interfaces of this network namespace that Onload has attached to, offered or not.
     #[serde(skip)]
     pub attached: Vec<String>,
@@ -82,10 +82,10 @@ pub struct Inventory {
     pub idle_ports: Vec<(PciAddress, String)>,
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) other_netns_nics: OtherNetnsNics,
     /// The numbers that GPUs have in their vendor's CDI specifications.
     #[serde(skip)]
-    pub(crate) gpu_indexes: Indexes,
+    pub(crate) gpu_indexes: GpuIndexes,
     #[serde(skip)]
     pub functions: PciFunctions,
     #[serde(skip)]
@@ -95,48 +95,53 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    pub fn undecided(&self) -> BTreeSet<Class> {
-        let kinds = self.unread.iter().flat_map(|unread| &unread.kinds);
-        kinds.copied().collect()
+    pub fn undecided_classes(&self) -> BTreeSet<Class> {
+        let classes = self.unread.iter().flat_map(|unread| &unread.kinds);
+        classes.copied().collect()
     }
 
     /// What could not be read leaves these classes as they are: nothing of them is removed. `what` is for people.
-    pub(super) fn leave_unread(
+    pub(super) fn add_unread(
         &mut self,
         path: &str,
-        kinds: &[Class],
+        classes: &[Class],
         what: &str,
         error: &anyhow::Error,
     ) {
         let reason = format!("{error:#}");
         self.warnings.push(format!("{what} not known: {reason}"));
-        self.unread.push(Unread { path: path.into(), kinds: kinds.to_vec(), reason, advice: "" });
+        self.unread.push(UnreadEntry {
+            path: path.into(),
+            kinds: classes.to_vec(),
+            reason,
+            advice: "",
+        });
     }
 
-    pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = &Device> {
+    pub(crate) fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &HostDevice> {
         self.devices.iter().filter(move |device| device.class == class)
     }
 
     /// With those that are drained.
-    pub fn with_drained(&self) -> impl Iterator<Item = &Device> {
+    pub fn with_drained(&self) -> impl Iterator<Item = &HostDevice> {
         self.devices.iter().chain(&self.drained)
     }
 
     /// Its arrays as they are printed: without what is drained or refused.
-    pub fn offered(&self) -> Inventory {
+    pub fn without_withheld(&self) -> Inventory {
         let mut offered = self.clone();
         let withheld = self.drained.iter().chain(&self.refused);
         let withheld = withheld.map(|device| (device.class, device.name.as_str()));
         let withheld: BTreeSet<(Class, &str)> = withheld.collect();
-        let is_left = |class, name: &str| !withheld.contains(&(class, name));
-        offered.nics.retain(|nic| is_left(Class::Nic, &nic.device));
-        offered.rdma.retain(|one| is_left(Class::Rdma, &one.device));
+        let is_offered = |class, name: &str| !withheld.contains(&(class, name));
+        offered.nics.retain(|nic| is_offered(Class::Nic, &nic.device));
+        offered.rdma.retain(|one| is_offered(Class::Rdma, &one.device));
         let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
-        offered.vfio.retain(|one| is_left(Class::Vfio, &by_address(one)));
-        offered.hugepages.retain(|size| is_left(Class::Hugepages, &size.name));
-        offered.netdevs.retain(|one| is_left(Class::Netdev, &one.device));
-        offered.ptp.retain(|clock| is_left(Class::Ptp, &clock.name));
-        offered.pps.retain(|clock| is_left(Class::Pps, &clock.name));
+        offered.vfio.retain(|one| is_offered(Class::Vfio, &by_address(one)));
+        offered.hugepages.retain(|size| is_offered(Class::Hugepages, &size.name));
+        offered.netdevs.retain(|one| is_offered(Class::Netdev, &one.device));
+        offered.ptp.retain(|clock| is_offered(Class::Ptp, &clock.name));
+        offered.pps.retain(|clock| is_offered(Class::Pps, &clock.name));
         offered.gdrcopy.retain(|_| !withheld.iter().any(|(class, _)| *class == Class::Gdrcopy));
         offered
     }

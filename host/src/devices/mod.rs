@@ -1,27 +1,27 @@
-//! What a host offers: each device as one record, [`Device`], whatever family it is of. A file here makes the records of
+//! What a host offers: each device as one record, [`HostDevice`], whatever family it is of. A file here makes the records of
 //! a family of what [`crate::discover`] has read, and of what the leases say of devices that are with containers.
 
 mod attributes;
-mod choice;
+mod class_functions;
 mod clock;
 mod device;
-mod drained;
-mod family;
+mod drain;
+mod function_index;
 mod gdrcopy;
 mod gpu;
+pub mod gpu_nics;
 mod hugepages;
+mod interfaces;
 pub mod inventory;
-mod look;
-mod moving;
-pub mod near;
+mod nearest_nics;
 mod netdev;
 mod nic;
-mod places;
 mod profile;
 mod rdma;
-mod rdma_away;
+mod rdma_in_containers;
+mod read_host;
 mod selection;
-mod set_up;
+mod vf_configs;
 mod vfio;
 
 use std::collections::BTreeSet;
@@ -30,39 +30,39 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
 
-use crate::discover::movable::is_wanted;
-use crate::drain;
+use crate::discover::movable_interface::may_offer_interfaces;
 use crate::host::Host;
-use crate::leases::{self, Around};
+use crate::leases::{self, LeaseComparison};
 pub use attributes::{Attribute, Attributes};
-pub(crate) use choice::nearness;
-pub(crate) use device::together;
-pub use device::{Device, Health, Held, LOOPBACK, NearGpu, Sharing};
-pub(crate) use family::{attributes, gone};
+pub(crate) use class_functions::{attributes, missing_device};
+pub(crate) use device::group_inseparable;
+pub use device::{DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, Sharing};
+pub(crate) use function_index::FunctionIndex;
+pub use interfaces::{BRING_BACK, HELD, RETURNING, lost_reason};
 use inventory::Inventory;
-use look::look;
-pub use moving::{BRING_BACK, HELD, RETURNING, lost};
-pub(crate) use places::Places;
+pub(crate) use nearest_nics::pool_nearness;
+use read_host::read_host;
 pub(crate) use selection::{Selection, select};
-pub use set_up::leave_without_hook;
+pub use vf_configs::exclude_without_hook;
 
 /// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,
 /// and appears in its `unread` if it would have decided something.
 pub fn discover(host: &Host, config: &Config) -> Inventory {
     // What cannot be read now is not read afterwards either, which says why.
-    let before = if moves(config) { leases::list(host).unwrap_or_default() } else { Vec::new() };
-    let mut inventory = look(host, config);
-    if is_wanted(config) || inventory.is_rdma_exclusive() {
-        let leases = leases::list(host).map(|now| Around::of(before, now));
-        moving::settle(&leases, &mut inventory, config);
-        rdma_away::settle(&leases, &mut inventory);
+    let before =
+        if may_move_devices(config) { leases::list(host).unwrap_or_default() } else { Vec::new() };
+    let mut inventory = read_host(host, config);
+    if may_offer_interfaces(config) || inventory.is_rdma_exclusive() {
+        let leases = leases::list(host).map(|now| LeaseComparison::new(before, now));
+        interfaces::add_interfaces(&leases, &mut inventory, config);
+        rdma_in_containers::add_away_devices(&leases, &mut inventory);
     }
-    moving::warn_of_absent(&mut inventory, config);
+    interfaces::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
-    drained::settle(drain::read(host), &mut inventory);
-    set_up::settle(&mut inventory, config);
-    gpu::settle(&mut inventory);
+    drain::apply_drain(crate::drain::read(host), &mut inventory);
+    vf_configs::apply_vf_configs(&mut inventory, config);
+    gpu::add_gpu_aliases(&mut inventory);
     inventory.not_offered.sort();
     inventory.unread.sort();
     inventory.warnings.sort();
@@ -70,16 +70,16 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 }
 
 /// The devices of an inventory, by class.
-pub(crate) fn devices(inventory: &Inventory) -> Vec<Device> {
-    let places = Places::of(inventory);
+pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
+    let function_index = FunctionIndex::from_inventory(inventory);
     let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| family::devices(class, &places)).collect()
+    classes.flat_map(|class| class_functions::devices(class, &function_index)).collect()
 }
 
 /// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
 /// that comes back loses it while the host is looked at.
-fn moves(config: &Config) -> bool {
-    is_wanted(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
+fn may_move_devices(config: &Config) -> bool {
+    may_offer_interfaces(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
 }
 
 /// What could not be read of a class leaves open which bundles there are that have devices of it.
@@ -88,7 +88,7 @@ fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
     let classes: BTreeSet<Class> =
         bundles.flat_map(|bundle| bundle.devices.keys().copied()).collect();
     for unread in &mut inventory.unread {
-        if unread.kinds.iter().any(|kind| classes.contains(kind)) {
+        if unread.kinds.iter().any(|class| classes.contains(class)) {
             unread.kinds.push(Class::Bundle);
         }
     }

@@ -5,36 +5,36 @@ use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
-use super::device::{Device, Health, made_of};
-use super::places::Places;
-use crate::discover::movable::Netdev;
+use super::device::{Health, HostDevice, build_devices};
+use super::function_index::FunctionIndex;
+use crate::discover::movable_interface::Netdev;
 
-pub(super) fn devices(_: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.netdevs, |netdev| device(netdev, places))
+pub(super) fn devices(_: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&function_index.inventory.netdevs, |netdev| device(netdev, function_index))
 }
 
 /// That the link of one is down is no trouble: it is set up where it goes.
-pub(super) fn device(netdev: &Netdev, places: &Places<'_>) -> Option<Device> {
-    let device = Device {
+pub(super) fn device(netdev: &Netdev, function_index: &FunctionIndex<'_>) -> Option<HostDevice> {
+    let device = HostDevice {
         interfaces: vec![netdev.name.clone()],
         // What carries anything else is not offered.
         link_layers: vec![LinkLayer::Ethernet],
-        health: Health::of(netdev.trouble.clone()),
-        ..Device::new(Class::Netdev, &netdev.device)?
+        health: Health::from_trouble(netdev.trouble.clone()),
+        ..HostDevice::new(Class::Netdev, &netdev.device)?
     };
-    Some(places.put(device, Some(netdev.pci_address)))
+    Some(function_index.place_device(device, Some(netdev.pci_address)))
 }
 
 /// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let name = device.name.as_str();
-    let netdev = device.read.and_then(|at| places.inventory.netdevs.get(at));
+    let netdev = device.read.and_then(|index| function_index.inventory.netdevs.get(index));
     let interface = match netdev {
         Some(netdev) => netdev.interface(),
         None => name.parse::<PciAddress>().is_err().then_some(name),
     };
     let state = netdev.and_then(|netdev| netdev.state.as_deref());
-    let mut attributes = places.attributes(device.pci);
+    let mut attributes = function_index.attributes(device.pci);
     attributes.extend([
         ("interface", text(interface)),
         ("linkMbps", int(netdev.and_then(|netdev| netdev.speed_mbps))),

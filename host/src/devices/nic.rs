@@ -4,13 +4,13 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Device, Health, LOOPBACK, made_of};
-use super::moving::{HELD, RETURNING};
-use super::places::{Places, link_layer};
+use super::device::{Health, HostDevice, LOOPBACK, build_devices};
+use super::function_index::{FunctionIndex, link_layer};
+use super::interfaces::{HELD, RETURNING};
 use crate::discover::netdev::NetworkInterface;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let inventory = places.inventory;
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    let inventory = function_index.inventory;
     let is_zf = class == Class::Zf;
     let nodes = if is_zf {
         inventory.tcpdirect.as_ref().map(|tcpdirect| &tcpdirect.nodes)
@@ -20,32 +20,32 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let Some(nodes) = nodes else {
         return Vec::new();
     };
-    let mut made = made_of(&inventory.nics, |nic| {
+    let mut nic_devices = build_devices(&inventory.nics, |nic| {
         if is_zf && !nic.datapath.has_tcpdirect() {
             return None;
         }
-        let interface = places.interface(&nic.name);
-        let device = Device {
+        let interface = function_index.interface(&nic.name);
+        let device = HostDevice {
             interfaces: vec![nic.name.clone()],
             link_layers: interface.map(link_layer).into_iter().collect(),
             nodes: nodes.clone(),
-            health: Health::of(link_trouble(nic.state.as_deref())),
-            ..Device::new(class, &nic.device)?
+            health: Health::from_trouble(link_trouble(nic.state.as_deref())),
+            ..HostDevice::new(class, &nic.device)?
         };
-        Some(places.put(device, nic.pci_address))
+        Some(function_index.place_device(device, nic.pci_address))
     });
     if !is_zf {
-        let loopback = Device::new(class, LOOPBACK);
-        made.extend(loopback.map(|device| Device { nodes: nodes.clone(), ..device }));
+        let loopback = HostDevice::new(class, LOOPBACK);
+        nic_devices.extend(loopback.map(|device| HostDevice { nodes: nodes.clone(), ..device }));
     }
-    made
+    nic_devices
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let nic = device.read.and_then(|at| places.inventory.nics.get(at));
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let nic = device.read.and_then(|index| function_index.inventory.nics.get(index));
     let name = nic.map_or(device.name.as_str(), |nic| nic.name.as_str());
-    let interface = places.interface(name).filter(|_| !device.is_loopback());
-    let onload = places.inventory.onload.as_ref();
+    let interface = function_index.interface(name).filter(|_| !device.is_loopback());
+    let onload = function_index.inventory.onload.as_ref();
     let onload = onload.and_then(|onload| onload.version.as_deref());
     let functions = nic.map_or(0, |nic| nic.virtual_functions.len());
     let speed = interface.and_then(|interface| interface.speed_mbps);
@@ -56,7 +56,7 @@ pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
-    let mut attributes = places.attributes(interface.and_then(NetworkInterface::pci));
+    let mut attributes = function_index.attributes(interface.and_then(NetworkInterface::pci));
     attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(interface.map(|interface| interface.name.as_str()))),

@@ -4,43 +4,43 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 use super::attributes::{Attributes, count, int, text, version};
-use super::device::{Device, Health, made_of};
-use super::places::Places;
+use super::device::{Health, HostDevice, build_devices};
+use super::function_index::FunctionIndex;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.rdma, |device| {
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&function_index.inventory.rdma, |device| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
-        let of_ports = || trouble(&device.ports).filter(|_| !device.waits_for_container);
-        let made = Device {
+        let ports_trouble = || port_trouble(&device.ports).filter(|_| !device.waits_for_container);
+        let host_device = HostDevice {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
-            health: Health::of(device.trouble.clone().or_else(of_ports)),
-            ..Device::new(class, &device.device)?
+            health: Health::from_trouble(device.trouble.clone().or_else(ports_trouble)),
+            ..HostDevice::new(class, &device.device)?
         };
-        Some(places.put(made, device.pci_address))
+        Some(function_index.place_device(host_device, device.pci_address))
     })
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let read = device.read.and_then(|at| places.inventory.rdma.get(at));
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let read = device.read.and_then(|index| function_index.inventory.rdma.get(index));
     let name = read.map_or(device.name.as_str(), |read| read.name.as_str());
     let port = read.and_then(|read| first_active(&read.ports));
     let netdevs = read.map_or(&[][..], |read| read.netdevs.as_slice());
     let firmware = read.and_then(|read| read.firmware.as_deref());
     let rate = port.and_then(|port| port.rate.as_deref());
-    let mut attributes = places.attributes(device.pci);
+    let mut attributes = function_index.attributes(device.pci);
     attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(netdevs.first().map(String::as_str))),
         ("netdevs", text(Some(&netdevs.join(",")))),
         ("linkLayer", text(port.and_then(|port| port.link_layer.as_deref()))),
-        ("linkMbps", int(rate.and_then(mbps))),
+        ("linkMbps", int(rate.and_then(parse_mbps))),
         ("linkState", text(port.and_then(|port| port.state.as_deref()))),
         ("ports", count(read.map_or(0, |read| read.ports.len()))),
         ("transport", text(read.and_then(|read| read.transport))),
@@ -64,7 +64,7 @@ fn is_active(port: &RdmaPort) -> bool {
 }
 
 /// Why nothing can be sent: each port says that it is not active.
-fn trouble(ports: &[RdmaPort]) -> Option<String> {
+fn port_trouble(ports: &[RdmaPort]) -> Option<String> {
     let states: Option<Vec<String>> = ports
         .iter()
         .map(|port| Some(format!("port {} is {}", port.port, port.state.as_deref()?)))
@@ -81,42 +81,42 @@ fn trouble(ports: &[RdmaPort]) -> Option<String> {
 
 /// The one of these devices that each function goes by. A subfunction's is its tenant's, and stands for no NIC, whatever
 /// becomes of the NIC's own: in switchdev mode that may be of little use to programs.
-pub(super) fn of_functions<'d>(
+pub(super) fn by_function<'d>(
     devices: impl Iterator<Item = &'d RdmaDevice>,
 ) -> BTreeMap<PciAddress, &'d RdmaDevice> {
     let mut devices: Vec<&RdmaDevice> = devices.filter(|one| !one.is_subfunction).collect();
     devices.sort_by_cached_key(|one| {
         let is_away = one.nodes.is_empty();
-        (is_away, trouble(&one.ports).is_some(), numbered(&one.name))
+        (is_away, port_trouble(&one.ports).is_some(), sort_key(&one.name))
     });
-    let mut of_functions = BTreeMap::new();
+    let mut devices_by_function = BTreeMap::new();
     for device in devices {
         let address = device.pci_address;
-        address.map(|address| *of_functions.entry(address).or_insert(device));
+        address.map(|address| *devices_by_function.entry(address).or_insert(device));
     }
-    of_functions
+    devices_by_function
 }
 
 /// A name in the order of its number: the kernel's `mlx5_2` comes before `mlx5_10`.
-fn numbered(name: &str) -> (String, Option<u32>) {
+fn sort_key(name: &str) -> (String, Option<u32>) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    (letters.to_owned(), digits(&name[letters.len()..]))
+    (letters.to_owned(), parse_digits(&name[letters.len()..]))
 }
 
 /// What its fastest usable port carries, in Mbit/s.
-pub(super) fn fastest(device: &RdmaDevice) -> Option<u64> {
+pub(super) fn max_rate(device: &RdmaDevice) -> Option<u64> {
     let usable = device.ports.iter().filter(|port| is_active(port));
-    usable.filter_map(|port| mbps(port.rate.as_deref()?)).max()
+    usable.filter_map(|port| parse_mbps(port.rate.as_deref()?)).max()
 }
 
 /// A rate such as `2.5 Gb/sec (1X SDR)` in Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).
-fn mbps(rate: &str) -> Option<u64> {
+fn parse_mbps(rate: &str) -> Option<u64> {
     let (number, unit) = rate.split_once(' ')?;
     let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
     if !unit.starts_with("Gb/sec") || tenth.len() != 1 {
         return None;
     }
-    let (whole, tenth): (u64, u64) = (digits(whole)?, digits(tenth)?);
+    let (whole, tenth): (u64, u64) = (parse_digits(whole)?, parse_digits(tenth)?);
     whole.checked_mul(1000)?.checked_add(tenth * 100)
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
     use crate::discover::test_tree::{AsHost, Tree};
-    use crate::pools::survey;
+    use crate::pools::discover_with_pools;
 
     /// Whether a RoCE device on a physical function and one on its virtual one are healthy, whose ports are down. The
     /// interface of either has these flags; without them it is in another network namespace.
@@ -144,8 +144,8 @@ mod tests {
                 tree.attributes(&interface, &[("flags", flags), ("operstate", "down")]);
             }
         }
-        let (inventory, _) = survey(&tree.host(), &Config::default());
-        let devices = inventory.of_class(Class::Rdma);
+        let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+        let devices = inventory.devices_of_class(Class::Rdma);
         let healthy: Vec<bool> = devices.map(|one| one.health == Health::Healthy).collect();
         healthy.try_into().unwrap()
     }
@@ -175,7 +175,7 @@ mod tests {
     fn a_device_without_an_active_port_says_so_of_each() {
         let ports = [port(1, Some("DOWN")), port(2, Some("INIT"))];
         assert_eq!(
-            trouble(&ports).as_deref(),
+            port_trouble(&ports).as_deref(),
             Some(
                 "none of its ports is active: port 1 is DOWN, port 2 is INIT; bring its link up, on InfiniBand with a subnet manager"
             )
@@ -190,17 +190,17 @@ mod tests {
             vec![port(1, Some("DOWN")), port(2, None)],
             vec![],
         ] {
-            assert_eq!(trouble(&ports), None, "{ports:?}");
+            assert_eq!(port_trouble(&ports), None, "{ports:?}");
         }
     }
 
     #[test]
     fn a_rate_is_read_in_megabits() {
-        assert_eq!(mbps("100 Gb/sec (4X EDR)"), Some(100_000));
-        assert_eq!(mbps("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!(parse_mbps("100 Gb/sec (4X EDR)"), Some(100_000));
+        assert_eq!(parse_mbps("2.5 Gb/sec (1X SDR)"), Some(2_500));
         for bad in ["", "100", "x Gb/sec", "-1 Gb/sec", "1.25 Gb/sec", "1. Gb/sec", "5 Mb/sec"] {
-            assert_eq!(mbps(bad), None, "{bad}");
+            assert_eq!(parse_mbps(bad), None, "{bad}");
         }
-        assert_eq!(mbps("18446744073709551615 Gb/sec"), None);
+        assert_eq!(parse_mbps("18446744073709551615 Gb/sec"), None);
     }
 }

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::fmt;
 
-use onload_core::host_settings::PhysicalFunction;
-use onload_core::select::{self, Select};
+use onload_core::host_settings::PfRef;
+use onload_core::select::{self, PoolSelector};
 use onload_sys::pci::PciAddress;
 
-use super::device::Device;
-use super::places::{Place, Places};
+use super::device::HostDevice;
+use super::function_index::{FunctionIndex, FunctionPlace};
 
 pub(crate) struct Selection {
     /// Whether each candidate belongs to the pool, in their order.
@@ -18,22 +18,23 @@ pub(crate) struct Selection {
 }
 
 /// A function of a device, or a device without one.
-struct Part<'i> {
-    device: &'i Device,
-    place: Place<'i>,
+struct DeviceFunction<'i> {
+    device: &'i HostDevice,
+    place: FunctionPlace<'i>,
 }
 
 /// Looks at each device once, whatever the selector names. A candidate is what a container gets together: it belongs
 /// to a pool where one function of it does.
 pub(crate) fn select(
-    candidates: &[Vec<&Device>],
-    select: &Select,
-    places: &Places<'_>,
+    candidates: &[Vec<&HostDevice>],
+    select: &PoolSelector,
+    function_index: &FunctionIndex<'_>,
 ) -> Selection {
-    let keys = keys(select, places);
-    let belongs = |part: &Part<'_>| {
-        let any =
-            |words: &Vec<Word<'_>>| words.iter().filter(|word| word.is_met_by(part)).count() > 0;
+    let keys = selector_keys(select, function_index);
+    let belongs = |device_function: &DeviceFunction<'_>| {
+        let any = |words: &Vec<SelectorWord<'_>>| {
+            words.iter().filter(|word| word.matches(device_function)).count() > 0
+        };
         // Each is tried, since one may match what the others do not.
         keys.iter().map(any).fold(true, |all, any| all & any)
     };
@@ -45,32 +46,32 @@ pub(crate) fn select(
             let functions = if functions.is_empty() { vec![None] } else { functions };
             // Each is looked at, since one may match what the others do not.
             for function in functions {
-                let place = places.place(function);
-                any |= belongs(&Part { device, place });
+                let place = function_index.find(function);
+                any |= belongs(&DeviceFunction { device, place });
             }
         }
         chosen.push(any);
     }
     let words = keys.iter().flatten();
     let unmatched = words.filter(|word| !word.is_matched.get());
-    Selection { chosen, unmatched: unmatched.map(Word::text).collect() }
+    Selection { chosen, unmatched: unmatched.map(SelectorWord::text).collect() }
 }
 
 /// A word of a selector.
-struct Word<'s> {
+struct SelectorWord<'s> {
     key: &'static str,
     word: &'s dyn fmt::Display,
     write: fn(&dyn fmt::Display) -> String,
-    test: Box<dyn Fn(&Part<'_>) -> bool + 's>,
+    test: Box<dyn Fn(&DeviceFunction<'_>) -> bool + 's>,
     /// Whether anything was it.
     is_matched: Cell<bool>,
 }
 
-impl Word<'_> {
-    fn is_met_by(&self, part: &Part<'_>) -> bool {
-        let is_met = (self.test)(part);
-        self.is_matched.set(self.is_matched.get() | is_met);
-        is_met
+impl SelectorWord<'_> {
+    fn matches(&self, device_function: &DeviceFunction<'_>) -> bool {
+        let is_match = (self.test)(device_function);
+        self.is_matched.set(self.is_matched.get() | is_match);
+        is_match
     }
 
     /// As `select.KEY = WORD`.
@@ -80,64 +81,71 @@ impl Word<'_> {
 }
 
 /// The words of each key that has some: a device belongs where it matches one of each.
-fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
-    let Select { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } = select;
+fn selector_keys<'s>(
+    select: &'s PoolSelector,
+    function_index: &'s FunctionIndex<'_>,
+) -> Vec<Vec<SelectorWord<'s>>> {
+    let PoolSelector { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } =
+        select;
     let keys = [
-        key("vendor", vendor, quoted, |id, part| {
-            let function = part.place.function;
+        selector_key("vendor", vendor, quoted, |id, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.id.vendor == id.0)
         }),
-        key("device", device, quoted, |id, part| {
-            let function = part.place.function;
+        selector_key("device", device, quoted, |id, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.id.device == id.0)
         }),
-        key("driver", driver, quoted, |name, part| {
-            let driver = part.place.function.and_then(|function| function.driver.as_ref());
+        selector_key("driver", driver, quoted, |name, device_function| {
+            let driver =
+                device_function.place.function.and_then(|function| function.driver.as_ref());
             driver == Some(name)
         }),
-        key("pf", pf, quoted, |pf, part| {
-            let parent = part.place.physical_function;
-            parent.is_some() && address(pf, places) == parent
+        selector_key("pf", pf, quoted, |pf, device_function| {
+            let parent = device_function.place.physical_function;
+            parent.is_some() && resolve_pf(pf, function_index) == parent
         }),
-        key("vf", vf.as_slice(), quoted, |range, part| {
-            part.place.index.is_some_and(|index| range.contains(index))
+        selector_key("vf", vf.as_slice(), quoted, |range, device_function| {
+            device_function.place.index.is_some_and(|index| range.contains(index))
         }),
-        key("numa", numa, plain, |wanted, part| part.device.numa_node == Some(*wanted)),
-        key("interfaces", interfaces, quoted, |glob, part| {
-            let mut names = part.device.interfaces.iter();
+        selector_key("numa", numa, plain, |numa_node, device_function| {
+            device_function.device.numa_node == Some(*numa_node)
+        }),
+        selector_key("interfaces", interfaces, quoted, |glob, device_function| {
+            let mut names = device_function.device.interfaces.iter();
             names.any(|name| glob.matches(name))
         }),
-        key("link-layer", link_layer, quoted, |layer, part| {
-            part.device.link_layers.contains(layer)
+        selector_key("link-layer", link_layer, quoted, |layer, device_function| {
+            device_function.device.link_layers.contains(layer)
         }),
-        key("addresses", addresses, quoted, |address, part| {
-            let function = part.place.function;
+        selector_key("addresses", addresses, quoted, |address, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.address == *address)
         }),
     ];
     keys.into_iter().filter(|words| !words.is_empty()).collect()
 }
 
-fn key<'s, T: fmt::Display>(
+fn selector_key<'s, T: fmt::Display>(
     key: &'static str,
     words: &'s [T],
     write: fn(&dyn fmt::Display) -> String,
-    test: impl Fn(&T, &Part<'_>) -> bool + Copy + 's,
-) -> Vec<Word<'s>> {
-    let words = words.iter().map(|word| Word {
+    test: impl Fn(&T, &DeviceFunction<'_>) -> bool + Copy + 's,
+) -> Vec<SelectorWord<'s>> {
+    let words = words.iter().map(|word| SelectorWord {
         key,
         word,
         write,
-        test: Box::new(move |part| test(word, part)),
+        test: Box::new(move |device_function| test(word, device_function)),
         is_matched: Cell::new(false),
     });
     words.collect()
 }
 
-fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
+fn resolve_pf(pf: &select::PfSelector, function_index: &FunctionIndex<'_>) -> Option<PciAddress> {
     match &pf.0 {
-        PhysicalFunction::Address(address) => Some(*address),
-        PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci(),
+        PfRef::Address(address) => Some(*address),
+        PfRef::Interface(name) => function_index.interface(name.as_str())?.pci(),
     }
 }
 

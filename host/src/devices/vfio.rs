@@ -3,34 +3,34 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attribute, Attributes, count, int};
-use super::device::{Device, made_of};
-use super::places::Places;
+use super::device::{HostDevice, build_devices};
+use super::function_index::FunctionIndex;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    let inventory = places.inventory;
-    made_of(&inventory.vfio, |device| {
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    let inventory = function_index.inventory;
+    build_devices(&inventory.vfio, |device| {
         if !device.viable {
             return None;
         }
         let nodes = device.nodes.iter().chain(&inventory.vhost_net);
-        let made = Device {
+        let host_device = HostDevice {
             aliases: device.aliases.clone(),
             group: Some(device.iommu_group),
             nodes: nodes.cloned().collect(),
-            ..Device::new(class, &device.pci_address.to_string())?
+            ..HostDevice::new(class, &device.pci_address.to_string())?
         };
-        Some(places.put(made, Some(device.pci_address)))
+        Some(function_index.place_device(host_device, Some(device.pci_address)))
     })
 }
 
 /// Of a function whose group is not viable, which is no device, too.
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let all = &places.inventory.vfio;
-    let at = |pci| all.binary_search_by_key(&pci, |read| read.pci_address);
-    let read = device.pci.and_then(|pci| all.get(at(pci).ok()?));
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let all = &function_index.inventory.vfio;
+    let position_of = |pci| all.binary_search_by_key(&pci, |read| read.pci_address);
+    let read = device.pci.and_then(|pci| all.get(position_of(pci).ok()?));
     let group = read.map(|read| u64::from(read.iommu_group));
-    let functions = device.group.map_or(0, |group| places.functions_of(group));
-    let mut attributes = places.attributes(device.pci);
+    let functions = device.group.map_or(0, |group| function_index.group_size(group));
+    let mut attributes = function_index.attributes(device.pci);
     attributes.extend([
         ("iommuGroup", int(group)),
         ("functions", count(functions)),

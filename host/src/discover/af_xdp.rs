@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
-use crate::netlink::abilities::{Abilities, FlowFilters};
+use crate::netlink::features::{FlowFilters, InterfaceFeatures};
 
 /// Whether Onload sets a filter for each socket that listens; a parameter of the module, 1 where nobody sets it.
 pub const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
@@ -13,36 +13,36 @@ pub const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_f
 pub const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum AfXdpTrouble {
     NoFilters,
     FiltersOff,
     /// Without filters, frames come to that many queues.
     Channels(u32),
 }
 
-impl Trouble {
-    pub fn of(abilities: Abilities, parameter: Option<&str>) -> Option<Trouble> {
-        let is_one = abilities.channels.is_none_or(|channels| channels < 2);
-        match (parameter?, abilities.flow_filters) {
+impl AfXdpTrouble {
+    pub fn find(features: InterfaceFeatures, parameter: Option<&str>) -> Option<AfXdpTrouble> {
+        let is_one = features.channels.is_none_or(|channels| channels < 2);
+        match (parameter?, features.flow_filters) {
             ("0", _) if is_one => None,
-            ("0", _) => abilities.channels.map(Trouble::Channels),
-            (_, Some(FlowFilters::Absent)) => Some(Trouble::NoFilters),
-            (_, Some(FlowFilters::Off)) => Some(Trouble::FiltersOff),
+            ("0", _) => features.channels.map(AfXdpTrouble::Channels),
+            (_, Some(FlowFilters::Absent)) => Some(AfXdpTrouble::NoFilters),
+            (_, Some(FlowFilters::Off)) => Some(AfXdpTrouble::FiltersOff),
             (_, Some(FlowFilters::On) | None) => None,
         }
     }
 
-    pub fn command(self, interface: &str) -> Option<String> {
-        let interface = shell_word(interface);
+    pub fn remedy_command(self, interface: &str) -> Option<String> {
+        let interface = quote_for_shell(interface);
         match self {
-            Trouble::NoFilters => None,
-            Trouble::FiltersOff => Some(format!("ethtool -K {interface} ntuple on")),
-            Trouble::Channels(_) => Some(format!("ethtool -L {interface} combined 1")),
+            AfXdpTrouble::NoFilters => None,
+            AfXdpTrouble::FiltersOff => Some(format!("ethtool -K {interface} ntuple on")),
+            AfXdpTrouble::Channels(_) => Some(format!("ethtool -L {interface} combined 1")),
         }
     }
 
-    pub(crate) fn sentence(self, interface: &str) -> String {
-        match self.command(interface) {
+    pub(crate) fn describe(self, interface: &str) -> String {
+        match self.remedy_command(interface) {
             Some(command) => format!("{interface}: {self}; run \"{command}\""),
             None => format!(
                 "{interface}: {self}; set {SWITCH_OFF} under [host], and run \"onload-ctk host apply\""
@@ -51,18 +51,18 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for AfXdpTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const FAILS: &str = "bind or listen of servers fails with \"Operation not supported\"";
         match self {
-            Trouble::NoFilters => {
+            AfXdpTrouble::NoFilters => {
                 write!(f, "its driver has no flow filters, which Onload sets by AF_XDP: {FAILS}")
             }
-            Trouble::FiltersOff => write!(
+            AfXdpTrouble::FiltersOff => write!(
                 f,
                 "its flow filters are off, and Onload sets some by AF_XDP: unless the driver allows that, {FAILS}"
             ),
-            Trouble::Channels(channels) => write!(
+            AfXdpTrouble::Channels(channels) => write!(
                 f,
                 "Onload sets no flow filters by AF_XDP, and it has {channels} channels: only connections whose hash meets the queue of the stack are accelerated"
             ),
@@ -74,28 +74,28 @@ impl fmt::Display for Trouble {
 mod tests {
     use super::*;
 
-    fn with(flow_filters: Option<FlowFilters>, channels: Option<u32>) -> Abilities {
-        Abilities { xdp: Some(true), flow_filters, channels }
+    fn with(flow_filters: Option<FlowFilters>, channels: Option<u32>) -> InterfaceFeatures {
+        InterfaceFeatures { xdp: Some(true), flow_filters, channels }
     }
 
     #[test]
     fn a_card_without_filters_is_in_trouble_while_onload_sets_some() {
         let absent = with(Some(FlowFilters::Absent), Some(4));
-        assert_eq!(Trouble::of(absent, Some("1")), Some(Trouble::NoFilters));
-        assert_eq!(Trouble::of(absent, Some("0")), Some(Trouble::Channels(4)));
+        assert_eq!(AfXdpTrouble::find(absent, Some("1")), Some(AfXdpTrouble::NoFilters));
+        assert_eq!(AfXdpTrouble::find(absent, Some("0")), Some(AfXdpTrouble::Channels(4)));
         let alone = with(Some(FlowFilters::Absent), Some(1));
-        assert_eq!(Trouble::of(alone, Some("0")), None);
+        assert_eq!(AfXdpTrouble::find(alone, Some("0")), None);
         let off = with(Some(FlowFilters::Off), Some(4));
-        assert_eq!(Trouble::of(off, Some("1")), Some(Trouble::FiltersOff));
+        assert_eq!(AfXdpTrouble::find(off, Some("1")), Some(AfXdpTrouble::FiltersOff));
         let on = with(Some(FlowFilters::On), Some(4));
-        assert_eq!(Trouble::of(on, Some("1")), None);
+        assert_eq!(AfXdpTrouble::find(on, Some("1")), None);
     }
 
     #[test]
     fn what_is_not_known_is_no_trouble() {
-        assert_eq!(Trouble::of(with(None, None), Some("1")), None);
-        assert_eq!(Trouble::of(with(None, None), Some("0")), None);
+        assert_eq!(AfXdpTrouble::find(with(None, None), Some("1")), None);
+        assert_eq!(AfXdpTrouble::find(with(None, None), Some("0")), None);
         let absent = with(Some(FlowFilters::Absent), Some(4));
-        assert_eq!(Trouble::of(absent, None), None);
+        assert_eq!(AfXdpTrouble::find(absent, None), None);
     }
 }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{NetworkInterface, group_without_representors};
-use crate::discover::node::Node;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::NumberedNode;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
@@ -27,7 +27,7 @@ pub struct Clock {
     pub pci_address: Option<PciAddress>,
     pub numa_node: Option<u32>,
     #[serde(skip)]
-    pub node: Node,
+    pub node: NumberedNode,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,33 +52,33 @@ pub(crate) fn read(
             source.pci = clock.and_then(|clock| clock.pci);
         }
     }
-    let offer = |class, sources: Vec<Source>| {
+    let offer = |class, sources: Vec<ClockSource>| {
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.offer(probe, functions, &nics);
-            let refuse = |reason| probe.refuse(NotOffered::new(class, name, reason).on(pci));
-            clock.map_err(refuse).ok()
+            let exclude = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
+            clock.map_err(exclude).ok()
         });
         offered.collect()
     };
     Clocks { ptp: offer(Class::Ptp, ptp), pps: offer(Class::Pps, pps) }
 }
 
-struct Source {
+struct ClockSource {
     name: String,
     directory: PathBuf,
     pci: Option<PciAddress>,
     clock_name: Option<String>,
 }
 
-impl Source {
+impl ClockSource {
     fn offer(
         self,
         probe: &Probe<'_>,
         functions: &PciFunctions,
         nics: &BTreeMap<PciAddress, Vec<&NetworkInterface>>,
     ) -> Result<Clock, String> {
-        let node = Node::find(probe, format!("/dev/{}", self.name), &self.directory)?;
+        let node = NumberedNode::find(probe, format!("/dev/{}", self.name), &self.directory)?;
         let function = self.pci.and_then(|pci| functions.get(pci));
         let nic = self.pci.and_then(|pci| nics.get(&pci)?.first());
         Ok(Clock {
@@ -96,54 +96,54 @@ impl Source {
 fn read_class(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    kind: Class,
+    class: Class,
     clock_name: &str,
-) -> Vec<Source> {
-    let class = kind.as_str();
-    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| Source {
+) -> Vec<ClockSource> {
+    let class_name = class.as_str();
+    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| ClockSource {
         clock_name: probe.attribute(directory.join(clock_name)),
         name,
         directory,
         pci,
     };
     let mut dangling = Vec::new();
-    let mut found: BTreeMap<u32, Source> = BTreeMap::new();
-    let listed_in = Path::new("/sys/class").join(class);
-    for name in probe.list(&listed_in) {
-        let Some(number) = parse_number(class, &name) else {
+    let mut sources: BTreeMap<u32, ClockSource> = BTreeMap::new();
+    let class_dir = Path::new("/sys/class").join(class_name);
+    for name in probe.list(&class_dir) {
+        let Some(number) = parse_number(class_name, &name) else {
             continue;
         };
-        let Some(directory) = probe.resolve(listed_in.join(&name)) else {
+        let Some(directory) = probe.resolve(class_dir.join(&name)) else {
             dangling.push((number, name));
             continue;
         };
-        let pci = PciFunctions::above(&directory).or_else(|| {
+        let pci = PciFunctions::function_above(&directory).or_else(|| {
             let device = probe.resolve(directory.join("device"))?;
-            PciFunctions::above(&device)
+            PciFunctions::function_above(&device)
         });
-        found.insert(number, source(name, directory, pci));
+        sources.insert(number, source(name, directory, pci));
     }
-    for function in functions.iter().filter(|function| function.has(class)) {
-        let parent = function.directory().join(class);
+    for function in functions.iter().filter(|function| function.has(class_name)) {
+        let parent = function.directory().join(class_name);
         for name in probe.list(&parent) {
-            if let Some(number) = parse_number(class, &name) {
+            if let Some(number) = parse_number(class_name, &name) {
                 let directory = parent.join(&name);
-                found
+                sources
                     .entry(number)
                     .or_insert_with(|| source(name, directory, Some(function.address)));
             }
         }
     }
-    dangling.retain(|(number, _)| !found.contains_key(number));
+    dangling.retain(|(number, _)| !sources.contains_key(number));
     for (_, name) in dangling {
-        let reason = probe.dangling(&listed_in.join(&name));
-        probe.refuse(NotOffered::new(kind, name, reason));
+        let reason = probe.dangling_reason(&class_dir.join(&name));
+        probe.exclude(Exclusion::new(class, name, reason));
     }
-    found.into_values().collect()
+    sources.into_values().collect()
 }
 
 fn parse_number(class: &str, name: &str) -> Option<u32> {
-    digits(name.strip_prefix(class)?)
+    parse_digits(name.strip_prefix(class)?)
 }
 
 #[cfg(fuzzing)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions, PciId};
@@ -31,7 +31,7 @@ const END: u8 = 0x0f;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataDirect {
     /// The Data Direct function of a NIC, by the NIC's address.
-    of_nics: BTreeMap<PciAddress, PciAddress>,
+    by_nic: BTreeMap<PciAddress, PciAddress>,
     /// Why it is not known which NIC has which.
     obstacle: Option<String>,
 }
@@ -40,51 +40,51 @@ impl DataDirect {
     /// Reads nothing on a host without such functions, or without GPUs, which are what they are for.
     pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> DataDirect {
         let mut by_uuid: BTreeMap<String, PciAddress> = BTreeMap::new();
-        let mut found = DataDirect::default();
+        let mut data_direct = DataDirect::default();
         if gpu::gpus(functions).next().is_none() {
-            return found;
+            return data_direct;
         }
         for function in functions.iter().filter(|one| is_data_direct(one.id)) {
             let address = function.address;
             let uuid = read_uuid(probe, function);
             let uuid = uuid.and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
             let known = uuid.map(|uuid| by_uuid.insert(uuid, address));
-            found.obstacle = match known {
+            data_direct.obstacle = match known {
                 Ok(None) => continue,
                 Ok(Some(other)) => Some(format!(
                     "the Data Direct functions {other} and {address} have the same UUID in their VPD"
                 )),
-                Err(why) => Some(unknown("Data Direct function", address, &why)),
+                Err(reason) => Some(unknown_reason("Data Direct function", address, &reason)),
             };
-            return found;
+            return data_direct;
         }
         if by_uuid.is_empty() {
-            return found;
+            return data_direct;
         }
         for nic in functions.iter().filter(|one| is_nic(one)) {
             match read_uuid(probe, nic) {
                 Ok(Some(uuid)) => {
                     let function = by_uuid.get(&uuid);
-                    found.of_nics.extend(function.map(|function| (nic.address, *function)));
+                    data_direct.by_nic.extend(function.map(|function| (nic.address, *function)));
                 }
                 // As a card without Data Direct.
                 Ok(None) => {}
-                Err(why) => {
-                    found.obstacle = Some(unknown("NIC", nic.address, &why));
-                    return found;
+                Err(reason) => {
+                    data_direct.obstacle = Some(unknown_reason("NIC", nic.address, &reason));
+                    return data_direct;
                 }
             }
         }
-        found
+        data_direct
     }
 
-    pub fn of(&self, nic: PciAddress) -> Option<PciAddress> {
-        self.of_nics.get(&nic).copied()
+    pub fn function_for(&self, nic: PciAddress) -> Option<PciAddress> {
+        self.by_nic.get(&nic).copied()
     }
 
     /// The NICs with such a function, by address, each with it.
     pub fn iter(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
-        self.of_nics.iter().map(|(nic, function)| (*nic, *function))
+        self.by_nic.iter().map(|(nic, function)| (*nic, *function))
     }
 
     pub fn obstacle(&self) -> Option<&str> {
@@ -102,9 +102,9 @@ fn is_nic(function: &PciFunction) -> bool {
     function.physical_function.is_none() && id.vendor == VENDOR && NICS.contains(&id.device)
 }
 
-fn unknown(what: &str, address: PciAddress, why: &str) -> String {
+fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
     format!(
-        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {why}"
+        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {reason}"
     )
 }
 
@@ -112,33 +112,33 @@ fn unknown(what: &str, address: PciAddress, why: &str) -> String {
 fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>, String> {
     let host = probe.host();
     match host.bytes(&function.directory().join(VPD), VPD_LIMIT) {
-        Ok(Some(vpd)) => match uuid(&vpd) {
+        Ok(Some(vpd)) => match find_uuid(&vpd) {
             Ok(uuid) => Ok(uuid.map(str::to_owned)),
-            Err(NotVpd) => Err("it is not in the form of VPD".to_owned()),
+            Err(VpdError) => Err("it is not in the form of VPD".to_owned()),
         },
         Ok(None) => Err("there is none".to_owned()),
         Err(error) => {
-            let why = Chain(&error).to_string();
+            let reason = ErrorChain(&error).to_string();
             if !error.is_denied() {
-                return Err(why);
+                return Err(reason);
             }
             // Root learns what is nearest, and with it what is offered under the names of GPUs.
-            probe.deciding(&[Class::Rdma], || probe.or_warn::<()>(Err(error)));
-            Err(format!("{why}{}", as_root()))
+            probe.with_classes(&[Class::Rdma], || probe.ok_or_warn::<()>(Err(error)));
+            Err(format!("{reason}{}", as_root()))
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotVpd;
+pub struct VpdError;
 
 /// The value of the keyword V3 among what is read-only (PCI Local Bus Specification 3.0, appendix I).
-pub fn uuid(vpd: &[u8]) -> Result<Option<&str>, NotVpd> {
+pub fn find_uuid(vpd: &[u8]) -> Result<Option<&str>, VpdError> {
     let mut rest = vpd;
     loop {
-        let (tag, item, after) = item(rest)?;
+        let (tag, item, after) = parse_item(rest)?;
         if tag == READ_ONLY {
-            return v3(item);
+            return find_v3(item);
         }
         if tag & LARGE == 0 && tag >> 3 == END {
             return Ok(None);
@@ -148,28 +148,28 @@ pub fn uuid(vpd: &[u8]) -> Result<Option<&str>, NotVpd> {
 }
 
 /// The tag, the data and what follows of a first item.
-fn item(vpd: &[u8]) -> Result<(u8, &[u8], &[u8]), NotVpd> {
+fn parse_item(vpd: &[u8]) -> Result<(u8, &[u8], &[u8]), VpdError> {
     let (length, rest) = match vpd {
         // What a card without VPD reads as.
-        [] | [0 | 0xff, ..] => return Err(NotVpd),
+        [] | [0 | 0xff, ..] => return Err(VpdError),
         [tag, low, high, rest @ ..] if tag & LARGE != 0 => {
             (u16::from_le_bytes([*low, *high]), rest)
         }
         [tag, rest @ ..] if tag & LARGE == 0 => (u16::from(tag & 0x07), rest),
-        _ => return Err(NotVpd),
+        _ => return Err(VpdError),
     };
-    let (item, after) = rest.split_at_checked(length.into()).ok_or(NotVpd)?;
+    let (item, after) = rest.split_at_checked(length.into()).ok_or(VpdError)?;
     Ok((vpd[0], item, after))
 }
 
-fn v3(mut fields: &[u8]) -> Result<Option<&str>, NotVpd> {
+fn find_v3(mut fields: &[u8]) -> Result<Option<&str>, VpdError> {
     while let [first, second, length, rest @ ..] = fields {
-        let (value, after) = rest.split_at_checked((*length).into()).ok_or(NotVpd)?;
+        let (value, after) = rest.split_at_checked((*length).into()).ok_or(VpdError)?;
         if [*first, *second] == *b"V3" {
             let value = value.trim_ascii_end();
-            let value = str::from_utf8(value).map_err(|_| NotVpd)?;
+            let value = str::from_utf8(value).map_err(|_| VpdError)?;
             let is_plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic());
-            return if is_plain { Ok(Some(value)) } else { Err(NotVpd) };
+            return if is_plain { Ok(Some(value)) } else { Err(VpdError) };
         }
         fields = after;
     }
@@ -211,9 +211,9 @@ mod tests {
     fn a_nic_has_the_function_with_its_uuid() {
         let found = read(&machine(ONE, &[("0000", ONE), ("0002", OTHER)]));
         assert_eq!(found.obstacle(), None);
-        let function = found.of(address("0000:03:00.0"));
+        let function = found.function_for(address("0000:03:00.0"));
         assert_eq!(function, Some(address("0008:05:00.0")));
-        assert_eq!(found.of(address("0002:03:00.0")), None);
+        assert_eq!(found.function_for(address("0002:03:00.0")), None);
     }
 
     #[test]
@@ -284,10 +284,10 @@ mod tests {
         let id = b"\x82\x03\x00NIC";
         let last = b"\x90\x12\x00SN\x03123V3\x04abcdRV\x02\x00\x00\x78";
         let whole = [&id[..], last].concat();
-        assert_eq!(uuid(&whole), Ok(Some("abcd")));
-        assert_eq!(uuid(b"\x90\x07\x00V3\x04ab  \x78"), Ok(Some("ab")));
-        assert_eq!(uuid(b"\x90\x06\x00SN\x03123\x78"), Ok(None));
-        assert_eq!(uuid(b"\x82\x01\x00N\x79\x00"), Ok(None));
+        assert_eq!(find_uuid(&whole), Ok(Some("abcd")));
+        assert_eq!(find_uuid(b"\x90\x07\x00V3\x04ab  \x78"), Ok(Some("ab")));
+        assert_eq!(find_uuid(b"\x90\x06\x00SN\x03123\x78"), Ok(None));
+        assert_eq!(find_uuid(b"\x82\x01\x00N\x79\x00"), Ok(None));
         for bad in [
             &b""[..],
             b"\x00\x00\x00",
@@ -299,7 +299,7 @@ mod tests {
             b"\x90\x03\x00V3\x00",
             b"\x82\x01\x00N",
         ] {
-            assert_eq!(uuid(bad), Err(NotVpd), "{bad:?}");
+            assert_eq!(find_uuid(bad), Err(VpdError), "{bad:?}");
         }
     }
 }

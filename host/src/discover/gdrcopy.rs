@@ -2,11 +2,11 @@
 //! version 2.6, so that `/proc/devices` says the number of the node, which a script of its packages makes.
 
 use onload_core::class::Class;
-use onload_core::expect::Expected;
+use onload_core::expectation::ExpectedDevice;
 use serde::Serialize;
 
-use crate::discover::node::Node;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::exclusion::Exclusion;
+use crate::discover::node::NumberedNode;
 use crate::discover::probe::Probe;
 
 const NAME: &str = "gdrdrv";
@@ -17,28 +17,28 @@ pub struct Gdrcopy {
     pub name: &'static str,
     pub version: Option<String>,
     #[serde(skip)]
-    pub node: Node,
+    pub node: NumberedNode,
 }
 
 impl Gdrcopy {
     /// What has to be behind its node.
-    pub(crate) fn expected() -> Option<Expected> {
-        Expected::driver(Class::Gdrcopy.as_str(), NAME)
+    pub(crate) fn expected() -> Option<ExpectedDevice> {
+        ExpectedDevice::find_driver(Class::Gdrcopy.as_str(), NAME)
     }
 }
 
 pub(crate) fn read(probe: &Probe<'_>) -> Option<Gdrcopy> {
-    let Some(Expected::Driver(driver)) = Gdrcopy::expected() else {
+    let Some(ExpectedDevice::Driver(driver)) = Gdrcopy::expected() else {
         return None;
     };
-    match Node::find_of_driver(probe, "/dev/gdrdrv", driver)? {
+    match NumberedNode::find_of_driver(probe, "/dev/gdrdrv", driver)? {
         Ok(node) => Some(Gdrcopy {
             name: NAME,
             version: probe.attribute("/sys/module/gdrdrv/version"),
             node,
         }),
         Err(reason) => {
-            probe.refuse(NotOffered::new(Class::Gdrcopy, NAME, reason));
+            probe.exclude(Exclusion::new(Class::Gdrcopy, NAME, reason));
             None
         }
     }
@@ -74,7 +74,7 @@ mod tests {
         let (found, reasons) = look(&tree);
         let found = found.unwrap();
         assert_eq!(found.version.as_deref(), Some("2.6"));
-        assert_eq!(found.node.numbers.to_string(), "510:0");
+        assert_eq!(found.node.number.to_string(), "510:0");
         assert!(reasons.is_empty());
     }
 

@@ -79,18 +79,24 @@ pub fn vendor(function: &PciFunction, functions: &PciFunctions) -> Option<&'stat
 /// The graphics of an AMD CPU shares its device with the CPU's own functions, such as its security processor.
 fn is_on_amd_cpu(gpu: &PciFunction, functions: &PciFunctions) -> bool {
     let mut functions = functions.iter();
-    functions.any(|other| other.id.vendor == AMD_CPU && slot(other.address) == slot(gpu.address))
+    functions.any(|other| {
+        other.id.vendor == AMD_CPU && device_address(other.address) == device_address(gpu.address)
+    })
 }
 
 /// An address without its function.
-fn slot(address: PciAddress) -> String {
+fn device_address(address: PciAddress) -> String {
     let mut text = address.to_string();
     text.truncate(text.len() - 2);
     text
 }
 
 /// The bridges above each of two functions that are not above the other.
-pub fn apart(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> [&[PciAddress]; 2] {
+pub fn bridges_between(
+    functions: &PciFunctions,
+    one: PciAddress,
+    other: PciAddress,
+) -> [&[PciAddress]; 2] {
     let (above, above_other) = (functions.bridges(one), functions.bridges(other));
     let pairs = above.iter().zip(above_other);
     let common = pairs.take_while(|(one, other)| one == other).count();
@@ -99,7 +105,7 @@ pub fn apart(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> [&
 
 /// The distance of two functions; none where sysfs does not say it.
 pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> Option<Distance> {
-    let [own, own_other] = apart(functions, one, other);
+    let [own, own_other] = bridges_between(functions, one, other);
     if own.len() < functions.bridges(one).len() {
         // A switch is two bridges in a path, of which the upper one is common: one more is still the same switch.
         let own = own.len().max(own_other.len());
@@ -114,11 +120,13 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
 }
 
 /// Why the tree does not say which of these functions are near each other.
-pub fn obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
-    let roots: BTreeSet<_> = compared.iter().map(|at| functions.root(*at)).collect();
+pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
+    let roots: BTreeSet<_> = compared.iter().map(|address| functions.root(*address)).collect();
     let is_emulated = |bridge: &PciAddress| {
         let bridge = functions.get(*bridge);
-        bridge.is_some_and(|of| EMULATED.contains(&of.id.vendor) || of.id == EMULATED_ICH)
+        bridge.is_some_and(|function| {
+            EMULATED.contains(&function.id.vendor) || function.id == EMULATED_ICH
+        })
     };
     let is_flat = |address: &PciAddress| functions.bridges(*address).iter().all(is_emulated);
     (roots.len() == 1 && compared.iter().all(is_flat))
@@ -233,7 +241,7 @@ mod tests {
             }
         }
         let both = ["0000:03:00.0", "0000:04:00.0"].map(address);
-        obstacle(&read(&tree), &both).is_some()
+        find_obstacle(&read(&tree), &both).is_some()
     }
 
     #[test]
@@ -278,7 +286,7 @@ mod tests {
         }
         let functions = read(&tree);
         let (gpu, nics) = (address("0001:00:00.0"), nics.map(|(at, _)| address(at)));
-        assert_eq!(obstacle(&functions, &[gpu, nics[0], nics[1]]), None);
+        assert_eq!(find_obstacle(&functions, &[gpu, nics[0], nics[1]]), None);
         let distances = nics.map(|nic| distance(&functions, gpu, nic));
         assert_eq!(distances, [Some(Distance::Node), Some(Distance::Sys)]);
     }

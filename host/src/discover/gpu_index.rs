@@ -6,7 +6,7 @@ use std::path::Path;
 use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, SpecSource, from_json, from_yaml};
 use onload_core::{gpu_name, kfd};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::decimal;
+use onload_sys::text::parse_decimal;
 
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
@@ -16,63 +16,66 @@ use crate::host::HostError;
 const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
 
 /// A vendor that numbers GPUs.
-struct Vendor {
+struct GpuVendor {
     kind: &'static str,
     /// As [`gpu::vendor`] says it.
     name: &'static str,
     /// The nodes that each of these GPUs alone has.
-    nodes: fn(&Probe<'_>, &[&PciFunction]) -> Vec<Nodes>,
+    nodes: fn(&Probe<'_>, &[&PciFunction]) -> Vec<GpuNodes>,
 }
 
-type Nodes = (PciAddress, Vec<String>);
+type GpuNodes = (PciAddress, Vec<String>);
 
-const VENDORS: [Vendor; 2] = [
-    Vendor { kind: "nvidia.com/gpu", name: "NVIDIA", nodes: nvidia_nodes },
-    Vendor { kind: "amd.com/gpu", name: "AMD", nodes: amd_nodes },
+const VENDORS: [GpuVendor; 2] = [
+    GpuVendor { kind: "nvidia.com/gpu", name: "NVIDIA", nodes: nvidia_nodes },
+    GpuVendor { kind: "amd.com/gpu", name: "AMD", nodes: amd_nodes },
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Indexes {
+pub(crate) struct GpuIndexes {
     pub(crate) known: BTreeMap<u32, PciAddress>,
     /// Names that are not offered, each with the reason.
     pub(crate) unknown: BTreeMap<String, String>,
 }
 
 /// Nothing in it on a host without GPUs.
-pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
+pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> GpuIndexes {
     let gpus: Vec<(&PciFunction, &str)> = gpu::gpus(functions).collect();
     if gpus.is_empty() {
-        return Indexes::default();
+        return GpuIndexes::default();
     }
-    let specs = specs(probe);
-    let numbering = VENDORS.iter().map(|vendor| (vendor, numbered(&specs, vendor)));
+    let specs = read_specs(probe);
+    let numbering = VENDORS.iter().map(|vendor| (vendor, numbered_nodes(&specs, vendor)));
     let numbering: Vec<_> = numbering.filter(|(_, names)| !names.is_empty()).collect();
     match numbering.as_slice() {
-        [] => without_number(
+        [] => unknown_index(
             "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs",
         ),
         [(vendor, names)] => {
-            let own = gpus.iter().filter(|(_, name)| *name == vendor.name);
-            let own: Vec<&PciFunction> = own.map(|(gpu, _)| *gpu).collect();
-            matched(vendor, names, &(vendor.nodes)(probe, &own))
+            let vendor_gpus = gpus.iter().filter(|(_, name)| *name == vendor.name);
+            let vendor_gpus: Vec<&PciFunction> = vendor_gpus.map(|(gpu, _)| *gpu).collect();
+            match_indexes(vendor, names, &(vendor.nodes)(probe, &vendor_gpus))
         }
-        _ => without_number("both nvidia.com/gpu and amd.com/gpu number GPUs"),
+        _ => unknown_index("both nvidia.com/gpu and amd.com/gpu number GPUs"),
     }
 }
 
-fn without_number(why: &str) -> Indexes {
+fn unknown_index(why: &str) -> GpuIndexes {
     let reason = format!("{why}; {ADVICE}");
-    Indexes { unknown: BTreeMap::from([(gpu_name::of_index(0), reason)]), ..Indexes::default() }
+    GpuIndexes {
+        unknown: BTreeMap::from([(gpu_name::from_index(0), reason)]),
+        ..GpuIndexes::default()
+    }
 }
 
 /// The paths of the nodes of each GPU that a device's name numbers. Of a divided GPU only its slices are there.
-fn numbered(specs: &Registry, vendor: &Vendor) -> BTreeMap<u32, BTreeSet<String>> {
+fn numbered_nodes(specs: &Registry, vendor: &GpuVendor) -> BTreeMap<u32, BTreeSet<String>> {
     let devices = specs.devices();
-    let devices = devices.filter(|found| found.name.kind().as_str() == vendor.kind);
+    let devices = devices.filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
     let mut numbered: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for found in devices {
-        if let Some(index) = gpu_name::vendor_index(found.name.device().as_str()) {
-            let nodes = found.device.container_edits.device_nodes.iter();
+    for resolved in devices {
+        if let Some(index) = gpu_name::vendor_index(resolved.name.device().as_str()) {
+            let nodes = resolved.device.container_edits.device_nodes.iter();
             let paths = nodes.map(|node| node.path.clone());
             numbered.entry(index).or_default().extend(paths);
         }
@@ -80,28 +83,32 @@ fn numbered(specs: &Registry, vendor: &Vendor) -> BTreeMap<u32, BTreeSet<String>
     numbered
 }
 
-fn matched(vendor: &Vendor, names: &BTreeMap<u32, BTreeSet<String>>, gpus: &[Nodes]) -> Indexes {
-    let mut indexes = Indexes::default();
+fn match_indexes(
+    vendor: &GpuVendor,
+    names: &BTreeMap<u32, BTreeSet<String>>,
+    gpus: &[GpuNodes],
+) -> GpuIndexes {
+    let mut indexes = GpuIndexes::default();
     for (index, paths) in names {
-        let is_its = |(_, nodes): &&Nodes| nodes.iter().any(|node| paths.contains(node));
-        let found: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
-        if let [gpu] = found[..] {
+        let is_its = |(_, nodes): &&GpuNodes| nodes.iter().any(|node| paths.contains(node));
+        let matching: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
+        if let [gpu] = matching[..] {
             indexes.known.insert(*index, gpu);
             continue;
         }
         let (kind, number) =
-            (vendor.kind, if found.is_empty() { "no GPU" } else { "several GPUs" });
+            (vendor.kind, if matching.is_empty() { "no GPU" } else { "several GPUs" });
         let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
-        indexes.unknown.insert(gpu_name::of_index(*index), reason);
+        indexes.unknown.insert(gpu_name::from_index(*index), reason);
     }
     indexes
 }
 
 /// By the minor that the driver gave it.
-fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
+fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let of_gpu = |gpu: &&PciFunction| {
         let path = format!("/proc/driver/nvidia/gpus/{}/information", gpu.address);
-        let text = probe.or_warn(probe.host().text(Path::new(&path)));
+        let text = probe.ok_or_warn(probe.host().text(Path::new(&path)));
         let minor = text.as_deref().and_then(device_minor);
         let node = minor.map(|minor| format!("/dev/nvidia{minor}"));
         (gpu.address, node.into_iter().collect())
@@ -113,23 +120,23 @@ fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
 fn device_minor(information: &str) -> Option<u32> {
     let mut lines = information.lines();
     let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
-    decimal(minor.trim())
+    parse_decimal(minor.trim())
 }
 
 /// Its render node, and those of its partitions.
-fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
+fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let directory = Path::new("/sys").join(kfd::NODES);
     let properties = probe.list(&directory).into_iter().filter_map(|node| {
         let path = directory.join(node).join(kfd::PROPERTIES);
-        probe.or_warn(told(probe.host().text(&path)))
+        probe.ok_or_warn(if_readable(probe.host().text(&path)))
     });
     let partitions: Vec<_> = properties.filter_map(|text| kfd::render_node(&text)).collect();
     let of_gpu = |gpu: &&PciFunction| {
         let names = probe.list(gpu.directory().join("drm")).into_iter();
-        let own = names.filter(|name| name.starts_with("renderD"));
-        let partitions = partitions.iter().filter(|(_, at)| *at == gpu.address);
+        let card_nodes = names.filter(|name| name.starts_with("renderD"));
+        let partitions = partitions.iter().filter(|(_, address)| *address == gpu.address);
         let partitions = partitions.map(|(minor, _)| format!("renderD{minor}"));
-        let nodes = own.chain(partitions).map(|name| format!("/dev/dri/{name}"));
+        let nodes = card_nodes.chain(partitions).map(|name| format!("/dev/dri/{name}"));
         (gpu.address, nodes.collect())
     };
     gpus.iter().map(of_gpu).collect()
@@ -137,7 +144,7 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
 
 /// What amdkfd says of a GPU. It says it only to a process whose cgroup lets it open that one's render node (`node_show` in
 /// drivers/gpu/drm/amd/amdkfd/kfd_topology.c), so not to a daemon in a pod: then nothing is known of partitions.
-fn told(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostError> {
+fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostError> {
     text.or_else(|error| match error.is_not_permitted() {
         true => Ok(None),
         false => Err(error),
@@ -145,12 +152,12 @@ fn told(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostE
 }
 
 /// The specifications of these vendors in the directories that engines read.
-fn specs(probe: &Probe<'_>) -> Registry {
+fn read_specs(probe: &Probe<'_>) -> Registry {
     let mut sources = Vec::new();
     for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
         for name in probe.list(dir) {
             let path = Path::new(dir).join(&name);
-            if let Some(content) = content(probe, &path) {
+            if let Some(content) = read_spec(probe, &path) {
                 sources.push(SpecSource { path, priority, content });
             }
         }
@@ -159,13 +166,13 @@ fn specs(probe: &Probe<'_>) -> Registry {
 }
 
 /// None of a file without any of their names in it.
-fn content(probe: &Probe<'_>, path: &Path) -> Option<Result<onload_cdi::Spec, LoadError>> {
+fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let parse = match path.extension()?.to_str()? {
         "json" => from_json,
         "yaml" => from_yaml,
         _ => return None,
     };
-    let text = probe.or_warn(probe.host().text(path))?;
+    let text = probe.ok_or_warn(probe.host().text(path))?;
     let is_theirs = VENDORS.iter().any(|vendor| text.contains(vendor.kind));
     is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
 }
@@ -180,13 +187,13 @@ mod tests {
     fn what_amdkfd_tells_nobody_in_a_pod_is_not_known_and_no_failure() {
         let failing = |errno: Errno| {
             let (path, source) = ("/sys/properties".into(), errno.into());
-            told(Err(HostError::Read { path, source }))
+            if_readable(Err(HostError::Read { path, source }))
         };
         assert_eq!(failing(Errno::PERM).unwrap(), None);
         for errno in [Errno::ACCESS, Errno::IO] {
-            assert!(failing(errno).unwrap_err().unread().is_some());
+            assert!(failing(errno).unwrap_err().unread_path().is_some());
         }
         let text = || Ok(Some("domain 0".to_owned()));
-        assert_eq!(told(text()).unwrap(), text().unwrap());
+        assert_eq!(if_readable(text()).unwrap(), text().unwrap());
     }
 }

@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_sys::mountinfo::{parse_mounts_line, unescape};
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
-#[cfg(fuzzing)]
-use crate::discover::names;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
+#[cfg(fuzzing)]
+use crate::discover::taken_names;
 
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
 /// Of a page that large, the kernel could not count the bytes.
-const MOST_KIB: u64 = 1 << 54;
+const MAX_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +45,7 @@ pub struct NodePages {
 }
 
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
-    let overall = sizes_in(probe, SIZES);
+    let overall = list_sizes(probe, SIZES);
     let mut by_node = read_nodes(probe);
     let sizes: BTreeSet<u64> = overall.iter().chain(by_node.keys()).copied().collect();
     if sizes.is_empty() {
@@ -55,40 +55,40 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
     let mut offered = Vec::new();
     for size_kib in sizes {
         let nodes = by_node.remove(&size_kib).unwrap_or_default();
-        let of_size = mounts.remove(&size_kib).unwrap_or_default();
+        let size_mounts = mounts.remove(&size_kib).unwrap_or_default();
         let pages = Hugepages {
-            mounts: of_size.into_iter().collect(),
+            mounts: size_mounts.into_iter().collect(),
             ..read_size(probe, size_kib, nodes, overall.contains(&size_kib))
         };
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
-        } else if let Some(reason) = unknown(probe, size_kib, &pages.nodes, &overall) {
-            probe.refuse(NotOffered::new(Class::Hugepages, pages.name, reason));
+        } else if let Some(reason) = unknown_reason(probe, size_kib, &pages.nodes, &overall) {
+            probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
         } else {
             let reason = format!(
                 "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
             );
-            probe.refuse(NotOffered::new(Class::Hugepages, pages.name, reason));
+            probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
         }
     }
     offered
 }
 
-fn unknown(
+fn unknown_reason(
     probe: &Probe<'_>,
     size_kib: u64,
     nodes: &[NodePages],
     overall: &BTreeSet<u64>,
 ) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
-    let of_nodes =
+    let node_dirs =
         nodes.iter().map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
-    let directories = of_nodes.chain([PathBuf::from(SIZES)]);
+    let directories = node_dirs.chain([PathBuf::from(SIZES)]);
     let files = directories.flat_map(|directory| {
         let directory = directory.join(&name);
         ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
     });
-    let unread = files.filter_map(|file| probe.why_unread(file)).next();
+    let unread = files.filter_map(|file| probe.unread_reason(file)).next();
     // Only there the kernel says how many may be overcommitted.
     let absent = || {
         let absent = format!(
@@ -96,12 +96,12 @@ fn unknown(
         );
         (!overall.contains(&size_kib)).then_some(absent)
     };
-    let listed = || probe.why_itself_unread(SIZES);
-    let reason = unread.or_else(listed).or_else(absent)?;
+    let sizes_reason = || probe.own_unread_reason(SIZES);
+    let reason = unread.or_else(sizes_reason).or_else(absent)?;
     Some(format!("how many pages are reserved is not known: {reason}"))
 }
 
-fn sizes_in(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
+fn list_sizes(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
     let names = probe.list(directory).into_iter();
     names.filter_map(|name| parse_size(&name)).collect()
 }
@@ -115,7 +115,7 @@ fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: b
         total: pages("nr_hugepages").unwrap_or_else(|| on_nodes(|node| node.total)),
         free: pages("free_hugepages").unwrap_or_else(|| on_nodes(|node| node.free)),
         overcommit: pages("nr_overcommit_hugepages").unwrap_or(0),
-        name: name_of(size_kib),
+        name: format_size(size_kib),
         size_kib,
         nodes,
         mounts: Vec::new(),
@@ -131,7 +131,7 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     let mut by_size: BTreeMap<u64, Vec<NodePages>> = BTreeMap::new();
     for node in numbers {
         let directory = Path::new(NODES).join(format!("node{node}/hugepages"));
-        for size_kib in sizes_in(probe, &directory) {
+        for size_kib in list_sizes(probe, &directory) {
             let directory = directory.join(format!("hugepages-{size_kib}kB"));
             let pages = |name: &str| probe.number(directory.join(name)).unwrap_or(0);
             by_size.entry(size_kib).or_default().push(NodePages {
@@ -148,10 +148,10 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
     let is_hugetlbfs =
         |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
-    let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
+    let mounts = probe.ok_or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
     let mounts = mounts.unwrap_or_default();
     let default = LazyCell::new(|| {
-        let meminfo = probe.or_warn(probe.host().text(Path::new(MEMINFO)))?;
+        let meminfo = probe.ok_or_warn(probe.host().text(Path::new(MEMINFO)))?;
         parse_default_size(&meminfo)
     });
     let mut by_size: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
@@ -199,16 +199,16 @@ fn parse_default_size(meminfo: &str) -> Option<u64> {
 pub(crate) fn parse_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     let size = size.parse().ok();
-    size.filter(|size| *size > 0 && *size < MOST_KIB)
+    size.filter(|size| *size > 0 && *size < MAX_KIB)
 }
 
 /// The number of a directory such as `node1`.
 pub(crate) fn parse_node(name: &str) -> Option<u32> {
-    digits(name.strip_prefix("node")?)
+    parse_digits(name.strip_prefix("node")?)
 }
 
 /// The name of a size, in the largest unit that divides it.
-fn name_of(size_kib: u64) -> String {
+fn format_size(size_kib: u64) -> String {
     let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
     let whole = units.into_iter().find(|(unit, _)| size_kib.is_multiple_of(*unit));
     let (unit, suffix) = whole.unwrap_or((1, "Ki"));
@@ -227,9 +227,9 @@ pub(super) fn fuzz(text: &str) {
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
         // The kernel accepts the name of a size as a page size, and CDI as a device name.
-        let name = name_of(size);
+        let name = format_size(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
-        assert!(names::legal(&name).is_ok());
+        assert!(taken_names::check_name(&name).is_ok());
     }
 }
 
@@ -369,7 +369,7 @@ mod tests {
             (16_777_216, "16Gi"),
         ];
         for (size, name) in names {
-            assert_eq!(name_of(size), name);
+            assert_eq!(format_size(size), name);
         }
     }
 

@@ -4,23 +4,23 @@
 pub mod af_xdp;
 pub mod clock;
 pub mod data_direct;
+pub mod exclusion;
 pub mod gdrcopy;
 pub mod gpu;
 pub(crate) mod gpu_index;
 pub mod hugepages;
-pub mod link;
-pub mod movable;
-pub(crate) mod names;
+pub mod installation;
+pub mod movable_interface;
 pub mod netdev;
 pub mod nic;
 pub(crate) mod node;
-pub mod not_offered;
 pub mod onload;
 pub mod pci;
+pub mod pcie_link;
 pub(crate) mod probe;
 pub mod profile;
-pub mod program;
 pub mod rdma;
+pub(crate) mod taken_names;
 pub mod tcpdirect;
 #[cfg(test)]
 pub(crate) mod test_tree;
@@ -35,12 +35,12 @@ pub fn fuzz(text: &str) {
     let parsers = [
         clock::fuzz,
         hugepages::fuzz,
-        names::fuzz,
+        taken_names::fuzz,
         netdev::fuzz,
         nic::fuzz,
         onload::fuzz,
         pci::fuzz,
-        program::fuzz,
+        installation::fuzz,
         rdma::fuzz,
     ];
     parsers.iter().for_each(|parser| parser(text));

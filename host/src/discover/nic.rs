@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
+use onload_core::config::DiscoverConfig;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
-use crate::discover::af_xdp::{PARAMETER, Trouble};
-use crate::discover::names::Names;
+use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, Backing, NetworkInterface};
-use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
+use crate::discover::taken_names::TakenNames;
 use crate::discover::unread::INTERFACES;
-use crate::netlink::abilities::Abilities;
+use crate::netlink::features::InterfaceFeatures;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
@@ -84,32 +84,34 @@ impl Datapath {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Support {
+enum CardSupport {
     Capable(Datapath),
     Refused(&'static str),
 }
 
 pub fn is_supported(vendor: u16, device: u16) -> bool {
-    matches!(support(PciId { vendor, device }), Some(Support::Capable(_)))
+    matches!(card_support(PciId { vendor, device }), Some(CardSupport::Capable(_)))
 }
 
 /// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
-fn support(id: PciId) -> Option<Support> {
-    const OLD: Support =
-        Support::Refused("Onload supports no adapter before the 8000 series; nothing can be done");
-    const EF100: Support =
-        Support::Refused("Onload has no support for EF100 since version 9; nothing can be done");
-    const X4ANA: Support =
-        Support::Refused("Onload accepts no function of this vendor id; nothing can be done");
+fn card_support(id: PciId) -> Option<CardSupport> {
+    const OLD: CardSupport = CardSupport::Refused(
+        "Onload supports no adapter before the 8000 series; nothing can be done",
+    );
+    const EF100: CardSupport = CardSupport::Refused(
+        "Onload has no support for EF100 since version 9; nothing can be done",
+    );
+    const X4ANA: CardSupport =
+        CardSupport::Refused("Onload accepts no function of this vendor id; nothing can be done");
     let support = match (id.vendor, id.device) {
         (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD,
         (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD,
-        (0x1924, 0x0a03 | 0x1a03 | 0x0b03 | 0x1b03) => Support::Capable(Datapath::Ef10),
-        (0x1924, 0x0c03 | 0x1c03 | 0x2c03 | 0x3c03) => Support::Capable(Datapath::Ef10),
+        (0x1924, 0x0a03 | 0x1a03 | 0x0b03 | 0x1b03) => CardSupport::Capable(Datapath::Ef10),
+        (0x1924, 0x0c03 | 0x1c03 | 0x2c03 | 0x3c03) => CardSupport::Capable(Datapath::Ef10),
         (0x1022, 0x1190) => X4ANA,
         (0x10ee, 0x0100 | 0x1100) => EF100,
-        (0x10ee, 0x5084) => Support::Capable(Datapath::Efct),
+        (0x10ee, 0x5084) => CardSupport::Capable(Datapath::Efct),
         _ => return None,
     };
     Some(support)
@@ -119,11 +121,11 @@ fn support(id: PciId) -> Option<Support> {
 struct Attachment {
     datapath: Option<Datapath>,
     /// The path of its switch `enable`, if it has one and it is 0.
-    switched_off: Option<String>,
+    off_switch: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum AfXdp {
+enum AfXdpSupport {
     Registers,
     Absent,
     #[default]
@@ -136,20 +138,20 @@ struct Attachments {
     /// Auxiliary devices that are not bound to a driver of Onload.
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
-    af_xdp: AfXdp,
-    abilities: BTreeMap<String, Abilities>,
+    af_xdp: AfXdpSupport,
+    features: BTreeMap<String, InterfaceFeatures>,
     /// What Onload's debugfs lists.
-    listed: Vec<Listed>,
+    debugfs_nics: Vec<DebugfsNic>,
     unread: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Users<'a> {
+pub(crate) struct OnloadAvailability<'a> {
     pub onload: Option<&'a str>,
     pub tcpdirect: bool,
 }
 
-impl Users<'_> {
+impl OnloadAvailability<'_> {
     fn check(self, datapath: Datapath) -> Result<Datapath, String> {
         match self.onload {
             Some(reason) if !(self.tcpdirect && datapath.has_tcpdirect()) => {
@@ -161,25 +163,25 @@ impl Users<'_> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct DiscoveredNics {
     pub nics: Vec<Nic>,
     /// The interfaces that Onload has, whether they are offered or not.
     pub names: Vec<String>,
     /// Those that are not in this network namespace.
-    pub elsewhere: Elsewhere,
+    pub other_netns_nics: OtherNetnsNics,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
+pub(crate) struct OtherNetnsNics {
     /// By their names at first, of those that debugfs lists.
     pub(crate) names: BTreeMap<String, Datapath>,
     functions: BTreeMap<PciAddress, Datapath>,
 }
 
-impl Elsewhere {
+impl OtherNetnsNics {
     pub(crate) fn datapath(&self, name: &str, pci: PciAddress) -> Option<Datapath> {
-        let found = self.functions.get(&pci).or_else(|| self.names.get(name));
-        found.copied()
+        let datapath = self.functions.get(&pci).or_else(|| self.names.get(name));
+        datapath.copied()
     }
 }
 
@@ -187,93 +189,106 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    config: &Discover,
-    users: Users<'_>,
-) -> Attached {
+    config: &DiscoverConfig,
+    availability: OnloadAvailability<'_>,
+) -> DiscoveredNics {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
     let has_driver = |interface: &NetworkInterface| interface.driver().is_some();
     if interfaces.iter().any(has_driver) {
-        let abilities = probe.deciding(&[], || probe.or_warn(probe.host().abilities().map(Some)));
-        attachments.abilities = abilities.unwrap_or_default();
+        let features = probe
+            .with_classes(&[], || probe.ok_or_warn(probe.host().interface_features().map(Some)));
+        attachments.features = features.unwrap_or_default();
     }
-    let mut names = Names::default();
+    let mut taken_names = TakenNames::default();
     let mut nics = Vec::new();
-    let mut attached = Vec::new();
+    let mut attached_names = Vec::new();
     for interface in interfaces {
         let function = interface.pci().and_then(|address| functions.get(address));
-        let found = datapath(interface, function, &attachments);
-        attached.extend(found.is_ok().then(|| interface.name.clone()));
-        let decided = require_not_ignored(interface, config).and(found);
-        if matches!(decided, Err(Refusal::Unknown(_))) && users.onload.is_none() {
-            probe.undecided(DEBUGFS_NICS, &INTERFACES);
+        let datapath = find_datapath(interface, function, &attachments);
+        attached_names.extend(datapath.is_ok().then(|| interface.name.clone()));
+        let decided = require_not_ignored(interface, config).and(datapath);
+        if matches!(decided, Err(NicRefusal::Unknown(_))) && availability.onload.is_none() {
+            probe.mark_undecided(DEBUGFS_NICS, &INTERFACES);
         }
         let decided = decided
-            .map_err(Refusal::into_reason)
-            .and_then(|datapath| users.check(datapath))
-            .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci())?)));
+            .map_err(NicRefusal::into_reason)
+            .and_then(|datapath| availability.check(datapath))
+            .and_then(|datapath| {
+                Ok((datapath, taken_names.choose(&interface.name, interface.pci())?))
+            });
         match decided {
-            Ok((datapath, device)) => nics.push(nic(interface, function, datapath, device)),
+            Ok((datapath, device)) => nics.push(new_nic(interface, function, datapath, device)),
             Err(reason) => {
-                probe.refuse(NotOffered::new(Class::Nic, interface.name.as_str(), reason));
+                probe.exclude(Exclusion::new(Class::Nic, interface.name.as_str(), reason));
             }
         }
     }
     refuse_without_interface(probe, functions, interfaces);
-    warn_of_trouble(probe, &nics, &attachments.abilities);
-    Attached {
+    warn_of_trouble(probe, &nics, &attachments.features);
+    DiscoveredNics {
         nics,
-        names: attached,
-        elsewhere: elsewhere(probe, &attachments, functions, interfaces, users),
+        names: attached_names,
+        other_netns_nics: find_in_other_netns(
+            probe,
+            &attachments,
+            functions,
+            interfaces,
+            availability,
+        ),
     }
 }
 
-fn elsewhere(
+fn find_in_other_netns(
     probe: &Probe<'_>,
     attachments: &Attachments,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    users: Users<'_>,
-) -> Elsewhere {
-    let mut elsewhere = Elsewhere::default();
-    for listed in &attachments.listed {
+    availability: OnloadAvailability<'_>,
+) -> OtherNetnsNics {
+    let mut other_netns_nics = OtherNetnsNics::default();
+    for nic in &attachments.debugfs_nics {
         // Of another kind than AF_XDP, the function tells which one it is, though a bond gave it another address.
-        let has_function = listed.datapath.is_some_and(|kind| kind != Datapath::AfXdp);
-        let is_it = |interface: &&NetworkInterface| {
-            listed.is(interface) || has_function && interface.name == listed.name
+        let has_function = nic.datapath.is_some_and(|datapath| datapath != Datapath::AfXdp);
+        let is_same = |interface: &&NetworkInterface| {
+            nic.matches(interface) || has_function && interface.name == nic.name
         };
-        let (here, at_first) = (interfaces.iter().find(is_it), &listed.at_first);
-        if here.is_none() {
+        let (interface, original_name) = (interfaces.iter().find(is_same), &nic.original_name);
+        if interface.is_none() {
             let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
-            probe.refuse(NotOffered::new(Class::Nic, at_first.as_str(), reason));
+            probe.exclude(Exclusion::new(Class::Nic, original_name.as_str(), reason));
         }
         // On its way back from a container it has another name for a moment.
-        if here.is_none_or(|interface| interface.name != *at_first) {
-            let usable = users.check(listed.datapath.unwrap_or(Datapath::AfXdp));
-            let usable = usable.map(|datapath| (at_first.clone(), datapath));
-            elsewhere.names.extend(usable.ok());
+        if interface.is_none_or(|interface| interface.name != *original_name) {
+            let usable = availability.check(nic.datapath.unwrap_or(Datapath::AfXdp));
+            let usable = usable.map(|datapath| (original_name.clone(), datapath));
+            other_netns_nics.names.extend(usable.ok());
         }
     }
-    for (pci, own) in &attachments.functions {
+    for (pci, function_attachments) in &attachments.functions {
         if interfaces.iter().any(|interface| interface.pci() == Some(*pci)) {
             continue;
         }
-        let support = functions.get(*pci).and_then(|found| support(found.id));
-        let usable = attached(own, support).and_then(|datapath| users.check(datapath));
+        let support = functions.get(*pci).and_then(|function| card_support(function.id));
+        let usable = attached_datapath(function_attachments, support)
+            .and_then(|datapath| availability.check(datapath));
         let usable = usable.map(|datapath| (*pci, datapath));
-        elsewhere.functions.extend(usable.ok());
+        other_netns_nics.functions.extend(usable.ok());
     }
-    elsewhere
+    other_netns_nics
 }
 
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &[String]) {
-    if probe.why_unread(netdev::SYS_CLASS_NET).is_none() {
-        absent(interfaces, ignored).for_each(|sentence| probe.warn(sentence));
+    if probe.unread_reason(netdev::SYS_CLASS_NET).is_none() {
+        absent_warnings(interfaces, ignored).for_each(|sentence| probe.warn(sentence));
     }
 }
 
 /// What is said of each ignored name that is not there: it may be a misspelt one, whose interface is then offered.
-pub fn absent(interfaces: &[NetworkInterface], ignored: &[String]) -> impl Iterator<Item = String> {
+pub fn absent_warnings(
+    interfaces: &[NetworkInterface],
+    ignored: &[String],
+) -> impl Iterator<Item = String> {
     let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
     let absent = ignored.iter().filter(move |name| !is_there(name));
     absent.map(|name| format!(
@@ -281,18 +296,22 @@ pub fn absent(interfaces: &[NetworkInterface], ignored: &[String]) -> impl Itera
     ))
 }
 
-fn warn_of_trouble(probe: &Probe<'_>, nics: &[Nic], abilities: &BTreeMap<String, Abilities>) {
+fn warn_of_trouble(
+    probe: &Probe<'_>,
+    nics: &[Nic],
+    features: &BTreeMap<String, InterfaceFeatures>,
+) {
     let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
-    let known = by_af_xdp.filter_map(|nic| Some((nic, abilities.get(&nic.name)?)));
-    for (nic, abilities) in known {
-        let parameter = probe.deciding(&[], || probe.attribute(PARAMETER));
-        if let Some(trouble) = Trouble::of(*abilities, parameter.as_deref()) {
-            probe.warn(trouble.sentence(&nic.name));
+    let known = by_af_xdp.filter_map(|nic| Some((nic, features.get(&nic.name)?)));
+    for (nic, features) in known {
+        let parameter = probe.with_classes(&[], || probe.attribute(PARAMETER));
+        if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
+            probe.warn(trouble.describe(&nic.name));
         }
     }
 }
 
-fn nic(
+fn new_nic(
     interface: &NetworkInterface,
     function: Option<&PciFunction>,
     datapath: Datapath,
@@ -314,88 +333,95 @@ fn nic(
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum NicRefusal {
     Certain(String),
     Unknown(String),
 }
 
-impl Refusal {
+impl NicRefusal {
     fn into_reason(self) -> String {
         match self {
-            Refusal::Certain(reason) | Refusal::Unknown(reason) => reason,
+            NicRefusal::Certain(reason) | NicRefusal::Unknown(reason) => reason,
         }
     }
 }
 
-fn require_not_ignored(interface: &NetworkInterface, config: &Discover) -> Result<(), Refusal> {
+fn require_not_ignored(
+    interface: &NetworkInterface,
+    config: &DiscoverConfig,
+) -> Result<(), NicRefusal> {
     if config.ignored_interfaces.contains(&interface.name) {
         let reason =
             "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
-        return Err(Refusal::Certain(reason.to_owned()));
+        return Err(NicRefusal::Certain(reason.to_owned()));
     }
     Ok(())
 }
 
 /// By what Onload has attached to it.
-fn datapath(
+fn find_datapath(
     interface: &NetworkInterface,
     function: Option<&PciFunction>,
     attachments: &Attachments,
-) -> Result<Datapath, Refusal> {
-    let support = function.and_then(|function| support(function.id));
-    let own = function.and_then(|function| attachments.functions.get(&function.address));
-    if let Some(Support::Refused(reason)) = support {
-        return Err(Refusal::Certain(reason.to_owned()));
+) -> Result<Datapath, NicRefusal> {
+    let support = function.and_then(|function| card_support(function.id));
+    let function_attachments =
+        function.and_then(|function| attachments.functions.get(&function.address));
+    if let Some(CardSupport::Refused(reason)) = support {
+        return Err(NicRefusal::Certain(reason.to_owned()));
     }
-    if let Some(own) = own {
-        return attached(own, support).map_err(Refusal::Certain);
+    if let Some(function_attachments) = function_attachments {
+        return attached_datapath(function_attachments, support).map_err(NicRefusal::Certain);
     }
-    if let Some(listed) = attachments.listed.iter().find(|one| one.is(interface)) {
+    if let Some(nic) = attachments.debugfs_nics.iter().find(|one| one.matches(interface)) {
         let hardware = match support {
-            Some(Support::Capable(datapath)) => Some(datapath),
+            Some(CardSupport::Capable(datapath)) => Some(datapath),
             _ => None,
         };
-        return Ok(listed.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
+        return Ok(nic.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
     }
     if let Backing::Unknown(reason) = &interface.backing {
-        return Err(Refusal::Unknown(reason.clone()));
+        return Err(NicRefusal::Unknown(reason.clone()));
     }
     if let (Some(_), Some(reason)) = (interface.driver(), &attachments.unread) {
         let reason = format!("whether Onload is attached to it is not known: {reason}");
-        return Err(Refusal::Unknown(reason));
+        return Err(NicRefusal::Unknown(reason));
     }
-    let reason = not_attached(interface, function, support, attachments);
-    Err(Refusal::Certain(reason))
+    let reason = not_attached_reason(interface, function, support, attachments);
+    Err(NicRefusal::Certain(reason))
 }
 
-fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, String> {
-    let live = own.iter().filter(|attachment| attachment.switched_off.is_none());
-    let known = |attachment: &Attachment| match (attachment.datapath, support) {
-        (Some(datapath), _) | (None, Some(Support::Capable(datapath))) => datapath,
+fn attached_datapath(
+    attachments: &[Attachment],
+    support: Option<CardSupport>,
+) -> Result<Datapath, String> {
+    let live = attachments.iter().filter(|attachment| attachment.off_switch.is_none());
+    let datapath_of = |attachment: &Attachment| match (attachment.datapath, support) {
+        (Some(datapath), _) | (None, Some(CardSupport::Capable(datapath))) => datapath,
         (None, _) => Datapath::Ef10,
     };
     // X4 has a low-latency and a full-featured datapath; people buy it for the first.
-    let best = live.map(known).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
-    let switch = own.iter().find_map(|attachment| attachment.switched_off.as_deref());
+    let best = live.map(datapath_of).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
+    let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
     best.ok_or_else(|| {
         let switch = switch.unwrap_or_default();
         format!("acceleration is switched off; write 1 to {switch}")
     })
 }
 
-fn not_attached(
+fn not_attached_reason(
     interface: &NetworkInterface,
     function: Option<&PciFunction>,
-    support: Option<Support>,
+    support: Option<CardSupport>,
     attachments: &Attachments,
 ) -> String {
-    if let Some(below) = interface.lower_devices() {
-        return if below.is_empty() {
+    if let Some(lower_devices) = interface.lower_devices() {
+        return if lower_devices.is_empty() {
             NOTHING_BELOW.to_owned()
         } else {
             format!(
                 "virtual interface: Onload attaches to what is below it; ask for {}",
-                below.join(" or ")
+                lower_devices.join(" or ")
             )
         };
     }
@@ -410,9 +436,9 @@ fn not_attached(
         return IPOIB.to_owned();
     }
     if support.is_none() {
-        let abilities = attachments.abilities.get(&interface.name);
-        let has_xdp = abilities.and_then(|abilities| abilities.xdp);
-        return others_driver(driver, &interface.name, attachments.af_xdp, has_xdp);
+        let features = attachments.features.get(&interface.name);
+        let has_xdp = features.and_then(|features| features.xdp);
+        return other_driver_reason(driver, &interface.name, attachments.af_xdp, has_xdp);
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
@@ -426,7 +452,12 @@ fn not_attached(
 
 /// Why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
 /// `lib/efhw/af_xdp.c`), and kernels before 6.3 do not say whether it has.
-fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp, has_xdp: Option<bool>) -> String {
+fn other_driver_reason(
+    driver: &str,
+    interface: &str,
+    af_xdp: AfXdpSupport,
+    has_xdp: Option<bool>,
+) -> String {
     let condition = match has_xdp {
         Some(_) => String::new(),
         None => format!("if {driver} has XDP, "),
@@ -436,14 +467,14 @@ fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp, has_xdp: Option<b
             " and has no XDP, by which Onload takes interfaces of others; nothing can be done"
                 .to_owned()
         }
-        AfXdp::Absent => {
+        AfXdpSupport::Absent => {
             ", and the loaded sfc_resource has no AF_XDP; install an Onload that has it".to_owned()
         }
-        AfXdp::Registers => format!(
+        AfXdpSupport::Registers => format!(
             ", and it is not registered for AF_XDP; {condition}write {interface} to \
              {AF_XDP_REGISTER}"
         ),
-        AfXdp::NotLoaded => format!(
+        AfXdpSupport::NotLoaded => format!(
             "; {condition}Onload takes it by AF_XDP: load sfc_resource, then write \
              {interface} to {AF_XDP_REGISTER}"
         ),
@@ -455,22 +486,23 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
         // It decides only about interfaces of which nothing else says anything.
-        listed: probe.deciding(&[], || read_debugfs(probe)),
+        debugfs_nics: probe.with_classes(&[], || read_debugfs(probe)),
         // Without its module nothing is attached to anything.
-        unread: module.and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
+        unread: module.and_then(|_| probe.own_unread_reason(DEBUGFS_NICS)),
         af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
-            (_, Some(_)) => AfXdp::Registers,
-            (Some(_), None) => AfXdp::Absent,
-            (None, None) => AfXdp::NotLoaded,
+            (_, Some(_)) => AfXdpSupport::Registers,
+            (Some(_), None) => AfXdpSupport::Absent,
+            (None, None) => AfXdpSupport::NotLoaded,
         },
         ..Attachments::default()
     };
     for name in probe.list(AUXILIARY_DEVICES) {
-        if !is_onloads(&name) {
+        if !is_onload_device(&name) {
             continue;
         }
         let directory = Path::new(AUXILIARY_DEVICES).join(&name);
-        let Some(address) = probe.resolve(&directory).as_deref().and_then(PciFunctions::above)
+        let Some(address) =
+            probe.resolve(&directory).as_deref().and_then(PciFunctions::function_above)
         else {
             continue;
         };
@@ -480,14 +512,16 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
         }
     }
     for function in functions.iter().filter(|function| function.has("sfc_resource")) {
-        let attachment =
-            Attachment { datapath: None, switched_off: switched_off(probe, &function.directory()) };
+        let attachment = Attachment {
+            datapath: None,
+            off_switch: off_switch_path(probe, &function.directory()),
+        };
         attachments.functions.entry(function.address).or_default().push(attachment);
     }
     attachments
 }
 
-fn is_onloads(name: &str) -> bool {
+fn is_onload_device(name: &str) -> bool {
     ["sfc.", "sfc_", "xilinx_efct."].iter().any(|prefix| name.starts_with(prefix))
 }
 
@@ -497,7 +531,7 @@ fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let datapath = driver.as_deref().and_then(datapath_of_driver);
     let has_switch = probe.entry(directory.join("sfc_resource")).is_some();
     (datapath.is_some() || has_switch)
-        .then(|| Attachment { datapath, switched_off: switched_off(probe, directory) })
+        .then(|| Attachment { datapath, off_switch: off_switch_path(probe, directory) })
 }
 
 /// Drivers on the auxiliary bus are named `module.name`.
@@ -510,62 +544,62 @@ fn datapath_of_driver(driver: &str) -> Option<Datapath> {
     }
 }
 
-fn switched_off(probe: &Probe<'_>, directory: &Path) -> Option<String> {
+fn off_switch_path(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     let switch = directory.join("sfc_resource/enable");
     let off = probe.attribute(&switch).as_deref() == Some("0");
     off.then(|| switch.display().to_string())
 }
 
-fn read_debugfs(probe: &Probe<'_>) -> Vec<Listed> {
+fn read_debugfs(probe: &Probe<'_>) -> Vec<DebugfsNic> {
     let entries = probe.list(DEBUGFS_NICS).into_iter();
-    let listed = entries.filter_map(|entry| Listed::read(&entry, |path| probe.attribute(path)));
-    listed.collect()
+    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)));
+    nics.collect()
 }
 
 /// An interface that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`), in whatever network namespace it is.
 #[derive(Debug)]
-pub struct Listed {
+pub struct DebugfsNic {
     /// Its name when Onload attached to it, which its directory `NNN_<interface>` keeps.
-    at_first: String,
+    original_name: String,
     pub name: String,
     /// When Onload attached to it.
     pub address: Option<String>,
     datapath: Option<Datapath>,
 }
 
-impl Listed {
-    pub fn read(entry: &str, attribute: impl Fn(&Path) -> Option<String>) -> Option<Listed> {
-        let at_first = interface_of(entry)?;
+impl DebugfsNic {
+    pub fn read(entry: &str, attribute: impl Fn(&Path) -> Option<String>) -> Option<DebugfsNic> {
+        let original_name = parse_interface(entry)?;
         let attribute = |name: &str| attribute(&Path::new(DEBUGFS_NICS).join(entry).join(name));
-        let kind = attribute("devtype");
-        Some(Listed {
-            at_first: at_first.to_owned(),
-            name: attribute("net_dev").unwrap_or_else(|| at_first.to_owned()),
+        let device_type = attribute("devtype");
+        Some(DebugfsNic {
+            original_name: original_name.to_owned(),
+            name: attribute("net_dev").unwrap_or_else(|| original_name.to_owned()),
             address: attribute("mac_addr"),
-            datapath: kind.as_deref().and_then(datapath_of_devtype),
+            datapath: device_type.as_deref().and_then(parse_devtype),
         })
     }
 
-    fn is(&self, interface: &NetworkInterface) -> bool {
-        self.is_called(&interface.name, interface.hardware_address.as_deref())
+    fn matches(&self, interface: &NetworkInterface) -> bool {
+        self.matches_identity(&interface.name, interface.hardware_address.as_deref())
     }
 
     /// Whether it is the interface with that name and address here. Another one may have got the same name elsewhere, so
     /// a new name needs the address; a bond gives its interfaces others, and leaves their names.
-    pub(crate) fn is_called(&self, name: &str, address: Option<&str>) -> bool {
+    pub(crate) fn matches_identity(&self, name: &str, address: Option<&str>) -> bool {
         let same_address = self.address.is_none() || self.address.as_deref() == address;
-        self.name == name && (self.at_first == name || same_address)
+        self.name == name && (self.original_name == name || same_address)
     }
 }
 
-fn interface_of(entry: &str) -> Option<&str> {
+fn parse_interface(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
-    digits::<u32>(number)?;
+    parse_digits::<u32>(number)?;
     (!interface.is_empty()).then_some(interface)
 }
 
 /// `devtype` contains `architecture:variant:revision => NAME`, the first three as numbers.
-fn datapath_of_devtype(text: &str) -> Option<Datapath> {
+fn parse_devtype(text: &str) -> Option<Datapath> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {
         "EF10" => Some(Datapath::Ef10),
@@ -582,27 +616,28 @@ fn refuse_without_interface(
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
 ) {
-    let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(NetworkInterface::pci).collect();
-    for function in functions.iter().filter(|one| !with.contains(&one.address)) {
-        let advice = match support(function.id) {
+    let with_interface: BTreeSet<PciAddress> =
+        interfaces.iter().filter_map(NetworkInterface::pci).collect();
+    for function in functions.iter().filter(|one| !with_interface.contains(&one.address)) {
+        let advice = match card_support(function.id) {
             None => continue,
-            Some(Support::Capable(Datapath::Efct)) => "bind it to xilinx_efct to give it one",
-            Some(Support::Refused(reason)) => reason,
-            Some(Support::Capable(_)) => "bind it to sfc to give it one",
+            Some(CardSupport::Capable(Datapath::Efct)) => "bind it to xilinx_efct to give it one",
+            Some(CardSupport::Refused(reason)) => reason,
+            Some(CardSupport::Capable(_)) => "bind it to sfc to give it one",
         };
         let reason = match &function.driver {
             Some(driver) => format!("it has no interface: its driver is {driver}; {advice}"),
             None => format!("it has no interface: no driver is bound to it; {advice}"),
         };
         let name = function.address.to_string();
-        probe.refuse(NotOffered::new(Class::Nic, name, reason));
+        probe.exclude(Exclusion::new(Class::Nic, name, reason));
     }
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
-    let _ = (datapath_of_driver(text), datapath_of_devtype(text), is_onloads(text));
-    if let Some(interface) = interface_of(text) {
+    let _ = (datapath_of_driver(text), parse_devtype(text), is_onload_device(text));
+    if let Some(interface) = parse_interface(text) {
         assert!(text.ends_with(&format!("_{interface}")));
     }
 }
@@ -624,17 +659,18 @@ mod tests {
             (0x1022, 0x1190),
             (0x10ee, 0x0100),
         ] {
-            let support = support(id(vendor, device));
-            assert!(matches!(support, Some(Support::Refused(_))), "{vendor:x}:{device:x}");
+            let support = card_support(id(vendor, device));
+            assert!(matches!(support, Some(CardSupport::Refused(_))), "{vendor:x}:{device:x}");
         }
-        assert_eq!(support(id(0x8086, 0x10c9)), None);
-        assert_eq!(support(id(0x1924, 0x0b03)), Some(Support::Capable(Datapath::Ef10)));
-        assert_eq!(support(id(0x10ee, 0x5084)), Some(Support::Capable(Datapath::Efct)));
+        assert_eq!(card_support(id(0x8086, 0x10c9)), None);
+        assert_eq!(card_support(id(0x1924, 0x0b03)), Some(CardSupport::Capable(Datapath::Ef10)));
+        assert_eq!(card_support(id(0x10ee, 0x5084)), Some(CardSupport::Capable(Datapath::Efct)));
     }
 
     #[test]
     fn the_kernel_answers_whether_a_driver_has_xdp() {
-        let reason = |has_xdp| others_driver("bnx2", "ens1", AfXdp::Registers, has_xdp);
+        let reason =
+            |has_xdp| other_driver_reason("bnx2", "ens1", AfXdpSupport::Registers, has_xdp);
         let unknown = reason(None);
         assert!(unknown.contains("; if bnx2 has XDP, write ens1 to "), "{unknown}");
         let has_it = reason(Some(true));
@@ -647,16 +683,16 @@ mod tests {
 
     #[test]
     fn an_entry_of_debugfs_names_its_interface() {
-        assert_eq!(interface_of("000_ens1"), Some("ens1"));
-        assert_eq!(interface_of("1000_a_b"), Some("a_b"));
-        assert_eq!(interface_of("ens1"), None);
-        assert_eq!(interface_of("_ens1"), None);
-        assert_eq!(interface_of("000_"), None);
+        assert_eq!(parse_interface("000_ens1"), Some("ens1"));
+        assert_eq!(parse_interface("1000_a_b"), Some("a_b"));
+        assert_eq!(parse_interface("ens1"), None);
+        assert_eq!(parse_interface("_ens1"), None);
+        assert_eq!(parse_interface("000_"), None);
     }
 
     #[test]
     fn the_architecture_is_named_in_devtype() {
-        let named = datapath_of_devtype;
+        let named = parse_devtype;
         assert_eq!(named("4:58:0 => AF_XDP"), Some(Datapath::AfXdp));
         assert_eq!(named("1:41:2 => EF10"), Some(Datapath::Ef10));
         assert_eq!(named("EF10CT"), Some(Datapath::Ef10ct));
@@ -666,16 +702,16 @@ mod tests {
 
     #[test]
     fn the_low_latency_datapath_comes_first_and_a_switched_off_one_does_not_count() {
-        let on = |datapath| Attachment { datapath: Some(datapath), switched_off: None };
+        let on = |datapath| Attachment { datapath: Some(datapath), off_switch: None };
         let off = |datapath| Attachment {
             datapath: Some(datapath),
-            switched_off: Some("/sys/x/enable".to_owned()),
+            off_switch: Some("/sys/x/enable".to_owned()),
         };
         let both = [on(Datapath::Ef10), on(Datapath::Ef10ct)];
-        assert_eq!(attached(&both, None), Ok(Datapath::Ef10ct));
+        assert_eq!(attached_datapath(&both, None), Ok(Datapath::Ef10ct));
         let full = [on(Datapath::Ef10), off(Datapath::Ef10ct)];
-        assert_eq!(attached(&full, None), Ok(Datapath::Ef10));
-        let error = attached(&[off(Datapath::Ef10)], None).unwrap_err();
+        assert_eq!(attached_datapath(&full, None), Ok(Datapath::Ef10));
+        let error = attached_datapath(&[off(Datapath::Ef10)], None).unwrap_err();
         assert_eq!(error, "acceleration is switched off; write 1 to /sys/x/enable");
     }
 }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_core::expect::{DriverNode, Expected, Listed};
-use onload_sys::numbers::Numbers;
+use onload_core::expectation::{DriverNode, ExpectedDevice, NumberSource};
+use onload_sys::device_number::DeviceNumber;
 use serde::Serializer;
 
 use crate::discover::probe::Probe;
@@ -16,44 +16,44 @@ const MAKE: &str = "make it with mknod, or load the driver anew";
 const ANEW: &str = "remove it and load its driver anew";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Node {
+pub struct NumberedNode {
     pub path: String,
-    pub numbers: Numbers,
+    pub number: DeviceNumber,
 }
 
 /// A node that is offered. Thousands of devices may have one that exists once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceNode {
-    pub node: Node,
+pub struct OfferedNode {
+    pub node: NumberedNode,
     /// What has to be behind it: a device each of those that it is the node of.
-    pub expected: Vec<Expected>,
+    pub expected: Vec<ExpectedDevice>,
     /// Whether it exists once per host, for whichever device.
     pub is_shared: bool,
 }
 
-impl DeviceNode {
-    pub(crate) fn own(node: Node, expected: Vec<Expected>) -> Arc<Self> {
-        Arc::new(DeviceNode { node, expected, is_shared: false })
+impl OfferedNode {
+    pub(crate) fn exclusive(node: NumberedNode, expected: Vec<ExpectedDevice>) -> Arc<Self> {
+        Arc::new(OfferedNode { node, expected, is_shared: false })
     }
 
     /// One that its driver has once per host.
-    pub(crate) fn shared(node: Node) -> Arc<Self> {
-        Arc::new(DeviceNode {
-            expected: Expected::driver_node(node.name()).into_iter().collect(),
+    pub(crate) fn shared(node: NumberedNode) -> Arc<Self> {
+        Arc::new(OfferedNode {
+            expected: ExpectedDevice::find_driver_node(node.name()).into_iter().collect(),
             node,
             is_shared: true,
         })
     }
 }
 
-pub(crate) fn paths<S: Serializer>(
-    nodes: &[Arc<DeviceNode>],
+pub(crate) fn serialize_paths<S: Serializer>(
+    nodes: &[Arc<OfferedNode>],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(nodes.iter().map(|node| &node.node.path))
 }
 
-impl Node {
+impl NumberedNode {
     /// Its file's name.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
@@ -64,8 +64,8 @@ impl Node {
         probe: &Probe<'_>,
         path: impl Into<String>,
         device: &Path,
-    ) -> Result<Node, String> {
-        Node::find_in_sysfs(probe, path.into(), device, None)
+    ) -> Result<NumberedNode, String> {
+        NumberedNode::find_in_sysfs(probe, path.into(), device, None)
     }
 
     /// The node at `path` that its driver has once per host; `None` if there is neither the driver nor the node.
@@ -73,13 +73,15 @@ impl Node {
         probe: &Probe<'_>,
         path: &str,
         driver: &DriverNode,
-    ) -> Option<Result<Node, String>> {
-        match driver.listed {
-            Listed::Sysfs { class, reserved } => {
+    ) -> Option<Result<NumberedNode, String>> {
+        match driver.source {
+            NumberSource::Sysfs { class, reserved } => {
                 let device = Path::new("/sys/class").join(class).join(driver.name);
-                Some(Node::find_in_sysfs(probe, path.to_owned(), &device, reserved))
+                Some(NumberedNode::find_in_sysfs(probe, path.to_owned(), &device, reserved))
             }
-            Listed::ProcDevices => Node::find_in_proc_devices(probe, path, driver.name),
+            NumberSource::ProcDevices => {
+                NumberedNode::find_in_proc_devices(probe, path, driver.name)
+            }
         }
     }
 
@@ -87,15 +89,15 @@ impl Node {
         probe: &Probe<'_>,
         path: String,
         device: &Path,
-        reserved: Option<Numbers>,
-    ) -> Result<Node, String> {
+        reserved: Option<DeviceNumber>,
+    ) -> Result<NumberedNode, String> {
         let attribute = device.join("dev");
-        let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
-        let found = probe.device_node(&path);
-        let found = character(probe, &path, found, number, MAKE)?;
+        let number = probe.read_parsed(&attribute, parse_number, "a device number such as 10:196");
+        let entry = probe.device_node(&path);
+        let actual = check_character_node(probe, &path, entry, number, MAKE)?;
         match number.or(reserved) {
-            Some(number) => Node::numbered(path, found, number),
-            None => Err(match probe.why_unread(&attribute) {
+            Some(number) => NumberedNode::check_number(path, actual, number),
+            None => Err(match probe.unread_reason(&attribute) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
                     "{path}: there is no {} to compare its number with; load its driver, or \
@@ -110,13 +112,13 @@ impl Node {
         probe: &Probe<'_>,
         path: &str,
         driver: &str,
-    ) -> Option<Result<Node, String>> {
-        let devices = probe.or_warn(probe.host().text(Path::new(PROC_DEVICES)));
-        let number = devices.and_then(|text| Numbers::of_character_driver(&text, driver));
-        let found = probe.device_node(path);
+    ) -> Option<Result<NumberedNode, String>> {
+        let devices = probe.ok_or_warn(probe.host().text(Path::new(PROC_DEVICES)));
+        let number = devices.and_then(|text| DeviceNumber::find_character_driver(&text, driver));
+        let entry = probe.device_node(path);
         let Some(number) = number else {
-            found?;
-            return Some(Err(match probe.why_unread(PROC_DEVICES) {
+            entry?;
+            return Some(Err(match probe.unread_reason(PROC_DEVICES) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
                     "{path}: {PROC_DEVICES} lists no {driver} to compare its number with; load its \
@@ -124,32 +126,36 @@ impl Node {
                 ),
             }));
         };
-        let Numbers { major, minor } = number;
+        let DeviceNumber { major, minor } = number;
         let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
-        let found = character(probe, path, found, Some(number), &make);
-        Some(found.and_then(|found| Node::numbered(path.to_owned(), found, number)))
+        let actual = check_character_node(probe, path, entry, Some(number), &make);
+        Some(actual.and_then(|actual| NumberedNode::check_number(path.to_owned(), actual, number)))
     }
 
-    fn numbered(path: String, found: Numbers, numbers: Numbers) -> Result<Node, String> {
-        if found != numbers {
+    fn check_number(
+        path: String,
+        actual: DeviceNumber,
+        number: DeviceNumber,
+    ) -> Result<NumberedNode, String> {
+        if actual != number {
             return Err(format!(
-                "{path} is {found}, but the device is {numbers}; remove the stale node"
+                "{path} is {actual}, but the device is {number}; remove the stale node"
             ));
         }
-        Ok(Node { path, numbers })
+        Ok(NumberedNode { path, number })
     }
 }
 
 /// The numbers of a node, which has to exist and be a character device.
-fn character(
+fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
-    found: Option<host::DeviceNode>,
-    number: Option<Numbers>,
+    entry: Option<host::NodeEntry>,
+    number: Option<DeviceNumber>,
     make: &str,
-) -> Result<Numbers, String> {
-    let Some(node) = found else {
-        if let Some(reason) = probe.why_unread(probe.device_path(path)) {
+) -> Result<DeviceNumber, String> {
+    let Some(node) = entry else {
+        if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
             return Err(format!("{path} is not known: {reason}"));
         }
         return Err(match (probe.entry(path), number) {
@@ -164,10 +170,10 @@ fn character(
         return Err(format!("{path} is no character device; {ANEW}"));
     }
     let (major, minor) = (node.major, node.minor);
-    Ok(Numbers { major, minor })
+    Ok(DeviceNumber { major, minor })
 }
 
-fn parse_number(text: &str) -> Option<Numbers> {
+fn parse_number(text: &str) -> Option<DeviceNumber> {
     text.parse().ok()
 }
 
@@ -189,10 +195,10 @@ mod tests {
         let probe = Probe::new(&host);
         let find = |name: &str| {
             let device = Path::new("/sys/class/ptp").join(name);
-            Node::find(&probe, format!("/dev/{name}"), &device)
+            NumberedNode::find(&probe, format!("/dev/{name}"), &device)
         };
         let refusal = |name: &str| find(name).unwrap_err();
-        assert_eq!(find("ptp0").unwrap().numbers.minor, 0);
+        assert_eq!(find("ptp0").unwrap().number.minor, 0);
         assert_eq!(
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
@@ -220,7 +226,7 @@ mod tests {
         let host = tree.host();
         let probe = Probe::new(&host);
         assert_eq!(
-            Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
+            NumberedNode::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
             "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with; load its \
              driver, or remove the stale node"
         );

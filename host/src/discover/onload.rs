@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Cdi;
+use onload_core::config::CdiConfig;
 use onload_core::onload::LIBRARY;
 use onload_sys::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
 
-use crate::discover::node::{DeviceNode, Node};
-use crate::discover::not_offered::{NotOffered, Subject};
+use crate::discover::exclusion::{Exclusion, ExclusionSubject};
+use crate::discover::installation::{self, ContainerLibraries, Installation, Tool};
+use crate::discover::node::{NumberedNode, OfferedNode};
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
-use crate::discover::program::{self, Installation, Supply, Tool};
 use crate::host::EntryKind;
 
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
@@ -48,15 +48,15 @@ pub struct Onload {
     pub interface_checksum: Option<String>,
     /// Whether the library was built for that interface; `None` if either is missing.
     pub library_matches: Option<bool>,
-    #[serde(serialize_with = "glibc")]
+    #[serde(serialize_with = "serialize_glibc")]
     pub glibc_needed: Option<GlibcVersion>,
-    #[serde(serialize_with = "tool_names")]
+    #[serde(serialize_with = "serialize_tool_names")]
     pub tools: Vec<Tool>,
-    #[serde(serialize_with = "profile_names")]
+    #[serde(serialize_with = "serialize_profile_names")]
     pub profiles: Vec<Profile>,
     /// Its nodes; empty if one is missing and Onload is therefore not offered.
     #[serde(skip)]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    pub nodes: Vec<Arc<OfferedNode>>,
     #[serde(skip)]
     pub profile_dir: Option<PathBuf>,
     #[serde(skip)]
@@ -75,15 +75,24 @@ impl Onload {
     }
 }
 
-fn glibc<S: Serializer>(version: &Option<GlibcVersion>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_glibc<S: Serializer>(
+    version: &Option<GlibcVersion>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     version.map(|version| version.to_string()).serialize(serializer)
 }
 
-pub(crate) fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize_tool_names<S: Serializer>(
+    tools: &[Tool],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 
-fn profile_names<S: Serializer>(profiles: &[Profile], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_profile_names<S: Serializer>(
+    profiles: &[Profile],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
 }
 
@@ -93,7 +102,7 @@ struct DriverVersion {
     interface: Option<String>,
 }
 
-struct Library {
+struct OnloadLibrary {
     installation: Installation,
     version: Option<String>,
     matches: Option<bool>,
@@ -103,47 +112,47 @@ struct Library {
 
 /// By name; the error says why a node cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<DeviceNode>, String>>);
+pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<OfferedNode>, String>>);
 
 impl DriverNodes {
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
-        let found = nodes.map(|name| (name, find_node(probe, name).map(DeviceNode::shared)));
-        DriverNodes(found.collect())
+        let named_nodes = nodes.map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
+        DriverNodes(named_nodes.collect())
     }
 
     /// The error is that of the first node that cannot be offered.
-    pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Arc<DeviceNode>>, String> {
+    pub(crate) fn find_all(&self, names: &[&str]) -> Result<Vec<Arc<OfferedNode>>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
 }
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<Onload> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> Option<Onload> {
     let driver = read_driver(probe);
     let loaded = driver != DriverVersion::default()
         || ["onload", "sfc_char", "sfc_resource"]
             .iter()
             .any(|module| probe.entry(Path::new("/sys/module").join(module)).is_some());
     let library = read_library(probe, cdi, &driver);
-    let unread = why_unread(probe, cdi);
+    let unread = unread_reason(probe, cdi);
     if !loaded && library.is_none() {
         let reason = match &unread {
             Some(reason) => format!("whether it is installed is not known: {reason}"),
             None => NOT_INSTALLED.to_owned(),
         };
-        probe.refuse(NotOffered::new(Class::Nic, "onload", reason));
+        probe.exclude(Exclusion::new(Class::Nic, "onload", reason));
         return None;
     }
-    let nodes = nodes.all(&["onload", "onload_epoll"]);
-    let obstacle = obstacle(&nodes, &driver, library.as_ref(), unread.as_deref());
+    let nodes = nodes.find_all(&["onload", "onload_epoll"]);
+    let obstacle = find_obstacle(&nodes, &driver, library.as_ref(), unread.as_deref());
     if let Some(reason) = &obstacle {
-        probe.refuse(NotOffered::new(Class::Nic, "onload", reason.clone()));
+        probe.exclude(Exclusion::new(Class::Nic, "onload", reason.clone()));
     }
     let installation = library.as_ref().map(|library| &library.installation);
-    let profile_dir = installation.and_then(|found| profile_dir(probe, cdi, found));
+    let profile_dir = installation.and_then(|installation| profile_dir(probe, cdi, installation));
     let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
-    let tools = installation.map(|found| read_tools(probe, cdi, found, &TOOLS));
+    let tools = installation.map(|installation| read_tools(probe, cdi, installation, &TOOLS));
     Some(Onload {
         version: driver.version,
         interface_checksum: driver.interface,
@@ -160,16 +169,16 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<
     })
 }
 
-fn why_unread(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let places = dirs.iter().map(PathBuf::as_path);
-    places
+fn unread_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<String> {
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    let paths = dirs.iter().map(PathBuf::as_path);
+    paths
         .chain([Path::new(DRIVER_VERSION), Path::new("/sys/module")])
-        .find_map(|place| probe.why_unread(place))
+        .find_map(|path| probe.unread_reason(path))
 }
 
 fn read_driver(probe: &Probe<'_>) -> DriverVersion {
-    let text = probe.or_warn(probe.host().text(Path::new(DRIVER_VERSION)));
+    let text = probe.ok_or_warn(probe.host().text(Path::new(DRIVER_VERSION)));
     let text = text.unwrap_or_default();
     let mut driver = parse_driver_version(&text);
     if driver.version.is_none() {
@@ -201,11 +210,15 @@ fn parse_driver_version(text: &str) -> DriverVersion {
 }
 
 /// The copy of the library that fits the driver, or else the first one.
-fn read_library(probe: &Probe<'_>, cdi: &Cdi, driver: &DriverVersion) -> Option<Library> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let found = program::installations(probe, &dirs, LIBRARY, is_onload_library);
-    let mut copies: Vec<Library> =
-        found.into_iter().map(|copy| look_into(probe, copy, driver)).collect();
+fn read_library(
+    probe: &Probe<'_>,
+    cdi: &CdiConfig,
+    driver: &DriverVersion,
+) -> Option<OnloadLibrary> {
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    let installations = installation::find_installations(probe, &dirs, LIBRARY, is_onload_library);
+    let mut copies: Vec<OnloadLibrary> =
+        installations.into_iter().map(|copy| inspect_library(probe, copy, driver)).collect();
     if copies.is_empty() {
         return None;
     }
@@ -214,13 +227,13 @@ fn read_library(probe: &Probe<'_>, cdi: &Cdi, driver: &DriverVersion) -> Option<
     for other in copies {
         let path = other.installation.library_dir.join(LIBRARY);
         let used = chosen.installation.library_dir.join(LIBRARY);
-        let reason = another_copy(&used);
-        probe.refuse(NotOffered::new(Class::Nic, path.display().to_string(), reason));
+        let reason = other_copy_reason(&used);
+        probe.exclude(Exclusion::new(Class::Nic, path.display().to_string(), reason));
     }
     Some(chosen)
 }
 
-pub(crate) fn another_copy(used: &Path) -> String {
+pub(crate) fn other_copy_reason(used: &Path) -> String {
     format!("another copy is used, {}; set host-library-dirs in [cdi] to choose", used.display())
 }
 
@@ -235,11 +248,15 @@ pub(crate) fn is_shared_object(name: &str) -> bool {
     name.split_once(".so").is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
 }
 
-fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersion) -> Library {
+fn inspect_library(
+    probe: &Probe<'_>,
+    installation: Installation,
+    driver: &DriverVersion,
+) -> OnloadLibrary {
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::library_content(probe, &path);
+    let content = installation::read_library(probe, &path);
     let text = content.as_deref();
-    let summary = text.and_then(|content| program::library_summary(probe, &path, content));
+    let summary = text.and_then(|content| installation::library_summary(probe, &path, content));
     let checksum = driver.interface.as_ref();
     let has_interface =
         checksum.zip(text).map(|(checksum, content)| contains(content, checksum.as_bytes()));
@@ -249,10 +266,10 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
         .filter(|_| !has_none)
         .and_then(|content| library_version(content, driver.version.as_deref()));
     let is_other = is_other_release(version.as_deref(), driver.version.as_deref());
-    Library {
+    OnloadLibrary {
         version,
         matches: has_interface.map(|has| has && !is_other),
-        glibc_needed: summary.as_ref().and_then(onload_sys::elf::Summary::glibc_needed),
+        glibc_needed: summary.as_ref().and_then(onload_sys::elf::ElfSummary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
         installation,
     }
@@ -267,7 +284,7 @@ fn is_other_release(library: Option<&str>, driver: Option<&str>) -> bool {
 
 /// The part of a library's content that a capture keeps: the strings that could state its release,
 /// in order, and those of `marks` that appear anywhere in it.
-pub fn telling_strings<'c>(
+pub fn release_strings<'c>(
     content: &'c [u8],
     driver: Option<&str>,
     marks: &[&'c str],
@@ -275,8 +292,8 @@ pub fn telling_strings<'c>(
     let strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     let releases = strings.filter(|text| {
         let printed = text.strip_prefix(b"Onload ").and_then(release);
-        let drivers = driver.is_some_and(|driver| trimmed(text) == driver.as_bytes());
-        drivers || printed.is_some() || release(text).is_some()
+        let is_drivers = driver.is_some_and(|driver| trim(text) == driver.as_bytes());
+        is_drivers || printed.is_some() || release(text).is_some()
     });
     let marks = marks.iter().map(|mark| mark.as_bytes());
     releases.chain(marks.filter(|mark| contains(content, mark))).collect()
@@ -292,7 +309,7 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     if let Some(version) = driver
-        && strings.clone().any(|text| trimmed(text) == version.as_bytes())
+        && strings.clone().any(|text| trim(text) == version.as_bytes())
     {
         return Some(version.to_owned());
     }
@@ -304,23 +321,23 @@ fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     strings.filter_map(release).all(|other| other == first).then_some(first)
 }
 
-fn trimmed(text: &[u8]) -> &[u8] {
+fn trim(text: &[u8]) -> &[u8] {
     text.trim_ascii()
 }
 
 /// A release as Onload numbers them, with three numbers or four.
 fn release(text: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(trimmed(text)).ok().filter(|text| text.len() <= 32)?;
+    let text = std::str::from_utf8(trim(text)).ok().filter(|text| text.len() <= 32)?;
     let numbers: Vec<&str> = text.split('.').collect();
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let release = (3..=4).contains(&numbers.len()) && numbers.iter().all(number);
     release.then(|| text.to_owned())
 }
 
-fn obstacle(
-    nodes: &Result<Vec<Arc<DeviceNode>>, String>,
+fn find_obstacle(
+    nodes: &Result<Vec<Arc<OfferedNode>>, String>,
     driver: &DriverVersion,
-    library: Option<&Library>,
+    library: Option<&OnloadLibrary>,
     unread: Option<&str>,
 ) -> Option<String> {
     if let Err(reason) = nodes {
@@ -358,13 +375,13 @@ fn obstacle(
     }
 }
 
-fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
+fn find_node(probe: &Probe<'_>, name: &str) -> Result<NumberedNode, String> {
     let path = format!("/dev/{name}");
     if probe.device_node(&path).is_some() {
         let device = Path::new("/sys/class").join(name).join(name);
-        return Node::find(probe, path, &device);
+        return NumberedNode::find(probe, path, &device);
     }
-    if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
+    if let Some(reason) = probe.unread_reason(probe.device_path(&path)) {
         return Err(format!("{path} is not known: {reason}"));
     }
     let module = if name == "sfc_char" { "sfc_char" } else { "onload" };
@@ -381,17 +398,17 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
 /// The tools that an installation has and a container can use; the others are not offered.
 pub(crate) fn read_tools(
     probe: &Probe<'_>,
-    cdi: &Cdi,
+    cdi: &CdiConfig,
     installation: &Installation,
     names: &[&str],
 ) -> Vec<Tool> {
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
     };
-    let own = Some(installation.library_dir.as_path());
-    let search = || program::search_dirs(own, &cdi.host_library_dirs);
-    let supply = Supply {
-        mounted: program::needs_of(probe, installation),
+    let library_dir = Some(installation.library_dir.as_path());
+    let search = || installation::search_dirs(library_dir, &cdi.host_library_dirs);
+    let container_libraries = ContainerLibraries {
+        mounted: installation::needed_libraries(probe, installation),
         search: cdi.tool_libraries.then(search),
     };
     let mut tools = Vec::new();
@@ -399,14 +416,16 @@ pub(crate) fn read_tools(
         let path = dir.join(name);
         let closure = match probe.entry(&path) {
             None => continue,
-            Some(EntryKind::File { .. }) => program::closure(probe, &path, &supply),
+            Some(EntryKind::File { .. }) => {
+                installation::find_closure(probe, &path, &container_libraries)
+            }
             Some(_) => Err("it is no regular file".to_owned()),
         };
         let name = (*name).to_owned();
         match closure {
             Ok(closure) => tools.push(Tool { name, path, closure }),
             Err(reason) => {
-                probe.refuse(NotOffered::new(Subject::Tool, name, with_remedy(reason)));
+                probe.exclude(Exclusion::new(ExclusionSubject::Tool, name, with_remedy(reason)));
             }
         }
     }
@@ -418,7 +437,7 @@ fn with_remedy(reason: String) -> String {
     if reason.contains("; ") { reason } else { format!("{reason}; run it on the host") }
 }
 
-fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+fn tool_dir(cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
         Some(dir) => Some(dir.clone()),
@@ -426,7 +445,7 @@ fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     }
 }
 
-fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+fn profile_dir(probe: &Probe<'_>, cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
     let dir = match &cdi.host_profile_dir {
         Some(dir) if dir.as_os_str().is_empty() => return None,
         Some(dir) => dir.clone(),

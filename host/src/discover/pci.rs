@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
-use crate::discover::link::{self, Link};
+use crate::discover::pcie_link::{self, PcieLink};
 use crate::discover::probe::Probe;
 
 pub const DEVICES: &str = "/sys/bus/pci/devices";
@@ -64,14 +64,14 @@ impl PciFunction {
 pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
     /// By the bus: all functions of a bus are below the same bridges.
-    above: BTreeMap<String, Above>,
-    links: BTreeMap<PciAddress, Link>,
+    ancestors: BTreeMap<String, PciAncestors>,
+    links: BTreeMap<PciAddress, PcieLink>,
     /// The NUMA node of a host with one alone, if that was read.
     only_node: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Above {
+struct PciAncestors {
     root: Option<String>,
     /// Whether it is right below /sys/devices.
     is_first: bool,
@@ -94,21 +94,21 @@ impl PciFunctions {
         let functions: BTreeMap<PciAddress, PciFunction> = functions.collect();
         let mut buses = BTreeMap::new();
         for function in functions.values() {
-            let path = || probe.deciding(&[], || probe.resolve(function.directory()));
+            let path = || probe.with_classes(&[], || probe.resolve(function.directory()));
             buses
-                .entry(bus(function.address))
-                .or_insert_with(|| path().map(|path| above(&path)).unwrap_or_default());
+                .entry(bus_address(function.address))
+                .or_insert_with(|| path().map(|path| parse_ancestors(&path)).unwrap_or_default());
         }
-        PciFunctions { functions, above: buses, links: BTreeMap::new(), only_node: None }
+        PciFunctions { functions, ancestors: buses, links: BTreeMap::new(), only_node: None }
     }
 
     /// Reads what the links of these functions, and of the bridges above them, give at best.
     pub(crate) fn read_links(&mut self, probe: &Probe<'_>, addresses: &[PciAddress]) {
-        let above = addresses.iter().flat_map(|address| self.bridges(*address));
-        let all: BTreeSet<PciAddress> = above.chain(addresses).copied().collect();
+        let bridges = addresses.iter().flat_map(|address| self.bridges(*address));
+        let all: BTreeSet<PciAddress> = bridges.chain(addresses).copied().collect();
         let links = all.into_iter().filter_map(|address| {
             let directory = Path::new(DEVICES).join(address.to_string());
-            let link = probe.or_warn(link::read(probe.host(), &directory, "max"))?;
+            let link = probe.ok_or_warn(pcie_link::read(probe.host(), &directory, "max"))?;
             Some((address, link))
         });
         self.links = links.collect();
@@ -117,7 +117,7 @@ impl PciFunctions {
     /// Reads whether the host has one NUMA node alone. Where firmware gives a root none, the kernel says -1 there too.
     pub(crate) fn read_only_node(&mut self, probe: &Probe<'_>) {
         let online = probe.attribute("/sys/devices/system/node/online");
-        self.only_node = online.as_deref().and_then(digits);
+        self.only_node = online.as_deref().and_then(parse_digits);
     }
 
     /// The NUMA node that a function is near.
@@ -126,26 +126,26 @@ impl PciFunctions {
     }
 
     /// What the link of a function or port gives at best, if that was read.
-    pub(crate) fn link(&self, address: PciAddress) -> Option<Link> {
+    pub(crate) fn link(&self, address: PciAddress) -> Option<PcieLink> {
         self.links.get(&address).copied()
     }
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
-        self.above.get(&bus(address))?.root.as_deref()
+        self.ancestors.get(&bus_address(address))?.root.as_deref()
     }
 
     /// The root as other drivers of Kubernetes name it (`k8s.io/dynamic-resource-allocation/deviceattribute`,
     /// `resource.kubernetes.io/pcieRoot`); none below another device, where these have none.
     pub fn pcie_root(&self, address: PciAddress) -> Option<&str> {
-        let above = self.above.get(&bus(address))?;
-        above.root.as_deref().filter(|_| above.is_first)
+        let ancestors = self.ancestors.get(&bus_address(address))?;
+        ancestors.root.as_deref().filter(|_| ancestors.is_first)
     }
 
     /// The bridges above a function, from the root on.
     pub fn bridges(&self, address: PciAddress) -> &[PciAddress] {
-        let above = self.above.get(&bus(address));
-        above.map_or(&[], |above| &above.bridges)
+        let ancestors = self.ancestors.get(&bus_address(address));
+        ancestors.map_or(&[], |ancestors| &ancestors.bridges)
     }
 
     pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
@@ -158,7 +158,7 @@ impl PciFunctions {
 
     /// The function of a device in sysfs: the last PCI address in its path, whether the device is
     /// directly below it, or behind virtio, the auxiliary bus or a subfunction.
-    pub(crate) fn above(device: &Path) -> Option<PciAddress> {
+    pub(crate) fn function_above(device: &Path) -> Option<PciAddress> {
         let names = device.iter().rev().filter_map(|name| name.to_str());
         names.filter_map(|name| name.parse().ok()).next()
     }
@@ -188,46 +188,46 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
         virtual_functions: virtual_functions.collect(),
         entries: Vec::new(),
     };
-    entries.retain(|name| is_of_interest(name));
+    entries.retain(|name| is_needed_entry(name));
     Some(PciFunction { entries, ..function })
 }
 
 /// Domain and bus of a function.
-fn bus(address: PciAddress) -> String {
+fn bus_address(address: PciAddress) -> String {
     let address = address.to_string();
     let bus = address.rsplit_once(':').map(|(bus, _)| bus.to_owned());
     bus.unwrap_or(address)
 }
 
 /// What is above the function of a path in sysfs: each PCI address in it is a bridge, but for the last.
-fn above(directory: &Path) -> Above {
+fn parse_ancestors(directory: &Path) -> PciAncestors {
     let names = directory.iter().filter_map(|name| name.to_str());
     let mut bridges: Vec<PciAddress> = names.filter_map(|name| name.parse().ok()).collect();
     bridges.pop();
     let below = directory.strip_prefix("/sys/devices").into_iter();
     let mut names = below.flatten().filter_map(|name| name.to_str());
     // Below a platform device, or a device of a hypervisor's bus, it is further down.
-    let at = names.clone().position(is_root);
-    Above {
+    let position = names.clone().position(is_root);
+    PciAncestors {
         root: names.find(|name| is_root(name)).map(str::to_owned),
-        is_first: at == Some(0),
+        is_first: position == Some(0),
         bridges,
     }
 }
 
 /// `pci`, a domain and a bus.
 fn is_root(name: &str) -> bool {
-    name.strip_prefix("pci").is_some_and(|at| at.contains(':'))
+    name.strip_prefix("pci").is_some_and(|rest| rest.contains(':'))
 }
 
 fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
-    let node: i64 = probe.deciding(&[], || probe.number(directory.join("numa_node")))?;
+    let node: i64 = probe.with_classes(&[], || probe.number(directory.join("numa_node")))?;
     u32::try_from(node).ok()
 }
 
 /// Whether discovery needs an entry of a function's directory: a host may have thousands of
 /// functions with fifty entries each.
-pub fn is_of_interest(entry: &str) -> bool {
+pub fn is_needed_entry(entry: &str) -> bool {
     const ASKED_FOR: [&str; 8] = [
         "infiniband",
         "infiniband_mad",
@@ -245,14 +245,14 @@ pub fn is_of_interest(entry: &str) -> bool {
 fn is_auxiliary(entry: &str) -> bool {
     let mut parts = entry.rsplitn(2, '.');
     let id = parts.next().unwrap_or_default();
-    let named = parts.next().is_some_and(|name| name.contains('.'));
-    named && digits::<u32>(id).is_some()
+    let has_name = parts.next().is_some_and(|name| name.contains('.'));
+    has_name && parse_digits::<u32>(id).is_some()
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
-    let _ = (is_auxiliary(text), is_of_interest(text));
-    if let Some(address) = PciFunctions::above(Path::new(text)) {
+    let _ = (is_auxiliary(text), is_needed_entry(text));
+    if let Some(address) = PciFunctions::function_above(Path::new(text)) {
         assert!(text.contains(&address.to_string()));
     }
     if let Ok(address) = text.parse::<PciAddress>() {
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     fn above(path: &str) -> Option<String> {
-        PciFunctions::above(Path::new(path)).map(|address| address.to_string())
+        PciFunctions::function_above(Path::new(path)).map(|address| address.to_string())
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
             ("/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0", "pci10000:e0"),
             ("/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0", "pci0000:64"),
         ] {
-            let above = super::above(Path::new(path));
+            let above = parse_ancestors(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
             assert!(above.is_first, "{path}");
         }
@@ -303,19 +303,19 @@ mod tests {
             (hyper_v.as_str(), "pci0002:00"),
             ("/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0", "pci0000:00"),
         ] {
-            let above = super::above(Path::new(path));
+            let above = parse_ancestors(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
             assert!(!above.is_first, "{path}");
         }
         for path in ["/sys/bus/pci/devices/0000:81:10.0", "/sys/devices", "/"] {
-            assert_eq!(super::above(Path::new(path)).root, None, "{path}");
+            assert_eq!(parse_ancestors(Path::new(path)).root, None, "{path}");
         }
     }
 
     #[test]
     fn the_bridges_of_a_function_are_the_addresses_before_its_own() {
         let bridges = |path: &str| -> Vec<String> {
-            let bridges = super::above(Path::new(path)).bridges;
+            let bridges = parse_ancestors(Path::new(path)).bridges;
             bridges.iter().map(PciAddress::to_string).collect()
         };
         let path = "/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0/10000:e1:00.0";

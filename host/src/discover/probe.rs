@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_core::class::Class;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use crate::discover::not_offered::NotOffered;
-use crate::discover::unread::{Unread, as_root};
-use crate::host::{DeviceNode, EntryKind, Host, HostError};
+use crate::discover::exclusion::Exclusion;
+use crate::discover::unread::{UnreadEntry, as_root};
+use crate::host::{EntryKind, Host, HostError, NodeEntry};
 
 const DEV: &str = "/dev";
 
@@ -22,13 +22,13 @@ pub struct Probe<'h> {
     host: &'h Host,
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
-    deciding: Cell<&'static [Class]>,
-    unread: RefCell<BTreeMap<PathBuf, Missing>>,
-    not_offered: RefCell<Vec<NotOffered>>,
+    classes: Cell<&'static [Class]>,
+    unread: RefCell<BTreeMap<PathBuf, MissingRead>>,
+    exclusions: RefCell<Vec<Exclusion>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Missing {
+struct MissingRead {
     reason: String,
     advice: &'static str,
     /// The path itself, or the directory above it that may not be searched.
@@ -36,7 +36,7 @@ struct Missing {
     classes: BTreeSet<Class>,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.reason, self.advice)
     }
@@ -48,9 +48,9 @@ impl<'h> Probe<'h> {
             host,
             device_dir: PathBuf::from(DEV),
             warnings: RefCell::default(),
-            deciding: Cell::new(&[]),
+            classes: Cell::new(&[]),
             unread: RefCell::default(),
-            not_offered: RefCell::default(),
+            exclusions: RefCell::default(),
         }
     }
 
@@ -71,17 +71,17 @@ impl<'h> Probe<'h> {
     }
 
     /// Records what was seen and is not offered.
-    pub(crate) fn refuse(&self, entry: NotOffered) {
-        self.not_offered.borrow_mut().push(entry);
+    pub(crate) fn exclude(&self, exclusion: Exclusion) {
+        self.exclusions.borrow_mut().push(exclusion);
     }
 
-    pub(crate) fn not_offered(&self) -> Vec<NotOffered> {
-        self.not_offered.borrow().clone()
+    pub(crate) fn not_offered(&self) -> Vec<Exclusion> {
+        self.exclusions.borrow().clone()
     }
 
     /// Why what a link leads to is not offered.
-    pub(crate) fn dangling(&self, link: &Path) -> String {
-        match self.why_unread(link) {
+    pub(crate) fn dangling_reason(&self, link: &Path) -> String {
+        match self.unread_reason(link) {
             Some(reason) => format!("not known: {reason}"),
             None => format!(
                 "{} leads to nothing: its driver is going or has failed; look at the kernel's log",
@@ -91,15 +91,15 @@ impl<'h> Probe<'h> {
     }
 
     /// Runs reads that decide these classes. Reads that only inform decide none.
-    pub(crate) fn deciding<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
-        let outer = self.deciding.replace(classes);
+    pub(crate) fn with_classes<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
+        let outer = self.classes.replace(classes);
         let value = read();
-        self.deciding.set(outer);
+        self.classes.set(outer);
         value
     }
 
     /// Records that these classes are undecided because a path could not be read.
-    pub(crate) fn undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
+    pub(crate) fn mark_undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
         let path = self.host.outside_path(path.as_ref());
         if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
             missing.classes.extend(classes);
@@ -108,22 +108,22 @@ impl<'h> Probe<'h> {
 
     /// Why a path, or something below it, could not be read or understood, and what to do about it;
     /// none where everything was.
-    pub(crate) fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn unread_reason(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
         let mut below = unread.iter().filter(|(unread, _)| unread.starts_with(&path));
         below.next().map(|(_, missing)| missing.to_string())
     }
 
-    pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn own_unread_reason(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
         unread.get(&path).map(ToString::to_string)
     }
 
     /// Sorted by path.
-    pub(crate) fn unread(&self) -> Vec<Unread> {
-        let mut by_cause: BTreeMap<PathBuf, Missing> = BTreeMap::new();
+    pub(crate) fn unread(&self) -> Vec<UnreadEntry> {
+        let mut by_cause: BTreeMap<PathBuf, MissingRead> = BTreeMap::new();
         for missing in self.unread.borrow().values() {
             if !missing.classes.is_empty() {
                 let first = || missing.clone();
@@ -132,7 +132,7 @@ impl<'h> Probe<'h> {
             }
         }
         let causes = by_cause.into_iter();
-        let unread = causes.map(|(path, missing)| Unread {
+        let unread = causes.map(|(path, missing)| UnreadEntry {
             path,
             kinds: missing.classes.into_iter().collect(),
             reason: missing.reason,
@@ -143,16 +143,16 @@ impl<'h> Probe<'h> {
 
     /// The value, or `None` with a warning and a record of what could not be read. A directory that nobody may look
     /// into is the reason for all that is below it, and is warned of once.
-    pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
+    pub(crate) fn ok_or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
-            let path = error.unread().map(Path::to_owned);
-            let error = self.host.at_its_cause(error);
-            let reason = Chain(&error).to_string();
+            let path = error.unread_path().map(Path::to_owned);
+            let error = self.host.with_cause_path(error);
+            let reason = ErrorChain(&error).to_string();
             if let Some(path) = path {
-                let cause = error.unread().unwrap_or(&path).to_owned();
+                let cause = error.unread_path().unwrap_or(&path).to_owned();
                 let mut unread = self.unread.borrow_mut();
                 let missing = unread.entry(path).or_default();
-                missing.classes.extend(self.deciding.get());
+                missing.classes.extend(self.classes.get());
                 missing.reason.clone_from(&reason);
                 missing.advice = if error.is_denied() { as_root() } else { "" };
                 missing.cause = cause;
@@ -164,21 +164,21 @@ impl<'h> Probe<'h> {
 
     /// A sysfs attribute without surrounding white space; an empty one counts as absent.
     pub(crate) fn attribute(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = self.or_warn(self.host.attribute(path.as_ref()));
+        let text = self.ok_or_warn(self.host.attribute(path.as_ref()));
         text.filter(|text| !text.is_empty())
     }
 
     pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
-        self.parsed(path, |text| text.parse().ok(), "a number")
+        self.read_parsed(path, |text| text.parse().ok(), "a number")
     }
 
     /// With or without `0x`.
     pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-        self.parsed(path, hex, "a hexadecimal number")
+        self.read_parsed(path, hex, "a hexadecimal number")
     }
 
-    pub(crate) fn parsed<T>(
+    pub(crate) fn read_parsed<T>(
         &self,
         path: impl AsRef<Path>,
         parse: impl FnOnce(&str) -> Option<T>,
@@ -187,13 +187,13 @@ impl<'h> Probe<'h> {
         let text = self.attribute(path.as_ref())?;
         let value = parse(&text);
         if value.is_none() {
-            let shown = self.host.outside_path(path.as_ref());
+            let outside_path = self.host.outside_path(path.as_ref());
             let reason =
-                format!("reading {}: expected {expected}, found {text:?}", shown.display());
+                format!("reading {}: expected {expected}, found {text:?}", outside_path.display());
             // It was read, so it leaves no class undecided.
             let mut unread = self.unread.borrow_mut();
-            let missing = unread.entry(shown.clone()).or_default();
-            missing.cause = shown;
+            let missing = unread.entry(outside_path.clone()).or_default();
+            missing.cause = outside_path;
             missing.reason.clone_from(&reason);
             missing.advice = "; look at that file";
             drop(unread);
@@ -204,31 +204,34 @@ impl<'h> Probe<'h> {
 
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
-        let Some(listing) = self.or_warn(self.host.list(path).map(Some)) else {
+        let Some(listing) = self.ok_or_warn(self.host.list(path).map(Some)) else {
             return Vec::new();
         };
         for name in listing.not_text {
-            let shown = self.host.outside_path(path);
-            self.warn(format!("listing {}: skipped the name {name:?}: not UTF-8", shown.display()));
+            let outside_path = self.host.outside_path(path);
+            self.warn(format!(
+                "listing {}: skipped the name {name:?}: not UTF-8",
+                outside_path.display()
+            ));
         }
         listing.names
     }
 
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        self.or_warn(self.host.link_name(path.as_ref()))
+        self.ok_or_warn(self.host.link_name(path.as_ref()))
     }
 
     pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
-        self.or_warn(self.host.resolve(path.as_ref()))
+        self.ok_or_warn(self.host.resolve(path.as_ref()))
     }
 
     pub(crate) fn entry(&self, path: impl AsRef<Path>) -> Option<EntryKind> {
-        self.or_warn(self.host.entry(path.as_ref()))
+        self.ok_or_warn(self.host.entry(path.as_ref()))
     }
 
     /// The device node with this path below /dev, wherever this host keeps its nodes.
-    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
-        self.or_warn(self.host.device_node(&self.device_path(path)))
+    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<NodeEntry> {
+        self.ok_or_warn(self.host.device_node(&self.device_path(path)))
     }
 
     pub(crate) fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use onload_core::class::Class;
 
-use crate::discover::names;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
+use crate::discover::taken_names;
 
 /// Depth of nested imports; the longest chain that Onload ships has three.
 const MAX_IMPORT_DEPTH: usize = 16;
@@ -33,7 +33,7 @@ pub(crate) fn read(probe: &Probe<'_>, dir: &Path) -> Vec<Profile> {
     for name in files.iter().filter_map(|file| file.strip_suffix(".opf")) {
         match read_profile(probe, dir, &files, name) {
             Ok(profile) => profiles.push(profile),
-            Err(reason) => probe.refuse(NotOffered::new(Class::Profile, name, reason)),
+            Err(reason) => probe.exclude(Exclusion::new(Class::Profile, name, reason)),
         }
     }
     // Sorted by file name, latency-best.opf would come before latency.opf.
@@ -47,7 +47,7 @@ fn read_profile(
     files: &[String],
     name: &str,
 ) -> Result<Profile, String> {
-    names::legal(name).map_err(|problem| format!("{problem}; rename its file"))?;
+    taken_names::check_name(name).map_err(|problem| format!("{problem}; rename its file"))?;
     let mut settings = BTreeMap::new();
     let mut importing = BTreeSet::new();
     collect(probe, dir, files, &format!("{name}.opf"), &mut importing, &mut settings)?;
@@ -69,7 +69,7 @@ fn collect(
         return Err(format!("{file} imports itself, or too many others; take the import out"));
     }
     let text = probe
-        .or_warn(probe.host().text(&dir.join(file)))
+        .ok_or_warn(probe.host().text(&dir.join(file)))
         .ok_or_else(|| format!("{file} cannot be read; look at that file"))?;
     let statements = parse(&text).map_err(|(line, text)| {
         format!(
@@ -82,10 +82,10 @@ fn collect(
             Statement::Set { name, value } => drop(settings.entry(name).or_insert(value)),
             Statement::Import(other) => {
                 let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
-                let found = candidates.iter().find(|candidate| files.contains(candidate));
-                let found =
-                    found.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
-                collect(probe, dir, files, found, importing, settings)?;
+                let imported = candidates.iter().find(|candidate| files.contains(candidate));
+                let imported =
+                    imported.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
+                collect(probe, dir, files, imported, importing, settings)?;
             }
         }
     }
@@ -98,7 +98,7 @@ fn parse(text: &str) -> Result<Vec<Statement>, (usize, String)> {
     let mut statements = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let not_understood = || (index + 1, line.trim().to_owned());
-        let words = words(line).ok_or_else(not_understood)?;
+        let words = split_words(line).ok_or_else(not_understood)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
             [] => {}
@@ -134,7 +134,7 @@ fn is_setting(name: &str) -> bool {
 
 /// The words of a shell line without expansions; `None` for any other line. Quotes are removed, and
 /// a comment ends the line.
-fn words(line: &str) -> Option<Vec<String>> {
+fn split_words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;

@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
-use onload_core::expect::Expected;
+use onload_core::config::DiscoverConfig;
+use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::netdev::usage::{ExtraUses, NetworkState};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, digits};
+use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
 
-use crate::discover::names::Names;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, NetworkInterface, group_without_representors};
-use crate::discover::node::{DeviceNode, Node, paths};
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
+use crate::discover::taken_names::TakenNames;
 
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.
@@ -59,8 +59,8 @@ pub struct RdmaDevice {
     pub ports: Vec<RdmaPort>,
     /// Its own, the connection manager if the host has it, and those for management that are offered: its own, and
     /// those of devices on the same function that libibumad uses with this one.
-    #[serde(serialize_with = "paths")]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    #[serde(serialize_with = "serialize_paths")]
+    pub nodes: Vec<Arc<OfferedNode>>,
     pub device: String,
 }
 
@@ -78,36 +78,40 @@ pub struct RdmaPort {
 }
 
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
-    probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
+    probe.read_parsed(NETNS_MODE, parse_netns_mode, "Y or N")
 }
 
 /// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
 /// nodes are made anew there, so a container gets them from the hook that moves the device.
-pub(crate) fn movable(
+pub(crate) fn offer_movable(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     devices: Vec<RdmaDevice>,
     live_devices: bool,
 ) -> Vec<RdmaDevice> {
     let mut offered = Vec::new();
-    let network = probe.or_warn(probe.host().network());
+    let network = probe.ok_or_warn(probe.host().network());
     for device in devices {
-        let reason = why_fixed(&device, functions, live_devices)
-            .or_else(|| use_of_interface(&device, network.as_ref()?));
+        let reason = fixed_reason(&device, functions, live_devices)
+            .or_else(|| interface_use(&device, network.as_ref()?));
         match reason {
-            None => offered.push(without_management(probe, device)),
+            None => offered.push(drop_management(probe, device)),
             Some(reason) => {
-                let entry = NotOffered::new(Class::Rdma, device.name, reason);
-                probe.refuse(entry.on(device.pci_address));
+                let exclusion = Exclusion::new(Class::Rdma, device.name, reason);
+                probe.exclude(exclusion.with_pci(device.pci_address));
             }
         }
     }
     offered
 }
 
-fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) -> Option<String> {
+fn fixed_reason(
+    device: &RdmaDevice,
+    functions: &PciFunctions,
+    live_devices: bool,
+) -> Option<String> {
     let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
-    if let Some(which) = fixed(device, functions) {
+    if let Some(which) = driver_obstacle(device, functions) {
         return Some(format!(
             "in netns mode exclusive a device moves into the container's network namespace, and a device {which} cannot (EOPNOTSUPP); {otherwise}"
         ));
@@ -120,12 +124,12 @@ fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) 
 }
 
 /// What the host uses an interface for that a move would delete: one of IP over InfiniBand.
-fn use_of_interface(device: &RdmaDevice, network: &Namespace) -> Option<String> {
+fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> {
     let interfaces = device.netdevs.iter();
     let mut links = interfaces.filter_map(|name| network.link(name));
     links.find_map(|link| {
         let is_ipoib = link.kind.as_deref() == Some("ipoib");
-        let uses = is_ipoib.then(|| network.uses(link, Beside::default()));
+        let uses = is_ipoib.then(|| network.describe_uses(link, ExtraUses::default()));
         let first = uses?.into_iter().next()?;
         Some(format!(
             "in netns mode exclusive a device moves into the container's network namespace, which would delete its interface {}, and the host uses that: {first}",
@@ -136,7 +140,7 @@ fn use_of_interface(device: &RdmaDevice, network: &Namespace) -> Option<String> 
 
 /// What the device is, if its driver cannot move it: it has no `disassociate_ucontext` (`ib_device_set_netns_put` in
 /// `drivers/infiniband/core/device.c`).
-fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
+fn driver_obstacle(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
     // PCI drivers, below which are ocrdma, iw_cxgb4, efa, hfi1, mthca, qib, qedr, usnic and vmw_pvrdma. A device of one
     // that is not known is offered: where it cannot move, the kernel says so when a container starts.
     const FIXED: [&str; 9] = [
@@ -161,14 +165,14 @@ fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
     FIXED.contains(&driver).then(|| format!("of {driver}"))
 }
 
-fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
+fn drop_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
     let reason =
         "for management, which in netns mode exclusive no container is given; nothing can be done";
     device.nodes.retain(|node| {
         let name = node.node.name();
-        let is_kept = matches!(parse_role(name), Some(Role::Verbs) | None);
+        let is_kept = matches!(parse_role(name), Some(RdmaNodeRole::Verbs) | None);
         if !is_kept {
-            probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+            probe.exclude(Exclusion::new(Class::Rdma, name, reason));
         }
         is_kept
     });
@@ -179,45 +183,45 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    config: &Discover,
+    config: &DiscoverConfig,
 ) -> Vec<RdmaDevice> {
-    let places = find_devices(probe, functions);
-    if places.is_empty() {
+    let device_dirs = find_devices(probe, functions);
+    if device_dirs.is_empty() {
         return Vec::new();
     }
     let characters = find_characters(probe, functions);
-    let companions = find_companions(&places, &characters);
-    let surroundings = Surroundings {
+    let companions = find_companions(&device_dirs, &characters);
+    let context = RdmaContext {
         probe,
         functions,
         interfaces,
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
         config,
-        connection_manager: connection_manager(probe).map(DeviceNode::shared),
+        connection_manager: find_connection_manager(probe).map(OfferedNode::shared),
     };
-    let mut names = Names::default();
+    let mut taken_names = TakenNames::default();
     let mut devices = Vec::new();
-    for (name, place) in places {
-        let own = characters.get(&name).map_or(&[][..], Vec::as_slice);
-        let offer = offer_nodes(probe, own).and_then(|verbs| {
-            let device = names.choose(&name, place.pci)?;
+    for (name, device_dir) in device_dirs {
+        let own_characters = characters.get(&name).map_or(&[][..], Vec::as_slice);
+        let offer = offer_nodes(probe, own_characters).and_then(|verbs| {
+            let device = taken_names.choose(&name, device_dir.pci)?;
             Ok((device, verbs))
         });
         match offer {
             Ok((device, verbs)) => {
-                let mut read = surroundings.read_device(&name, &place, device, verbs);
-                surroundings.withhold_management(own);
-                let beside = place.pci.and_then(|pci| companions.get(&pci));
-                for owner in iter::once(&name).chain(beside.into_iter().flatten()) {
-                    let own = characters.get(owner).map_or(&[][..], Vec::as_slice);
-                    surroundings.add_management(&mut read, owner, own);
+                let mut read = context.read_device(&name, &device_dir, device, verbs);
+                context.exclude_management(own_characters);
+                let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
+                for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
+                    let owner_characters = characters.get(owner).map_or(&[][..], Vec::as_slice);
+                    context.add_management(&mut read, owner, owner_characters);
                 }
                 devices.push(read);
             }
             Err(reason) => {
-                let entry = NotOffered::new(Class::Rdma, name, reason);
-                probe.refuse(entry.on(place.pci));
+                let exclusion = Exclusion::new(Class::Rdma, name, reason);
+                probe.exclude(exclusion.with_pci(device_dir.pci));
             }
         }
     }
@@ -237,11 +241,11 @@ impl DeviceDirectory {
     fn new(probe: &Probe<'_>, directory: PathBuf) -> DeviceDirectory {
         let mut parent = directory.parent().and_then(Path::parent);
         let linked;
-        if parent.and_then(PciFunctions::above).is_none() {
+        if parent.and_then(PciFunctions::function_above).is_none() {
             linked = probe.resolve(directory.join("device"));
             parent = linked.as_deref();
         }
-        let pci = parent.and_then(PciFunctions::above);
+        let pci = parent.and_then(PciFunctions::function_above);
         let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
         let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
         let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
@@ -262,26 +266,28 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
-    let mut places = BTreeMap::new();
+    let mut device_dirs = BTreeMap::new();
     let mut dangling = Vec::new();
     for name in listed {
         match probe.resolve(class.join(&name)) {
-            Some(directory) => drop(places.insert(name, DeviceDirectory::new(probe, directory))),
+            Some(directory) => {
+                drop(device_dirs.insert(name, DeviceDirectory::new(probe, directory)))
+            }
             None => dangling.push(name),
         }
     }
     for parent in below {
         for name in probe.list(&parent) {
             let directory = parent.join(&name);
-            places.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
+            device_dirs.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
         }
     }
-    dangling.retain(|name| !places.contains_key(name));
+    dangling.retain(|name| !device_dirs.contains_key(name));
     for name in dangling {
-        let reason = probe.dangling(&class.join(&name));
-        probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+        let reason = probe.dangling_reason(&class.join(&name));
+        probe.exclude(Exclusion::new(Class::Rdma, name, reason));
     }
-    places
+    device_dirs
 }
 
 /// The directories with that name below the PCI functions and, if requested, below their auxiliary
@@ -301,7 +307,7 @@ fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> V
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Role {
+enum RdmaNodeRole {
     Verbs,
     /// Management datagrams of a port.
     Umad,
@@ -311,46 +317,50 @@ enum Role {
 
 /// A character device of an RDMA device. Its number is unrelated to the device's.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Character {
-    role: Role,
+struct RdmaCharDevice {
+    role: RdmaNodeRole,
     port: Option<u32>,
     name: String,
     directory: PathBuf,
 }
 
-fn parse_role(name: &str) -> Option<Role> {
-    let roles = [("uverbs", Role::Verbs), ("umad", Role::Umad), ("issm", Role::Issm)];
+fn parse_role(name: &str) -> Option<RdmaNodeRole> {
+    let roles = [
+        ("uverbs", RdmaNodeRole::Verbs),
+        ("umad", RdmaNodeRole::Umad),
+        ("issm", RdmaNodeRole::Issm),
+    ];
     roles
         .into_iter()
-        .find_map(|(prefix, role)| digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
+        .find_map(|(prefix, role)| parse_digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
 }
 
 fn find_characters(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-) -> BTreeMap<String, Vec<Character>> {
-    let mut found: BTreeMap<String, Vec<Character>> = BTreeMap::new();
+) -> BTreeMap<String, Vec<RdmaCharDevice>> {
+    let mut by_owner: BTreeMap<String, Vec<RdmaCharDevice>> = BTreeMap::new();
     for class in CHARACTER_CLASSES {
-        let listed_in = Path::new("/sys/class").join(class);
-        let mut directories = vec![listed_in.clone()];
-        let mut seen = BTreeSet::new();
-        let listed = probe.list(&listed_in);
+        let class_dir = Path::new("/sys/class").join(class);
+        let mut directories = vec![class_dir.clone()];
+        let mut known_names = BTreeSet::new();
+        let listed = probe.list(&class_dir);
         let any = listed.iter().any(|name| parse_role(name).is_some());
         directories.extend(directories_below(functions, class, !any));
         let mut listed = Some(listed);
         for directory in directories {
             let names = listed.take().unwrap_or_else(|| probe.list(&directory));
             for name in names {
-                let Some(role) = parse_role(&name).filter(|_| !seen.contains(&name)) else {
+                let Some(role) = parse_role(&name).filter(|_| !known_names.contains(&name)) else {
                     continue;
                 };
                 let device = directory.join(&name);
                 let Some(owner) = probe.attribute(device.join("ibdev")) else {
                     continue;
                 };
-                seen.insert(name.clone());
-                let has_port = role != Role::Verbs;
-                found.entry(owner).or_default().push(Character {
+                known_names.insert(name.clone());
+                let has_port = role != RdmaNodeRole::Verbs;
+                by_owner.entry(owner).or_default().push(RdmaCharDevice {
                     role,
                     port: has_port.then(|| probe.number(device.join("port"))).flatten(),
                     name,
@@ -359,34 +369,36 @@ fn find_characters(
             }
         }
     }
-    for characters in found.values_mut() {
+    for characters in by_owner.values_mut() {
         characters.sort();
     }
-    found
+    by_owner
 }
 
 fn find_nodes(
     probe: &Probe<'_>,
-    own: &[Character],
-    role: Role,
-) -> impl Iterator<Item = Result<Node, String>> {
-    let own = own.iter().filter(move |character| character.role == role);
-    own.map(|character| {
-        Node::find(probe, format!("{NODES}/{}", character.name), &character.directory)
+    characters: &[RdmaCharDevice],
+    role: RdmaNodeRole,
+) -> impl Iterator<Item = Result<NumberedNode, String>> {
+    let of_role = characters.iter().filter(move |character| character.role == role);
+    of_role.map(|character| {
+        NumberedNode::find(probe, format!("{NODES}/{}", character.name), &character.directory)
     })
 }
 
 /// The devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with
 /// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
-    places: &BTreeMap<String, DeviceDirectory>,
-    characters: &BTreeMap<String, Vec<Character>>,
+    device_dirs: &BTreeMap<String, DeviceDirectory>,
+    characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
 ) -> BTreeMap<PciAddress, Vec<String>> {
     let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
-    for (name, place) in places {
-        let own = characters.get(name).map_or(&[][..], Vec::as_slice);
-        let has = |role: Role| own.iter().any(|one| one.role == role);
-        if let Some(pci) = place.pci.filter(|_| has(Role::Umad) && !has(Role::Verbs)) {
+    for (name, device_dir) in device_dirs {
+        let own_characters = characters.get(name).map_or(&[][..], Vec::as_slice);
+        let has = |role: RdmaNodeRole| own_characters.iter().any(|one| one.role == role);
+        if let Some(pci) =
+            device_dir.pci.filter(|_| has(RdmaNodeRole::Umad) && !has(RdmaNodeRole::Verbs))
+        {
             companions.entry(pci).or_default().push(name.clone());
         }
     }
@@ -394,24 +406,31 @@ fn find_companions(
 }
 
 /// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
-fn management(config: &Discover) -> [(Role, bool, &'static str); 2] {
-    [(Role::Umad, config.offer_umad, "offer-umad"), (Role::Issm, config.offer_issm, "offer-issm")]
+fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static str); 2] {
+    [
+        (RdmaNodeRole::Umad, config.offer_umad, "offer-umad"),
+        (RdmaNodeRole::Issm, config.offer_issm, "offer-issm"),
+    ]
 }
 
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
-fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
-    let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
+fn offer_nodes(
+    probe: &Probe<'_>,
+    characters: &[RdmaCharDevice],
+) -> Result<Vec<NumberedNode>, String> {
+    let verbs: Vec<NumberedNode> =
+        find_nodes(probe, characters, RdmaNodeRole::Verbs).collect::<Result<_, _>>()?;
     if !verbs.is_empty() {
         return Ok(verbs);
     }
-    if own.is_empty() {
+    if characters.is_empty() {
         let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
-        if let Some(reason) = probe.why_unread(class) {
+        if let Some(reason) = probe.unread_reason(class) {
             return Err(format!("whether it has a uverbs device is not known: {reason}"));
         }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
-    let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
+    let management: Vec<&str> = characters.iter().map(|one| one.name.as_str()).collect();
     Err(format!(
         "it has no uverbs device, only {}: a device for the subnet manager, not for programs; \
          nothing can be done",
@@ -419,67 +438,66 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
     ))
 }
 
-fn device_node(node: Node, ibdev: &str, pci: Option<PciAddress>) -> Arc<DeviceNode> {
+fn offered_node(node: NumberedNode, ibdev: &str, pci: Option<PciAddress>) -> Arc<OfferedNode> {
     let ibdev = ibdev.to_owned();
-    DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
+    OfferedNode::exclusive(node, vec![ExpectedDevice::Rdma { ibdev, pci }])
 }
 
-fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
+fn find_connection_manager(probe: &Probe<'_>) -> Option<NumberedNode> {
     let device = Path::new("/sys/class/misc/rdma_cm");
-    let found = Node::find(probe, CONNECTION_MANAGER, device);
-    let loaded = || probe.entry(device).is_some() || probe.why_unread(device).is_some();
-    found
-        .map_err(|reason| {
-            let reason = if loaded() {
-                reason
-            } else {
-                format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
-            };
-            probe.warn(format!("programs that use librdmacm will not work: {reason}"));
-        })
-        .ok()
+    let node = NumberedNode::find(probe, CONNECTION_MANAGER, device);
+    let loaded = || probe.entry(device).is_some() || probe.unread_reason(device).is_some();
+    node.map_err(|reason| {
+        let reason = if loaded() {
+            reason
+        } else {
+            format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
+        };
+        probe.warn(format!("programs that use librdmacm will not work: {reason}"));
+    })
+    .ok()
 }
 
-struct Surroundings<'p, 'h, 'f> {
+struct RdmaContext<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
-    config: &'f Discover,
-    connection_manager: Option<Arc<DeviceNode>>,
+    config: &'f DiscoverConfig,
+    connection_manager: Option<Arc<OfferedNode>>,
 }
 
-impl Surroundings<'_, '_, '_> {
+impl RdmaContext<'_, '_, '_> {
     fn read_device(
         &self,
         name: &str,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         device: String,
-        verbs: Vec<Node>,
+        verbs: Vec<NumberedNode>,
     ) -> RdmaDevice {
         let probe = self.probe;
-        let attribute = |name: &str| probe.attribute(place.directory.join(name));
-        let transport = probe.parsed(
-            place.directory.join("node_type"),
+        let attribute = |name: &str| probe.attribute(device_dir.directory.join(name));
+        let transport = probe.read_parsed(
+            device_dir.directory.join("node_type"),
             parse_transport,
             "a node type such as \"1: CA\"",
         );
-        let ports = self.read_ports(place);
+        let ports = self.read_ports(device_dir);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
-        let function = place.pci.and_then(|pci| self.functions.get(pci));
+        let function = device_dir.pci.and_then(|pci| self.functions.get(pci));
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
-        let is_part = is_virtual || place.is_subfunction();
+        let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter();
-        let verbs = verbs.map(|node| device_node(node, name, place.pci));
+        let verbs = verbs.map(|node| offered_node(node, name, device_dir.pci));
         let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
-            pci_address: place.pci,
-            is_subfunction: place.is_subfunction(),
+            pci_address: device_dir.pci,
+            is_subfunction: device_dir.is_subfunction(),
             trouble: None,
-            waits_for_container: is_part
+            waits_for_container: is_vf_or_subfunction
                 && !ports.is_empty()
-                && ports.iter().all(|port| self.waits(port)),
+                && ports.iter().all(|port| self.is_waiting(port)),
             numa_node: function.and_then(|function| function.numa_node),
             node_guid: attribute("node_guid"),
             firmware: attribute("fw_ver"),
@@ -493,7 +511,7 @@ impl Surroundings<'_, '_, '_> {
     }
 
     /// Whether a port is down that no interface of this namespace would bring up: none is here that anybody has set up.
-    fn waits(&self, port: &RdmaPort) -> bool {
+    fn is_waiting(&self, port: &RdmaPort) -> bool {
         let is_down = port.state.as_deref() == Some("DOWN");
         let mut interfaces = port.netdevs.iter();
         is_down
@@ -501,24 +519,25 @@ impl Surroundings<'_, '_, '_> {
             && interfaces.all(|name| netdev::is_admin_down(self.probe, name))
     }
 
-    fn withhold_management(&self, own: &[Character]) {
-        for (withheld, _, key) in management(self.config).into_iter().filter(|(_, on, _)| !on) {
-            for one in own.iter().filter(|one| one.role == withheld) {
+    fn exclude_management(&self, characters: &[RdmaCharDevice]) {
+        for (withheld, _, key) in management_roles(self.config).into_iter().filter(|(_, on, _)| !on)
+        {
+            for one in characters.iter().filter(|one| one.role == withheld) {
                 let reason = format!(
                     "for management, not for data; set {key} = true in [discover] to offer it"
                 );
-                self.probe.refuse(NotOffered::new(Class::Rdma, &one.name, reason));
+                self.probe.exclude(Exclusion::new(Class::Rdma, &one.name, reason));
             }
         }
     }
 
     /// Adds the management nodes of `owner`, the device itself or one on the same function.
-    fn add_management(&self, device: &mut RdmaDevice, owner: &str, own: &[Character]) {
-        for (role, ..) in management(self.config).into_iter().filter(|(_, on, _)| *on) {
-            for found in find_nodes(self.probe, own, role) {
-                match found {
+    fn add_management(&self, device: &mut RdmaDevice, owner: &str, characters: &[RdmaCharDevice]) {
+        for (role, ..) in management_roles(self.config).into_iter().filter(|(_, on, _)| *on) {
+            for node in find_nodes(self.probe, characters, role) {
+                match node {
                     Ok(node) => {
-                        let node = device_node(node, owner, device.pci_address);
+                        let node = offered_node(node, owner, device.pci_address);
                         device.nodes.push(node);
                     }
                     Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
@@ -527,26 +546,28 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    fn read_ports(&self, place: &DeviceDirectory) -> Vec<RdmaPort> {
-        let directory = place.directory.join("ports");
+    fn read_ports(&self, device_dir: &DeviceDirectory) -> Vec<RdmaPort> {
+        let directory = device_dir.directory.join("ports");
         let names = self.probe.list(&directory);
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
         let ports = numbers.into_iter();
-        ports.map(|port| self.read_port(place, &directory.join(port.to_string()), port)).collect()
+        ports
+            .map(|port| self.read_port(device_dir, &directory.join(port.to_string()), port))
+            .collect()
     }
 
-    fn read_port(&self, place: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
+    fn read_port(&self, device_dir: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
         let attribute = |name: &str| self.probe.attribute(directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
-            self.ipoib_interfaces(place, directory, port)
+            self.ipoib_interfaces(device_dir, directory, port)
         } else {
-            self.ethernet_interfaces(place, directory, port)
+            self.ethernet_interfaces(device_dir, directory, port)
         };
         RdmaPort {
             port,
-            state: attribute("state").map(|state| word_of(&state).to_owned()),
+            state: attribute("state").map(|state| state_word(&state).to_owned()),
             link_layer,
             rate: attribute("rate"),
             netdevs: netdevs.into_iter().collect(),
@@ -557,16 +578,19 @@ impl Surroundings<'_, '_, '_> {
     /// 4391 section 9.1.1).
     fn ipoib_interfaces(
         &self,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let gid =
-            self.probe.parsed(directory.join("gids/0"), parse_port_guid, "a GID of eight groups");
+        let gid = self.probe.read_parsed(
+            directory.join("gids/0"),
+            parse_port_guid,
+            "a GID of eight groups",
+        );
         let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-            None => self.interfaces_of_port(place, port),
+            None => self.interfaces_of_port(device_dir, port),
         }
     }
 
@@ -574,34 +598,40 @@ impl Surroundings<'_, '_, '_> {
     /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the device here counts.
     fn ethernet_interfaces(
         &self,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let mut of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
+        let mut gid_interfaces = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
         // Soft-RoCE names the interface below it. Soft-iWARP need not, and its table has that one alone.
-        let in_software = place.pci.is_none();
-        let parent = in_software.then(|| self.probe.attribute(place.directory.join("parent")));
+        let in_software = device_dir.pci.is_none();
+        let parent = in_software.then(|| self.probe.attribute(device_dir.directory.join("parent")));
         let parent = parent.flatten();
-        if place.pci.is_some() || parent.is_some() {
-            let own = self.own_interfaces(place, parent.as_deref());
-            of_gids.retain(|name| own.contains(name) || self.is_on(name, &own));
+        if device_dir.pci.is_some() || parent.is_some() {
+            let own_interfaces = self.own_interfaces(device_dir, parent.as_deref());
+            gid_interfaces.retain(|name| {
+                own_interfaces.contains(name) || self.has_lower_in(name, &own_interfaces)
+            });
         }
-        if !of_gids.is_empty() {
-            return of_gids;
+        if !gid_interfaces.is_empty() {
+            return gid_interfaces;
         }
         match parent {
             Some(parent) => BTreeSet::from([parent]),
-            None => self.interfaces_of_port(place, port),
+            None => self.interfaces_of_port(device_dir, port),
         }
     }
 
     /// Those that a device sends through.
-    fn own_interfaces(&self, place: &DeviceDirectory, parent: Option<&str>) -> BTreeSet<String> {
-        if let Some(auxiliary) = &place.auxiliary {
+    fn own_interfaces(
+        &self,
+        device_dir: &DeviceDirectory,
+        parent: Option<&str>,
+    ) -> BTreeSet<String> {
+        if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let on_function = place.pci.and_then(|pci| self.by_function.get(&pci));
+        let on_function = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
         let on_function = on_function.into_iter().flatten();
         let on_function = on_function.map(|interface| interface.name.clone());
         let parent = parent.into_iter();
@@ -614,17 +644,17 @@ impl Surroundings<'_, '_, '_> {
     }
 
     /// Whether an interface stands on one of these, as a bond or a VLAN does.
-    fn is_on(&self, name: &str, below: &BTreeSet<String>) -> bool {
+    fn has_lower_in(&self, name: &str, lower_names: &BTreeSet<String>) -> bool {
         let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
             return false;
         };
-        if let Some(over) = interface.lower_devices() {
-            return over.iter().any(|lower| below.contains(lower));
+        if let Some(lower_devices) = interface.lower_devices() {
+            return lower_devices.iter().any(|lower| lower_names.contains(lower));
         }
         // That of a guest of Hyper-V has a device itself, and a virtual function's interface below it.
         let directory = Path::new(netdev::SYS_CLASS_NET).join(name);
         let link = |lower: &String| directory.join(format!("lower_{lower}"));
-        let mut links = below.iter().map(link);
+        let mut links = lower_names.iter().map(link);
         interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
@@ -649,15 +679,16 @@ impl Surroundings<'_, '_, '_> {
         interfaces
     }
 
-    fn interfaces_of_port(&self, place: &DeviceDirectory, port: u32) -> BTreeSet<String> {
-        if let Some(auxiliary) = &place.auxiliary {
+    fn interfaces_of_port(&self, device_dir: &DeviceDirectory, port: u32) -> BTreeSet<String> {
+        if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let beside = place.pci.and_then(|pci| self.by_function.get(&pci));
-        let beside = beside.into_iter().flatten();
+        let function_interfaces = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
+        let function_interfaces = function_interfaces.into_iter().flatten();
         // Interfaces count their ports from 0, RDMA devices from 1.
         let index = port.checked_sub(1);
-        let on_port = beside.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
+        let on_port =
+            function_interfaces.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
         on_port.map(|interface| interface.name.clone()).collect()
     }
 }
@@ -696,13 +727,13 @@ fn parse_transport(node_type: &str) -> Option<&'static str> {
     }
 }
 
-fn word_of(text: &str) -> &str {
+fn state_word(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
 /// The port's GUID, which ends its first GID, of eight groups, and the hardware address of IP over InfiniBand, of
 /// twenty bytes.
-fn guid(text: &str, count: usize, digits: usize) -> Option<u64> {
+fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
     let groups: Vec<&str> = text.split(':').collect();
     let is_right =
         |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -712,17 +743,17 @@ fn guid(text: &str, count: usize, digits: usize) -> Option<u64> {
 }
 
 fn parse_port_guid(gid: &str) -> Option<u64> {
-    guid(gid, 8, 4)
+    parse_guid(gid, 8, 4)
 }
 
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
-    guid(address, 20, 2)
+    parse_guid(address, 20, 2)
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (parse_role(text), parse_transport(text), parse_netns_mode(text));
-    assert!(text.ends_with(word_of(text)) || text.trim_end().ends_with(word_of(text)));
+    assert!(text.ends_with(state_word(text)) || text.trim_end().ends_with(state_word(text)));
     if let Some(guid) = parse_port_guid(text) {
         let digits = format!("{guid:016x}");
         let groups: Vec<&str> = (0..4).map(|group| &digits[group * 4..group * 4 + 4]).collect();
@@ -738,12 +769,12 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
+    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<RdmaDevice> {
         discover(host, |probe, functions, interfaces| read(probe, functions, interfaces, config))
     }
 
     fn look_at(tree: &Tree) -> Discovered<RdmaDevice> {
-        look(&tree.host(), &Discover::default())
+        look(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with the connection manager.
@@ -776,7 +807,7 @@ mod tests {
         let nodes = nodes.filter(|of| of.node.path.contains("mad"));
         let expected = nodes.flat_map(|of| &of.expected);
         let owners = expected.filter_map(|expected| match expected {
-            Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+            ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
             _ => None,
         });
         owners.collect()
@@ -1215,7 +1246,7 @@ mod tests {
 
     #[test]
     fn umad_comes_with_that_of_the_companions_of_the_same_function() {
-        let config = Discover { offer_umad: true, ..Discover::default() };
+        let config = DiscoverConfig { offer_umad: true, ..DiscoverConfig::default() };
         let found = look(&with_planes().host(), &config);
         let nodes = |index: usize| paths_of(&found.devices[index]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
@@ -1279,18 +1310,18 @@ mod tests {
     fn in_exclusive_mode(
         host: &Host,
         live_devices: bool,
-        config: &Discover,
-    ) -> (Vec<RdmaDevice>, Vec<NotOffered>) {
+        config: &DiscoverConfig,
+    ) -> (Vec<RdmaDevice>, Vec<Exclusion>) {
         let found = look(host, config);
         let functions = PciFunctions::read(&Probe::new(host));
         let probe = Probe::new(host);
-        let devices = movable(&probe, &functions, found.devices, live_devices);
+        let devices = offer_movable(&probe, &functions, found.devices, live_devices);
         (devices, probe.not_offered())
     }
 
     #[test]
     fn in_exclusive_mode_devices_of_functions_are_offered_without_management() {
-        let config = Discover { offer_umad: true, ..Discover::default() };
+        let config = DiscoverConfig { offer_umad: true, ..DiscoverConfig::default() };
         let (devices, not_offered) = in_exclusive_mode(&sample("rdma-hcas"), true, &config);
         assert!(!devices.is_empty());
         for device in &devices {
@@ -1306,7 +1337,7 @@ mod tests {
         let (devices, not_offered) = in_exclusive_mode(
             &sample("debian13-2numa-onload-rxe-vfio"),
             true,
-            &Discover::default(),
+            &DiscoverConfig::default(),
         );
         assert_eq!(devices, []);
         assert!(!not_offered.is_empty());
@@ -1325,7 +1356,7 @@ mod tests {
             tree.bind(&function, driver);
             device(&tree, &function, &format!("{driver}_0"), number as u32);
         }
-        let config = Discover::default();
+        let config = DiscoverConfig::default();
         let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_core_0", "of_tomorrow_0"]);
@@ -1348,7 +1379,7 @@ mod tests {
         tree.file(&format!("{directory}/ports/1/link_layer"), "InfiniBand");
         let address = format!("80:00:00:48:fe:80{}:00:02:c9:03:00:f9:bf:a1", ":00".repeat(6));
         interface(&tree, &function, "ib0", &[("address", &address)]);
-        let config = Discover::default();
+        let config = DiscoverConfig::default();
         let refused = |table: &str| {
             tree.file("/network.table", table);
             let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
@@ -1369,9 +1400,9 @@ mod tests {
 
     #[test]
     fn in_exclusive_mode_nothing_is_offered_without_the_live_path() {
-        let (open, _) = in_exclusive_mode(&sample("rdma-hcas"), true, &Discover::default());
+        let (open, _) = in_exclusive_mode(&sample("rdma-hcas"), true, &DiscoverConfig::default());
         let (closed, not_offered) =
-            in_exclusive_mode(&sample("rdma-hcas"), false, &Discover::default());
+            in_exclusive_mode(&sample("rdma-hcas"), false, &DiscoverConfig::default());
         assert_eq!(closed, []);
         let told = not_offered.iter();
         let told = told.filter(|one| one.reason.contains("live-devices = false"));

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Cdi;
+use onload_core::config::CdiConfig;
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
+use crate::discover::installation::{self, Installation, Tool};
 use crate::discover::nic::Nic;
-use crate::discover::node::DeviceNode;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::OfferedNode;
 use crate::discover::onload::{
-    DriverNodes, another_copy, is_shared_object, read_tools, tool_names,
+    DriverNodes, is_shared_object, other_copy_reason, read_tools, serialize_tool_names,
 };
 use crate::discover::probe::Probe;
-use crate::discover::program::{self, Installation, Tool};
 
 const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect 9 and later opens with dlopen(3).
@@ -27,10 +27,10 @@ const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TcpDirect {
-    #[serde(serialize_with = "tool_names")]
+    #[serde(serialize_with = "serialize_tool_names")]
     pub tools: Vec<Tool>,
     #[serde(skip)]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    pub nodes: Vec<Arc<OfferedNode>>,
     #[serde(skip)]
     pub installation: Installation,
     /// Machine of the library, `e_machine` of its ELF header.
@@ -41,51 +41,52 @@ pub struct TcpDirect {
 /// `onload_dir` is the directory of the Onload library in use.
 pub(crate) fn read(
     probe: &Probe<'_>,
-    cdi: &Cdi,
+    cdi: &CdiConfig,
     onload_dir: Option<&Path>,
     nodes: &DriverNodes,
 ) -> Option<TcpDirect> {
     let Some(installation) = find(probe, cdi, onload_dir) else {
-        probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", absent(probe, cdi)));
+        probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", absent_reason(probe, cdi)));
         return None;
     };
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::library_content(probe, &path);
-    if let Some(reason) = probe.why_unread(&path) {
+    let content = installation::read_library(probe, &path);
+    if let Some(reason) = probe.unread_reason(&path) {
         let reason = format!("what it needs is not known: {reason}");
-        probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", reason));
+        probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason));
         return None;
     }
     let content = content.unwrap_or_default();
     let nodes = find_nodes(nodes, &installation, &content)
-        .map_err(|reason| probe.refuse(NotOffered::new(Class::Zf, "tcpdirect", reason)))
+        .map_err(|reason| probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
-    let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
+    let machine =
+        installation::library_summary(probe, &path, &content).map(|summary| summary.machine);
     let tools = read_tools(probe, cdi, &installation, &TOOLS);
     Some(TcpDirect { tools, nodes, installation, machine })
 }
 
 /// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
 /// which has to fit the driver, and one container may request both.
-fn find(probe: &Probe<'_>, cdi: &Cdi, onload_dir: Option<&Path>) -> Option<Installation> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let mut copies = program::installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
+fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option<Installation> {
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    let mut copies = installation::find_installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
     if copies.is_empty() {
         return None;
     }
-    let beside = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
-    let chosen = copies.remove(copies.iter().position(beside).unwrap_or(0));
+    let is_beside_onload = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
+    let chosen = copies.remove(copies.iter().position(is_beside_onload).unwrap_or(0));
     let used = chosen.library_dir.join(LIBRARY);
     for other in copies {
         let path = other.library_dir.join(LIBRARY).display().to_string();
-        probe.refuse(NotOffered::new(Class::Zf, path, another_copy(&used)));
+        probe.exclude(Exclusion::new(Class::Zf, path, other_copy_reason(&used)));
     }
     Some(chosen)
 }
 
-fn absent(probe: &Probe<'_>, cdi: &Cdi) -> String {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    match dirs.iter().find_map(|dir| probe.why_unread(dir)) {
+fn absent_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> String {
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    match dirs.iter().find_map(|dir| probe.unread_reason(dir)) {
         Some(reason) => format!("whether it is installed is not known: {reason}"),
         None => format!("{LIBRARY} is in none of the library directories; install TCPDirect"),
     }
@@ -99,7 +100,7 @@ fn find_nodes(
     nodes: &DriverNodes,
     installation: &Installation,
     content: &[u8],
-) -> Result<Vec<Arc<DeviceNode>>, String> {
+) -> Result<Vec<Arc<OfferedNode>>, String> {
     let has = |name: &str| installation.libraries.iter().any(|library| library == name);
     let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
     if wants_control_plane && !has(CONTROL_PLANE) {
@@ -108,14 +109,15 @@ fn find_nodes(
             "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the Onload that it belongs to"
         ));
     }
-    nodes.all(&["onload", "sfc_char"])
+    nodes.find_all(&["onload", "sfc_char"])
 }
 
 /// The last is TCPDirect itself where it works on none.
-pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
-    let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
-    let others = others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
-    let none = nics.is_empty();
-    let none = none.then(|| NotOffered::new(Class::Zf, "tcpdirect", NO_INTERFACE));
-    others.chain(none)
+pub(crate) fn tcpdirect_exclusions(nics: &[Nic]) -> impl Iterator<Item = Exclusion> {
+    let without_tcpdirect = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
+    let without_tcpdirect =
+        without_tcpdirect.map(|nic| Exclusion::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
+    let has_none = nics.is_empty();
+    let no_interface = has_none.then(|| Exclusion::new(Class::Zf, "tcpdirect", NO_INTERFACE));
+    without_tcpdirect.chain(no_interface)
 }

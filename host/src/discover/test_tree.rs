@@ -1,12 +1,12 @@
 //! What discovery finds on the hosts of its tests.
 
-use onload_core::config::Discover;
+use onload_core::config::DiscoverConfig;
 use onload_test_tree::sample;
 
 pub(crate) use onload_test_tree::Tree;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev;
-use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::host::Host;
@@ -25,7 +25,7 @@ impl AsHost for Tree {
 /// The result of discovering one resource.
 pub(crate) struct Discovered<D> {
     pub(crate) devices: Vec<D>,
-    pub(crate) not_offered: Vec<NotOffered>,
+    pub(crate) not_offered: Vec<Exclusion>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -55,6 +55,11 @@ pub(crate) fn sample(name: &str) -> Host {
 }
 
 /// A configuration that allows everything.
-pub(crate) fn generous() -> Discover {
-    Discover { offer_umad: true, offer_issm: true, offer_pf_with_vfs: true, ..Discover::default() }
+pub(crate) fn generous() -> DiscoverConfig {
+    DiscoverConfig {
+        offer_umad: true,
+        offer_issm: true,
+        offer_pf_with_vfs: true,
+        ..DiscoverConfig::default()
+    }
 }

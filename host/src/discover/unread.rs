@@ -8,21 +8,23 @@ use rustix::process::geteuid;
 use serde::{Serialize, Serializer};
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
-    LazyLock::new(|| classes(|class| class.is_onload() || class == Class::Profile));
-pub(crate) static INTERFACES: LazyLock<Vec<Class>> = LazyLock::new(|| classes(Class::is_onload));
-pub(crate) static PCI: LazyLock<Vec<Class>> = LazyLock::new(|| classes(Class::is_on_functions));
+    LazyLock::new(|| classes_where(|class| class.is_onload() || class == Class::Profile));
+pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
+    LazyLock::new(|| classes_where(Class::is_onload));
+pub(crate) static PCI: LazyLock<Vec<Class>> =
+    LazyLock::new(|| classes_where(Class::can_be_on_function));
 
-fn classes(are: impl Fn(Class) -> bool) -> Vec<Class> {
+fn classes_where(matches: impl Fn(Class) -> bool) -> Vec<Class> {
     let all = Class::ALL.into_iter();
-    all.filter(|class| are(*class)).collect()
+    all.filter(|class| matches(*class)).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Unread {
+pub struct UnreadEntry {
     /// The path as the user would find it.
     pub path: PathBuf,
     /// The classes that are undecided without it, sorted.
-    #[serde(serialize_with = "class_names")]
+    #[serde(serialize_with = "serialize_classes")]
     pub kinds: Vec<Class>,
     pub reason: String,
     /// What to do about it, as the end of a line; empty where the reason says it, or nothing helps.
@@ -31,7 +33,7 @@ pub struct Unread {
 }
 
 /// One advice for several.
-pub fn advice<'a>(unread: impl IntoIterator<Item = &'a Unread>) -> &'static str {
+pub fn advice<'a>(unread: impl IntoIterator<Item = &'a UnreadEntry>) -> &'static str {
     let mut all = unread.into_iter().map(|one| one.advice);
     all.find(|advice| !advice.is_empty()).unwrap_or_default()
 }
@@ -41,6 +43,6 @@ pub fn as_root() -> &'static str {
     if geteuid().is_root() { "" } else { "; run as root" }
 }
 
-fn class_names<S: Serializer>(classes: &[Class], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_classes<S: Serializer>(classes: &[Class], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(classes.iter().map(|class| class.as_str()))
 }

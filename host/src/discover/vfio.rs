@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
-use onload_core::expect::Expected;
-use onload_core::vf::OWN_GROUPS;
+use onload_core::config::DiscoverConfig;
+use onload_core::expectation::ExpectedDevice;
+use onload_core::vf_config::OWN_GROUPS;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{counted, shell_word};
+use onload_sys::text::{format_count, quote_for_shell};
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, NetworkInterface};
-use crate::discover::node::{DeviceNode, Node, paths};
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
@@ -40,8 +40,8 @@ pub struct VfioDevice {
     /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
     /// The nodes that are offered; empty if the group is not viable.
-    #[serde(serialize_with = "paths")]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    #[serde(serialize_with = "serialize_paths")]
+    pub nodes: Vec<Arc<OfferedNode>>,
     /// The other functions of the group that a vfio driver holds: they come with this one.
     pub aliases: Vec<PciAddress>,
     pub driver: Option<String>,
@@ -55,16 +55,16 @@ pub struct VfioDevice {
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    config: &Discover,
+    config: &DiscoverConfig,
 ) -> Vec<VfioDevice> {
     let mut by_group: BTreeMap<u32, Vec<&PciFunction>> = BTreeMap::new();
     for function in functions.iter() {
-        match (is_held(function), function.iommu_group) {
+        match (is_bound_to_vfio(function), function.iommu_group) {
             (true, Some(group)) => by_group.entry(group).or_default().push(function),
-            (true, None) => probe.refuse(refusal(function.address, NO_GROUP.to_owned())),
+            (true, None) => probe.exclude(new_exclusion(function.address, NO_GROUP.to_owned())),
             (false, _) => {
-                if let Some(reason) = not_held(function) {
-                    probe.refuse(refusal(function.address, reason));
+                if let Some(reason) = not_bound_reason(function) {
+                    probe.exclude(new_exclusion(function.address, reason));
                 }
             }
         }
@@ -72,37 +72,37 @@ pub(crate) fn read(
     if by_group.is_empty() {
         return Vec::new();
     }
-    let surroundings = Surroundings {
+    let context = VfioContext {
         probe,
         functions,
         config,
-        children: children(functions),
-        members: members(functions),
-        container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
-            .map(DeviceNode::shared),
-        iommufd: iommufd(probe),
+        children: vfs_by_pf(functions),
+        members: members_by_group(functions),
+        container: NumberedNode::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
+            .map(OfferedNode::shared),
+        iommufd: find_iommufd(probe),
         iommufd_missing: Cell::new(false),
     };
     let mut devices = Vec::new();
-    for (number, held) in by_group {
-        let group = surroundings.find_group(number);
-        let read = match surroundings.why_not_viable(&group) {
+    for (number, bound_functions) in by_group {
+        let group = context.find_group(number);
+        let read = match context.not_viable_reason(&group) {
             Some(reason) => {
-                devices.push(device(&group, &held, false));
+                devices.push(new_device(&group, &bound_functions, false));
                 Err(reason)
             }
-            None => surroundings.offer(&group, &held),
+            None => context.offer(&group, &bound_functions),
         };
         match read {
             Ok(mut offered) => devices.append(&mut offered),
             Err(reason) => {
-                for function in held {
-                    probe.refuse(refusal(function.address, reason.clone()));
+                for function in bound_functions {
+                    probe.exclude(new_exclusion(function.address, reason.clone()));
                 }
             }
         }
     }
-    if surroundings.iommufd_missing.get() {
+    if context.iommufd_missing.get() {
         probe.warn(format!(
             "{IOMMUFD} does not exist: vfio devices are offered by their group only; load the \
              module iommufd to offer their own nodes too"
@@ -118,7 +118,7 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
     let offered = devices.iter().filter(|device| device.viable);
     let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
     let parents = parents.into_iter().filter_map(|parent| functions.get(parent));
-    for parent in parents.filter(|parent| is_held(parent)) {
+    for parent in parents.filter(|parent| is_bound_to_vfio(parent)) {
         let driver = parent.driver.as_deref().unwrap_or("vfio");
         probe.warn(format!("vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}", parent.address));
     }
@@ -126,7 +126,7 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
 
 /// The physical functions of offered virtual ones whose interface is down, with its name: ports that nobody sets up since
 /// only their virtual functions are used.
-pub(crate) fn idle_ports(
+pub(crate) fn find_idle_ports(
     probe: &Probe<'_>,
     devices: &[VfioDevice],
     interfaces: &[NetworkInterface],
@@ -140,7 +140,7 @@ pub(crate) fn idle_ports(
             continue;
         };
         if netdev::is_admin_down(probe, name) {
-            let command = format!("ip link set dev {} up", shell_word(name));
+            let command = format!("ip link set dev {} up", quote_for_shell(name));
             probe.warn(format!(
                 "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
             ));
@@ -160,13 +160,13 @@ pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions
 const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
                         intel_iommu=on where the kernel wants that";
 
-fn refusal(address: PciAddress, reason: String) -> NotOffered {
-    NotOffered::new(Class::Vfio, address.to_string(), reason)
+fn new_exclusion(address: PciAddress, reason: String) -> Exclusion {
+    Exclusion::new(Class::Vfio, address.to_string(), reason)
 }
 
 /// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
 /// (since Linux 6.1) and have the word in their names.
-pub fn is_held(function: &PciFunction) -> bool {
+pub fn is_bound_to_vfio(function: &PciFunction) -> bool {
     function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
 
@@ -182,13 +182,13 @@ fn leaves_group_viable(driver: &str) -> bool {
 }
 
 /// The functions of a group because of which vfio refuses it.
-pub fn blockers<'f, 'm>(
+pub fn find_blockers<'f, 'm>(
     functions: &'f PciFunctions,
     members: impl IntoIterator<Item = &'m PciAddress>,
 ) -> Vec<&'f PciFunction> {
     let blocks = |function: &&PciFunction| {
         let driver = function.driver.as_deref();
-        !is_held(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
+        !is_bound_to_vfio(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
     };
     let members = members.into_iter();
     let known = members.filter_map(|member| functions.get(*member));
@@ -203,21 +203,21 @@ pub fn can_be_spared(function: &PciFunction) -> bool {
 }
 
 /// Whether the host loses an interface with one of these functions.
-pub fn have_interface(functions: &[&PciFunction]) -> bool {
+pub fn any_has_interface(functions: &[&PciFunction]) -> bool {
     functions.iter().any(|function| function.has("net"))
 }
 
-fn cost(functions: &[&PciFunction]) -> &'static str {
-    if have_interface(functions) { " (the host then loses its interface)" } else { "" }
+fn binding_cost(functions: &[&PciFunction]) -> &'static str {
+    if any_has_interface(functions) { " (the host then loses its interface)" } else { "" }
 }
 
 /// Why a function is not offered although somebody may expect it here; `None` if nobody would.
-fn not_held(function: &PciFunction) -> Option<String> {
+fn not_bound_reason(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
-    let cost = cost(&[function]);
+    let cost = binding_cost(&[function]);
     match function.driver.as_deref() {
-        Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
+        Some(driver) if is_virtual && is_nvidia_driver(driver) => Some(format!(
             "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
              other programs{cost}"
         )),
@@ -232,12 +232,12 @@ fn not_held(function: &PciFunction) -> Option<String> {
 }
 
 /// Drivers that DPDK works with, not around (DPDK, "NVIDIA MLX5 Ethernet Driver").
-fn is_nvidias(driver: &str) -> bool {
+fn is_nvidia_driver(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
 /// The virtual functions of each physical one.
-fn children(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
+fn vfs_by_pf(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
     let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
         for child in function.virtual_functions.values() {
@@ -250,7 +250,7 @@ fn children(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddres
     children
 }
 
-fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
+fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
     let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
         if let Some(group) = function.iommu_group {
@@ -261,43 +261,43 @@ fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
 }
 
 /// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
-fn iommufd(probe: &Probe<'_>) -> Option<Arc<DeviceNode>> {
+fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
-    let found = Node::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
-    let found = found.map_err(|reason| probe.warn(reason)).ok();
-    found.map(DeviceNode::shared)
+    let node = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
+    let node = node.map_err(|reason| probe.warn(reason)).ok();
+    node.map(OfferedNode::shared)
 }
 
-struct Surroundings<'p, 'h> {
+struct VfioContext<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
-    config: &'p Discover,
+    config: &'p DiscoverConfig,
     children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
-    container: Result<Arc<DeviceNode>, String>,
-    iommufd: Option<Arc<DeviceNode>>,
+    container: Result<Arc<OfferedNode>, String>,
+    iommufd: Option<Arc<OfferedNode>>,
     /// A device has its own node, which is useless without iommufd.
     iommufd_missing: Cell<bool>,
 }
 
-struct Group {
+struct IommuGroup {
     number: u32,
     directory: PathBuf,
     noiommu: bool,
     members: BTreeSet<PciAddress>,
-    others: Vec<String>,
+    other_members: Vec<String>,
 }
 
-impl Surroundings<'_, '_> {
-    fn why_not_viable(&self, group: &Group) -> Option<String> {
-        let blocking = self.blocking(group);
+impl VfioContext<'_, '_> {
+    fn not_viable_reason(&self, group: &IommuGroup) -> Option<String> {
+        let blocking = self.blocking_members(group);
         if blocking.is_empty() {
             return None;
         }
-        let known = blockers(self.functions, &group.members);
-        let spared = known.iter().filter(|function| can_be_spared(function));
+        let blockers = find_blockers(self.functions, &group.members);
+        let spared = blockers.iter().filter(|function| can_be_spared(function));
         let remedy = if spared.count() == blocking.len() {
-            let cost = cost(&known);
+            let cost = binding_cost(&blockers);
             format!("bind the rest to vfio-pci too, or unbind it{cost}")
         } else {
             OWN_GROUPS.to_owned()
@@ -307,12 +307,18 @@ impl Surroundings<'_, '_> {
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
-    fn offer(&self, group: &Group, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
-        self.check_parents(held)?;
-        let own = self.own_nodes(held);
-        let offered = match self.group_nodes(group, held) {
-            Ok(nodes) => vec![self.by_group(group, held, nodes, own)],
-            Err(reason) => self.by_function(group, held, own).ok_or(reason)?,
+    fn offer(
+        &self,
+        group: &IommuGroup,
+        bound_functions: &[&PciFunction],
+    ) -> Result<Vec<VfioDevice>, String> {
+        self.check_parents(bound_functions)?;
+        let cdev_nodes = self.cdev_nodes(bound_functions);
+        let offered = match self.group_nodes(group, bound_functions) {
+            Ok(nodes) => vec![self.group_device(group, bound_functions, nodes, cdev_nodes)],
+            Err(reason) => {
+                self.function_devices(group, bound_functions, cdev_nodes).ok_or(reason)?
+            }
         };
         if group.noiommu {
             for device in &offered {
@@ -325,40 +331,41 @@ impl Surroundings<'_, '_> {
         Ok(offered)
     }
 
-    fn find_group(&self, number: u32) -> Group {
+    fn find_group(&self, number: u32) -> IommuGroup {
         let directory = Path::new(GROUPS).join(number.to_string());
         let name = self.probe.attribute(directory.join("name"));
         let mut members = self.members.get(&number).cloned().unwrap_or_default();
-        let mut others = Vec::new();
+        let mut other_members = Vec::new();
         for name in self.probe.list(directory.join("devices")) {
             match name.parse() {
                 Ok(address) => {
                     members.insert(address);
                 }
-                Err(_) => others.push(name),
+                Err(_) => other_members.push(name),
             }
         }
-        Group {
+        IommuGroup {
             number,
             noiommu: name.as_deref() == Some(NOIOMMU_GROUP),
             directory,
             members,
-            others,
+            other_members,
         }
     }
 
-    fn blocking(&self, group: &Group) -> Vec<String> {
+    fn blocking_members(&self, group: &IommuGroup) -> Vec<String> {
         let members = group.members.iter().map(|address| {
             let driver = match self.functions.get(*address) {
-                Some(function) if is_held(function) => None,
+                Some(function) if is_bound_to_vfio(function) => None,
                 Some(function) => function.driver.clone(),
                 None => self.driver_of(group, &address.to_string()),
             };
             (address.to_string(), driver)
         });
-        let others = group.others.iter().map(|name| (name.clone(), self.driver_of(group, name)));
+        let other_members =
+            group.other_members.iter().map(|name| (name.clone(), self.driver_of(group, name)));
         members
-            .chain(others)
+            .chain(other_members)
             .filter_map(|(name, driver)| {
                 let driver = driver.filter(|driver| !leaves_group_viable(driver))?;
                 Some(format!("{name}, still bound to {driver}"))
@@ -366,16 +373,16 @@ impl Surroundings<'_, '_> {
             .collect()
     }
 
-    fn driver_of(&self, group: &Group, member: &str) -> Option<String> {
+    fn driver_of(&self, group: &IommuGroup, member: &str) -> Option<String> {
         let device = group.directory.join("devices").join(member);
         self.probe.link_name(device.join("driver"))
     }
 
-    fn check_parents(&self, held: &[&PciFunction]) -> Result<(), String> {
+    fn check_parents(&self, bound_functions: &[&PciFunction]) -> Result<(), String> {
         if self.config.offer_pf_with_vfs {
             return Ok(());
         }
-        let parent = held
+        let parent = bound_functions
             .iter()
             .find_map(|function| Some((function, self.children.get(&function.address)?)));
         parent.map_or(Ok(()), |(function, children)| {
@@ -383,16 +390,16 @@ impl Surroundings<'_, '_> {
                 "{} has {}, which its holder could change; set \
                  offer-pf-with-vfs = true in [discover] to offer it all the same",
                 function.address,
-                counted(children.len(), "virtual function", "virtual functions")
+                format_count(children.len(), "virtual function", "virtual functions")
             ))
         })
     }
 
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
-    fn own_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<DeviceNode>> {
-        let nodes = held.iter().map(|function| {
-            let expected = vec![Expected::Vfio { pci: function.address }];
-            Some(DeviceNode::own(self.own_node(function)?, expected))
+    fn cdev_nodes(&self, bound_functions: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
+        let nodes = bound_functions.iter().map(|function| {
+            let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
+            Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
         });
         let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
         if !nodes.is_empty() && self.iommufd.is_none() {
@@ -402,7 +409,7 @@ impl Surroundings<'_, '_> {
         nodes
     }
 
-    fn own_node(&self, function: &PciFunction) -> Option<Node> {
+    fn cdev_node(&self, function: &PciFunction) -> Option<NumberedNode> {
         if !function.has("vfio-dev") {
             return None;
         }
@@ -412,7 +419,7 @@ impl Surroundings<'_, '_> {
         let device = directory.join(name);
         // A kernel without CONFIG_VFIO_DEVICE_CDEV lists the device but assigns no number.
         self.probe.entry(device.join("dev"))?;
-        let node = Node::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
+        let node = NumberedNode::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
         node.map_err(|reason| {
             self.probe.warn(format!("vfio {}: left out: {reason}", function.address));
         })
@@ -423,57 +430,58 @@ impl Surroundings<'_, '_> {
     /// its functions.
     fn group_nodes(
         &self,
-        group: &Group,
-        held: &[&PciFunction],
-    ) -> Result<Vec<Arc<DeviceNode>>, String> {
+        group: &IommuGroup,
+        bound_functions: &[&PciFunction],
+    ) -> Result<Vec<Arc<OfferedNode>>, String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
-        let node = Node::find(
+        let node = NumberedNode::find(
             self.probe,
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        let expected = held.iter().map(|function| Expected::Vfio { pci: function.address });
-        let node = DeviceNode::own(node, expected.collect());
+        let expected =
+            bound_functions.iter().map(|function| ExpectedDevice::Vfio { pci: function.address });
+        let node = OfferedNode::exclusive(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
 
-    fn by_group(
+    fn group_device(
         &self,
-        group: &Group,
-        held: &[&PciFunction],
-        mut nodes: Vec<Arc<DeviceNode>>,
-        own: Vec<Arc<DeviceNode>>,
+        group: &IommuGroup,
+        bound_functions: &[&PciFunction],
+        mut nodes: Vec<Arc<OfferedNode>>,
+        cdev_nodes: Vec<Arc<OfferedNode>>,
     ) -> VfioDevice {
-        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty()).cloned();
+        let iommufd = self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned();
         let iommufd: Vec<_> = iommufd.collect();
-        nodes.extend(own.into_iter().chain(iommufd));
-        VfioDevice { nodes, ..device(group, held, true) }
+        nodes.extend(cdev_nodes.into_iter().chain(iommufd));
+        VfioDevice { nodes, ..new_device(group, bound_functions, true) }
     }
 
     /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
     /// if it has them.
-    fn by_function(
+    fn function_devices(
         &self,
-        group: &Group,
-        held: &[&PciFunction],
-        own: Vec<Arc<DeviceNode>>,
+        group: &IommuGroup,
+        bound_functions: &[&PciFunction],
+        cdev_nodes: Vec<Arc<OfferedNode>>,
     ) -> Option<Vec<VfioDevice>> {
         let has_groups = self.probe.entry("/sys/class/vfio").is_some();
-        if has_groups || own.is_empty() {
+        if has_groups || cdev_nodes.is_empty() {
             return None;
         }
-        let devices = held.iter().zip(own).map(|(function, node)| VfioDevice {
+        let devices = bound_functions.iter().zip(cdev_nodes).map(|(function, node)| VfioDevice {
             nodes: [node].into_iter().chain(self.iommufd.clone()).collect(),
-            ..device(group, &[function], true)
+            ..new_device(group, &[function], true)
         });
         Some(devices.collect())
     }
 }
 
 /// `held` is sorted, and not empty.
-fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
-    let (first, rest) = (held[0], &held[1..]);
+fn new_device(group: &IommuGroup, bound_functions: &[&PciFunction], viable: bool) -> VfioDevice {
+    let (first, rest) = (bound_functions[0], &bound_functions[1..]);
     VfioDevice {
         pci_address: first.address,
         numa_node: first.numa_node,
@@ -494,16 +502,16 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
+    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, interfaces| {
             let devices = read(probe, functions, config);
-            idle_ports(probe, &devices, interfaces);
+            find_idle_ports(probe, &devices, interfaces);
             devices
         })
     }
 
     fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
-        look(&tree.host(), &Discover::default())
+        look(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with vfio loaded.
@@ -571,7 +579,7 @@ mod tests {
         let members = ["0000:81:00.0", "0000:81:00.1", "0000:81:00.2"];
         assert_eq!(addresses(&device.group_members), members);
         let functions = ["0000:81:00.0", "0000:81:00.1"]
-            .map(|pci| Expected::Vfio { pci: pci.parse().unwrap() });
+            .map(|pci| ExpectedDevice::Vfio { pci: pci.parse().unwrap() });
         assert_eq!(device.nodes[1].expected, functions);
         // The one without a driver comes with the group, and is listed as such.
         assert_eq!(
@@ -707,7 +715,7 @@ mod tests {
             ]
         );
         let pci = "0000:81:10.1".parse().unwrap();
-        assert_eq!(with.devices[0].nodes[3].expected, [Expected::Vfio { pci }]);
+        assert_eq!(with.devices[0].nodes[3].expected, [ExpectedDevice::Vfio { pci }]);
         assert_eq!(with.warnings, [""; 0]);
     }
 

@@ -3,22 +3,22 @@
 
 use std::sync::Arc;
 
-use onload_core::config::Cdi;
-use onload_core::expect::Expected;
+use onload_core::config::CdiConfig;
+use onload_core::expectation::ExpectedDevice;
 
-use crate::discover::node::{DeviceNode, Node};
+use crate::discover::node::{NumberedNode, OfferedNode};
 use crate::discover::probe::Probe;
 
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<DeviceNode>> {
-    let wanted = NODES.iter().filter(|_| cdi.vhost_net);
-    let found = wanted.filter_map(|path| {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> {
+    let paths = NODES.iter().filter(|_| cdi.vhost_net);
+    let nodes = paths.filter_map(|path| {
         let name = path.rsplit('/').next()?;
-        let Some(Expected::Driver(driver)) = Expected::driver_node(name) else {
+        let Some(ExpectedDevice::Driver(driver)) = ExpectedDevice::find_driver_node(name) else {
             return None;
         };
-        let node = Node::find_of_driver(probe, path, driver)?;
+        let node = NumberedNode::find_of_driver(probe, path, driver)?;
         node.map_err(|reason| {
             probe.warn(format!(
                 "[cdi] vhost-net is on, but vfio devices come without {path}: {reason}"
@@ -26,7 +26,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<DeviceNode>> {
         })
         .ok()
     });
-    found.map(DeviceNode::shared).collect()
+    nodes.map(OfferedNode::shared).collect()
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
     fn read_on(tree: &Tree) -> (Vec<String>, Vec<String>) {
         let host = tree.host();
         let probe = Probe::new(&host);
-        let cdi = Cdi { vhost_net: true, ..Cdi::default() };
+        let cdi = CdiConfig { vhost_net: true, ..CdiConfig::default() };
         let nodes = read(&probe, &cdi);
         let nodes = nodes.into_iter().map(|of| of.node.path.clone()).collect();
         (nodes, probe.warnings())
@@ -59,7 +59,7 @@ mod tests {
         let tree = Tree::new();
         let host = tree.host();
         let probe = Probe::new(&host);
-        assert_eq!(read(&probe, &Cdi::default()), []);
+        assert_eq!(read(&probe, &CdiConfig::default()), []);
         assert_eq!(probe.warnings(), [""; 0]);
     }
 

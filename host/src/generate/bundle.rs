@@ -9,68 +9,72 @@ use onload_cdi::{
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
-use onload_core::request::Wanted;
-use onload_sys::text::Listed;
+use onload_core::request::DeviceRef;
+use onload_sys::text::ShortList;
 
-use super::edits::device;
+use super::edit_builder::new_device;
 use crate::devices::LOOPBACK;
-use crate::discover::names::legal;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::exclusion::Exclusion;
+use crate::discover::taken_names::check_name;
 use crate::spec_name::SpecName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bundles {
+pub(super) struct GeneratedBundles {
     pub(super) devices: BTreeMap<DeviceName, Device>,
-    pub(super) not_offered: Vec<NotOffered>,
+    pub(super) not_offered: Vec<Exclusion>,
 }
 
-pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config, drain: &Drain) -> Bundles {
-    let mut bundles = Bundles::default();
+pub(super) fn generate_bundles(
+    specs: &BTreeMap<SpecName, Spec>,
+    config: &Config,
+    drain: &DrainList,
+) -> GeneratedBundles {
+    let mut bundles = GeneratedBundles::default();
     if config.bundles.is_empty() {
         return bundles;
     }
-    let offered = Offered::of(specs, drain);
+    let sources = BundleSources::new(specs, drain);
     for (name, bundle) in &config.bundles {
-        match offered.bundle(name, bundle) {
+        match sources.build_bundle(name, bundle) {
             Ok((name, device)) => {
                 bundles.devices.insert(name, device);
             }
             Err(reason) => {
-                let entry = NotOffered::new(Class::Bundle, name, reason);
-                bundles.not_offered.push(entry);
+                let exclusion = Exclusion::new(Class::Bundle, name, reason);
+                bundles.not_offered.push(exclusion);
             }
         }
     }
     bundles
 }
 
-struct Offered<'d> {
+struct BundleSources<'d> {
     registry: Registry,
-    drain: &'d Drain,
+    drain: &'d DrainList,
 }
 
-impl<'d> Offered<'d> {
-    fn of(specs: &BTreeMap<SpecName, Spec>, drain: &'d Drain) -> Offered<'d> {
+impl<'d> BundleSources<'d> {
+    fn new(specs: &BTreeMap<SpecName, Spec>, drain: &'d DrainList) -> BundleSources<'d> {
         let sources = specs.iter().map(|(name, spec)| SpecSource {
             path: PathBuf::from(name.to_string()),
             priority: 0,
             content: Ok(spec.clone()),
         });
-        Offered { registry: Registry::from_sources(sources.collect()), drain }
+        BundleSources { registry: Registry::from_sources(sources.collect()), drain }
     }
 
-    fn bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
-        let device_name = legal(name);
+    fn build_bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
+        let device_name = check_name(name);
         let device_name =
             device_name.map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
-        for (class, wanted) in &bundle.devices {
-            for wanted in wanted {
-                match self.device(*class, wanted) {
-                    Ok(own) => edits.push((*class, own)),
+        for (class, references) in &bundle.devices {
+            for reference in references {
+                match self.device_edits(*class, reference) {
+                    Ok(own_edits) => edits.push((*class, own_edits)),
                     Err(reason) => missing.push(reason),
                 }
             }
@@ -78,36 +82,36 @@ impl<'d> Offered<'d> {
         if !missing.is_empty() {
             return Err(format!(
                 "{}; \"onload-ctk discover --explain\" says why, or change [bundles.{name}] in {CONFIG_PATH}",
-                Listed(&missing)
+                ShortList(&missing)
             ));
         }
         leave_ambiguous(&mut edits, bundle);
-        let edits = merged(edits.into_iter().map(|(_, own)| own));
-        Ok(device(device_name, edits))
+        let edits = merge_edits(edits.into_iter().map(|(_, own)| own));
+        Ok(new_device(device_name, edits))
     }
 
     /// The edits of a device, with what it shares with its class; or why there is none.
-    fn device(&self, class: Class, wanted: &Wanted) -> Result<ContainerEdits, String> {
+    fn device_edits(&self, class: Class, reference: &DeviceRef) -> Result<ContainerEdits, String> {
         let qualified = || {
-            let kind = Kind::try_from(class.kind()).ok()?;
-            let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
+            let kind = Kind::try_from(class.cdi_kind()).ok()?;
+            let name = DeviceName::try_from(reference.name.as_str()).ok()?;
             Some(QualifiedName::new(kind, name))
         };
-        let missing = || match self.drain.find(class, &wanted.name) {
-            Some(drained) => format!("{class} {} is {drained}", wanted.name),
-            None => format!("there is no {class} {}", wanted.name),
+        let missing = || match self.drain.find(class, &reference.name) {
+            Some(drained) => format!("{class} {} is {drained}", reference.name),
+            None => format!("there is no {class} {}", reference.name),
         };
         let name = qualified().ok_or_else(missing)?;
-        let found = self.registry.device(&name).ok_or_else(missing)?;
-        let is_pool = !found.device.annotations.is_empty();
+        let resolved = self.registry.device(&name).ok_or_else(missing)?;
+        let is_pool = !resolved.device.annotations.is_empty();
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
-        match wanted.count {
+        match reference.count {
             None => {}
-            Some(count) if is_pool => take(&mut edits, count),
+            Some(count) if is_pool => set_take_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
                     "{class} {} is no pool, of which *{count} takes members",
-                    wanted.name
+                    reference.name
                 ));
             }
         }
@@ -115,9 +119,9 @@ impl<'d> Offered<'d> {
     }
 }
 
-fn take(edits: &mut ContainerEdits, count: u32) {
+fn set_take_count(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
         for take in &mut arguments.take {
@@ -135,47 +139,47 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
         (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
     ];
     for (variable, classes) in choices {
-        let wanted = classes.iter().filter_map(|class| bundle.devices.get(class));
-        let names = wanted.flatten().map(|wanted| wanted.name.as_str());
+        let references = classes.iter().filter_map(|class| bundle.devices.get(class));
+        let names = references.flatten().map(|reference| reference.name.as_str());
         let names: BTreeSet<&str> = names.filter(|name| *name != LOOPBACK).collect();
         if names.len() < 2 {
             continue;
         }
         let of_classes = edits.iter_mut();
         for (_, own) in of_classes.filter(|(class, _)| classes.contains(class)) {
-            own.env.retain(|entry| name_of(entry) != variable);
+            own.env.retain(|entry| variable_name(entry) != variable);
         }
     }
 }
 
 /// All edits as those of one device: what several bring alike is there once.
-fn merged(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
+fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
     let mut all = ContainerEdits::default();
     edits.for_each(|own| all.append(&own));
     let mut set = BTreeSet::new();
     // The last value of a variable counts, as it does for engines.
     let mut env: Vec<String> = std::mem::take(&mut all.env);
     env.reverse();
-    env.retain(|entry| set.insert(name_of(entry).to_owned()));
+    env.retain(|entry| set.insert(variable_name(entry).to_owned()));
     env.reverse();
     all.env = env;
-    all.device_nodes = once(std::mem::take(&mut all.device_nodes));
-    all.mounts = once(std::mem::take(&mut all.mounts));
-    all.hooks = once(std::mem::take(&mut all.hooks));
+    all.device_nodes = deduplicate(std::mem::take(&mut all.device_nodes));
+    all.mounts = deduplicate(std::mem::take(&mut all.mounts));
+    all.hooks = deduplicate(std::mem::take(&mut all.hooks));
     all
 }
 
-fn once<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut unique: Vec<T> = Vec::with_capacity(list.len());
     for item in list {
-        if !kept.contains(&item) {
-            kept.push(item);
+        if !unique.contains(&item) {
+            unique.push(item);
         }
     }
-    kept
+    unique
 }
 
-fn name_of(entry: &str) -> &str {
+fn variable_name(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
@@ -183,15 +187,15 @@ fn name_of(entry: &str) -> &str {
 mod tests {
     use super::*;
     use crate::discover::test_tree::sample;
-    use crate::generate::{Surroundings, generate};
-    use crate::pools::survey;
+    use crate::generate::{InstalledFiles, generate};
+    use crate::pools::discover_with_pools;
 
     const TWO_NODES: &str = "debian13-2numa-onload-rxe-vfio";
 
     fn specs(host: &str, config: &Config) -> BTreeMap<SpecName, Spec> {
-        let (inventory, pools) = survey(&sample(host), config);
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
-        generate(&inventory, &pools.offered, config, surroundings).unwrap()
+        let (inventory, pools) = discover_with_pools(&sample(host), config);
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        generate(&inventory, &pools.offered, config, installed).unwrap()
     }
 
     fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {
@@ -203,7 +207,8 @@ mod tests {
 
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        let left_out = bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
+        let left_out =
+            generate_bundles(&specs(host, &config), &config, &DrainList::default()).not_offered;
         let left_out = left_out.into_iter();
         left_out.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
@@ -217,12 +222,12 @@ mod tests {
         .unwrap();
         let specs = specs(TWO_NODES, &config);
         let bundle = edits(&specs, "hft");
-        let drain = Drain::default();
-        let offered = Offered::of(&specs, &drain);
+        let drain = DrainList::default();
+        let offered = BundleSources::new(&specs, &drain);
         let mut alone = ContainerEdits::default();
         for (class, wanted) in &config.bundles["hft"].devices {
             for wanted in wanted {
-                alone.append(&offered.device(*class, wanted).unwrap());
+                alone.append(&offered.device_edits(*class, wanted).unwrap());
             }
         }
         let unique = |list: &[String]| list.iter().cloned().collect::<BTreeSet<String>>();
@@ -286,7 +291,7 @@ mod tests {
         let specs = specs("x2-2port-sriov", &config);
         let chosen = |name: &str, variable: &str| {
             let env = edits(&specs, name).env.into_iter();
-            env.filter(|entry| name_of(entry) == variable).collect::<Vec<_>>()
+            env.filter(|entry| variable_name(entry) == variable).collect::<Vec<_>>()
         };
         assert_eq!(chosen("one", ONLOAD_INTERFACES), ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]);
         assert_eq!(chosen("one", TCPDIRECT_ATTRIBUTES), ["ZF_ATTR=interface=enp101s0f0v0"]);

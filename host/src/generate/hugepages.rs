@@ -2,27 +2,30 @@
 
 use onload_cdi::{ContainerEdits, Mount};
 
-use super::edits::{Writer, text};
-use super::offer::{Entry, Offer};
-use crate::devices::Device;
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, path_text};
+use crate::devices::HostDevice;
 
-pub(super) fn offer(devices: &[&Device], writer: &Writer<'_>) -> Offer {
-    Offer { devices: devices.iter().map(|size| entry(size, writer)).collect(), ..Offer::default() }
+pub(super) fn class_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> ClassEdits {
+    ClassEdits {
+        devices: devices.iter().map(|size| device_edits(size, builder)).collect(),
+        ..ClassEdits::default()
+    }
 }
 
-fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
+fn device_edits(size: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
     let name = size.name.as_str();
-    let place = writer.config.hugepages_dir.join(format!("hugepages-{name}"));
+    let path = builder.config.hugepages_dir.join(format!("hugepages-{name}"));
     // The kernel accepts sizes in the units of memparse(): 2M, 1G.
     let page_size = format!("pagesize={}", name.trim_end_matches('i'));
     let mount = Mount {
         host_path: "hugetlbfs".to_owned(),
-        container_path: text(&place),
+        container_path: path_text(&path),
         type_: Some("hugetlbfs".to_owned()),
         // Without a mode it would belong to root only, and a container with another user could not
         // use it.
         options: ["nosuid", "nodev", &page_size, "mode=1777"].map(str::to_owned).to_vec(),
     };
-    let edits = ContainerEdits { mounts: vec![mount], ..writer.leasing_edits(&[size]) };
+    let edits = ContainerEdits { mounts: vec![mount], ..builder.leasing_edits(&[size]) };
     (size.name.clone(), edits)
 }

@@ -2,16 +2,16 @@
 //! with pools. Bundles are made of these.
 
 mod bundle;
-mod edits;
+mod class_edits;
+mod edit_builder;
 mod gpu;
 mod hugepages;
+mod installed_files;
 mod netdev;
 mod nodes;
-mod offer;
 mod onload;
 mod profile;
 mod rdma;
-mod surroundings;
 mod variable;
 mod zf;
 
@@ -20,144 +20,152 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Problem, Spec, minimum_version, validate};
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config, Preload};
-use onload_core::drain::Drain;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::config::{CdiConfig, Config, Preload};
+use onload_core::drain::DrainList;
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device as Offered, LOOPBACK};
-use crate::discover::not_offered::NotOffered;
+use crate::devices::{HostDevice, LOOPBACK};
+use crate::discover::exclusion::Exclusion;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
-use edits::{Writer, device};
-use offer::Offer;
-use variable::Variables;
-pub use variable::device_of;
+use class_edits::ClassEdits;
+use edit_builder::{EditBuilder, new_device};
+use variable::DeviceVariables;
+pub use variable::parse_assignment;
 
-pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
+pub use installed_files::{InstalledFiles, ONLOAD_SOCKET_DIR};
 
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
-pub type Specs = BTreeMap<SpecName, Spec>;
+pub type GeneratedSpecs = BTreeMap<SpecName, Spec>;
 
 pub fn generate(
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    surroundings: Surroundings,
-) -> anyhow::Result<Specs> {
+    installed: InstalledFiles,
+) -> anyhow::Result<GeneratedSpecs> {
     let wants_file = config.cdi.preload == Preload::File && inventory.usable_onload().is_some();
-    if wants_file && !surroundings.preload_file {
+    if wants_file && !installed.preload_file {
         bail!(
             "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
         );
     }
-    let writer = Writer::new(config, surroundings);
-    let offers: BTreeMap<Class, Offer> = Class::ALL
+    let builder = EditBuilder::new(config, installed);
+    let edits_by_class: BTreeMap<Class, ClassEdits> = Class::ALL
         .into_iter()
-        .filter_map(|class| Some((class, offer(class, inventory, pools, config, &writer)?)))
+        .filter_map(|class| Some((class, class_edits(class, inventory, pools, config, &builder)?)))
         .collect();
-    let names = offers.iter().flat_map(|(class, offer)| {
-        let devices = offer.devices.iter();
+    let names = edits_by_class.iter().flat_map(|(class, edits)| {
+        let devices = edits.devices.iter();
         devices.map(|(name, _)| (*class, name.as_str()))
     });
-    let variables = Variables::of(names);
-    let mut specs = Specs::new();
-    for (class, offer) in offers {
-        let of_class = pools.iter().filter(|pool| pool.class == class);
-        let of_class = of_class.filter_map(|pool| pool_device(pool, &writer));
-        let pool_devices: BTreeMap<DeviceName, Device> = of_class.collect();
+    let variables = DeviceVariables::new(names);
+    let mut specs = GeneratedSpecs::new();
+    for (class, class_edits) in edits_by_class {
+        let class_pools = pools.iter().filter(|pool| pool.class == class);
+        let class_pools = class_pools.filter_map(|pool| pool_device(pool, &builder));
+        let pool_devices: BTreeMap<DeviceName, Device> = class_pools.collect();
         if !pool_devices.is_empty() {
-            let spec = specification(class, offer.common.clone(), pool_devices)?;
+            let spec = build_spec(class, class_edits.common.clone(), pool_devices)?;
             specs.insert(SpecName::pools(class), spec);
         }
-        let common = offer.common.clone();
-        let mut devices = devices(class, offer, &variables);
+        let common = class_edits.common.clone();
+        let mut devices = named_devices(class, class_edits, &variables);
         if class == Class::Rdma {
             gpu::add(&mut devices, &inventory.near_gpus, pools);
         }
-        let spec = specification(class, common, devices)?;
+        let spec = build_spec(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
-    let bundles = bundle::bundles(&specs, config, &inventory.drain).devices;
+    let bundles = bundle::generate_bundles(&specs, config, &inventory.drain).devices;
     if !bundles.is_empty() {
-        let spec = specification(Class::Bundle, ContainerEdits::default(), bundles)?;
+        let spec = build_spec(Class::Bundle, ContainerEdits::default(), bundles)?;
         specs.insert(SpecName::devices(Class::Bundle), spec);
     }
     Ok(specs)
 }
 
-pub fn bundles_not_offered(specs: &Specs, config: &Config, drain: &Drain) -> Vec<NotOffered> {
-    bundle::bundles(specs, config, drain).not_offered
+pub fn bundle_exclusions(
+    specs: &GeneratedSpecs,
+    config: &Config,
+    drain: &DrainList,
+) -> Vec<Exclusion> {
+    bundle::generate_bundles(specs, config, drain).not_offered
 }
 
-fn offer(
+fn class_edits(
     class: Class,
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    writer: &Writer<'_>,
-) -> Option<Offer> {
-    let devices = inventory.of_class(class);
+    builder: &EditBuilder<'_>,
+) -> Option<ClassEdits> {
+    let devices = inventory.devices_of_class(class);
     // Nothing but the hook sets a virtual function up.
-    let is_set_up = |device: &&Offered| device.vf.is_none() || writer.surroundings.hook;
-    let devices: Vec<&Offered> = devices.filter(is_set_up).collect();
-    let offer = match class {
+    let is_set_up = |device: &&HostDevice| device.vf.is_none() || builder.installed.hook;
+    let devices: Vec<&HostDevice> = devices.filter(is_set_up).collect();
+    let class_edits = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
-            onload::offer(class, inventory, &devices, writer)
+            onload::class_edits(class, inventory, &devices, builder)
         }
-        Class::Zf => zf::offer(inventory, &devices, writer),
-        Class::Profile => profile::offer(inventory, &devices, writer),
+        Class::Zf => zf::class_edits(inventory, &devices, builder),
+        Class::Profile => profile::class_edits(inventory, &devices, builder),
         Class::Rdma if inventory.is_rdma_exclusive() => {
-            rdma::moving_offer(inventory, &devices, writer)
+            rdma::moving_class_edits(inventory, &devices, builder)
         }
-        Class::Hugepages => hugepages::offer(&devices, writer),
-        Class::Netdev => netdev::offer(&devices, pools, config, writer),
-        _ => nodes::offer(class, &devices, writer),
+        Class::Hugepages => hugepages::class_edits(&devices, builder),
+        Class::Netdev => netdev::class_edits(&devices, pools, config, builder),
+        _ => nodes::class_edits(class, &devices, builder),
     };
-    (!offer.devices.is_empty()).then_some(offer)
+    (!class_edits.devices.is_empty()).then_some(class_edits)
 }
 
 /// A pool as a device. None without the hook, which gives the member.
-fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
-    let take = Take { class: named.class, pool: named.name.clone(), count: 1 };
-    let hooks = writer.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
+fn pool_device(named_pool: &NamedPool, builder: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
+    let take = TakeArgument { class: named_pool.class, pool: named_pool.name.clone(), count: 1 };
+    let hooks = builder.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
-    let (name, mut device) = device(named.name.clone(), edits);
-    device.annotations = named.pool.to_annotations();
-    device.annotations.extend(named.near.to_annotations());
+    let (name, mut device) = new_device(named_pool.name.clone(), edits);
+    device.annotations = named_pool.pool.to_annotations();
+    device.annotations.extend(named_pool.nearness.to_annotations());
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
-fn devices(class: Class, offer: Offer, variables: &Variables) -> BTreeMap<DeviceName, Device> {
+fn named_devices(
+    class: Class,
+    class_edits: ClassEdits,
+    variables: &DeviceVariables,
+) -> BTreeMap<DeviceName, Device> {
     let mut devices = BTreeMap::new();
     let mut members = Vec::new();
-    for (name, mut edits) in offer.devices {
+    for (name, mut edits) in class_edits.devices {
         let variable = variables.assignment(class, name.as_str());
         if name.as_str() != LOOPBACK {
             members.push(variable.clone());
         }
         edits.env.insert(0, variable);
-        devices.extend([device(name, edits)]);
+        devices.extend([new_device(name, edits)]);
     }
     members.sort();
-    let all = offer.all.filter(|_| !members.is_empty());
+    let all = class_edits.all.filter(|_| !members.is_empty());
     if let (Some(mut all), Ok(name)) = (all, DeviceName::try_from("all")) {
         all.env.splice(0..0, members);
-        devices.extend([device(name, all)]);
+        devices.extend([new_device(name, all)]);
     }
     devices
 }
 
 /// A specification of these devices, with what all devices of the class share. A pool shares it too: what a
 /// member's hook can no longer give, such as variables, comes from there.
-fn specification(
+fn build_spec(
     class: Class,
     common: ContainerEdits,
     devices: BTreeMap<DeviceName, Device>,
 ) -> anyhow::Result<Spec> {
     let mut spec = Spec {
-        kind: class.kind().as_str().into(),
+        kind: class.cdi_kind().as_str().into(),
         container_edits: common,
         devices: devices.into_values().collect(),
         ..Spec::default()
@@ -167,17 +175,17 @@ fn specification(
         // A bug in this program.
         let problems: Vec<Problem> = problems.into();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let (kind, problems) = (class.kind(), problems.join("; "));
+        let (kind, problems) = (class.cdi_kind(), problems.join("; "));
         bail!("writing the CDI specification of {kind}: {problems}");
     }
     Ok(spec)
 }
 
 pub fn warnings(
-    specs: &Specs,
+    specs: &GeneratedSpecs,
     pools: &[NamedPool],
-    config: &Cdi,
-    surroundings: Surroundings,
+    config: &CdiConfig,
+    installed: InstalledFiles,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_nodes = |spec: &Spec| {
@@ -187,7 +195,7 @@ pub fn warnings(
     };
     let has = |class| specs.contains_key(&SpecName::devices(class));
     let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
-    if !surroundings.hook && specs.values().any(has_nodes) {
+    if !installed.hook && specs.values().any(has_nodes) {
         let memlock =
             if classes.any(has) { ", RLIMIT_MEMLOCK is not raised for rdma and vfio" } else { "" };
         let pools = match pools {
@@ -205,17 +213,17 @@ pub fn warnings(
         );
     }
     let mut with_socket = [Class::Nic, Class::NicPlain, Class::Zf].into_iter();
-    if config.onload_socket && !surroundings.onload_socket && with_socket.any(has) {
+    if config.onload_socket && !installed.onload_socket && with_socket.any(has) {
         warnings.push(format!(
             "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
-    warnings.extend(not_selectable(specs, config));
+    warnings.extend(unselectable_warnings(specs, config));
     warnings
 }
 
 /// The interfaces that ZF_ATTR cannot name although it should.
-fn not_selectable(specs: &Specs, config: &Cdi) -> Vec<String> {
+fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
     let zf = specs.get(&SpecName::devices(Class::Zf));
     let zf = zf.filter(|_| config.select_interface);
     let devices = zf.into_iter().flat_map(|spec| &spec.devices);

@@ -4,53 +4,58 @@
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
-use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
-use onload_core::host_settings::Interface;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
+use onload_core::host_settings::InterfaceName;
 
-use super::edits::Writer;
-use super::offer::{Entry, Offer};
-use crate::devices::Device;
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::EditBuilder;
+use crate::devices::HostDevice;
 use crate::pools::NamedPool;
 
 /// None of them without the hook: nothing else moves them.
-pub(super) fn offer(
-    devices: &[&Device],
+pub(super) fn class_edits(
+    devices: &[&HostDevice],
     pools: &[NamedPool],
     config: &Config,
-    writer: &Writer<'_>,
-) -> Offer {
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.clone(), ContainerEdits::default()))
         } else {
-            entry(netdev, config, writer)
+            device_edits(netdev, config, builder)
         }
     });
-    Offer { devices: entries.collect(), ..Offer::default() }
+    ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
 }
 
 /// Whether a pool that has it says that a CNI plugin moves its members.
-fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool {
+fn is_left_to_cni(netdev: &HostDevice, pools: &[NamedPool], config: &Config) -> bool {
     let pools = pools.iter().filter(|pool| pool.class == Class::Netdev);
-    let mut by_cni = pools.filter(|pool| {
+    let mut cni_pools = pools.filter(|pool| {
         let settings = config.pools.get(pool.name.as_str());
         settings.is_some_and(|settings| settings.mover == Mover::Cni)
     });
-    by_cni.any(|pool| {
+    cni_pools.any(|pool| {
         let mut members = pool.pool.members.iter();
         members.any(|member| member.name == netdev.name)
     })
 }
 
-fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
-    let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
+fn device_edits(
+    netdev: &HostDevice,
+    config: &Config,
+    builder: &EditBuilder<'_>,
+) -> Option<DeviceEdits> {
+    let interface = InterfaceName::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
     let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
-    let address = addresses.map(|address| Given { interface: interface.clone(), value: *address });
-    let hooks = writer.hooks(&HookArguments {
+    let address =
+        addresses.map(|address| InterfaceValue { interface: interface.clone(), value: *address });
+    let hooks = builder.hooks(&HookArguments {
         address: address.collect(),
-        netdev: vec![MovedInterface { name: interface, pci: netdev.pci? }],
-        ..writer.leased(&[netdev])
+        netdev: vec![NetdevArgument { name: interface, pci: netdev.pci? }],
+        ..builder.lease_arguments(&[netdev])
     });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     (!edits.hooks.is_empty()).then(|| (netdev.name.clone(), edits))

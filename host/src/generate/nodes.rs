@@ -3,63 +3,69 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use onload_cdi::{ContainerEdits, DeviceNode as Given};
+use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
-use super::edits::{Writer, nodes_only};
-use super::offer::{Entry, Offer};
-use crate::devices::Device;
-use crate::discover::node::DeviceNode;
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, nodes_only};
+use crate::devices::HostDevice;
+use crate::discover::node::OfferedNode;
 
-pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
-    let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
-    let of_first = devices.iter().take(1).flat_map(|device| &device.nodes);
-    let shared = of_first.filter(|node| node.is_shared).map(|node| node.node.path.as_str());
+pub(super) fn class_edits(
+    class: Class,
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
+    let has =
+        |device: &HostDevice, path: &str| device.nodes.iter().any(|node| node.node.path == path);
+    let first_nodes = devices.iter().take(1).flat_map(|device| &device.nodes);
+    let shared = first_nodes.filter(|node| node.is_shared).map(|node| node.node.path.as_str());
     let common = shared.filter(|path| devices.iter().all(|device| has(device, path)));
     let common: Vec<&str> = common.collect();
-    let given = common.iter().map(|path| writer.node(path, writer.permissions(class)));
-    let entries = devices.iter().map(|device| entry(device, &common, writer));
-    Offer {
-        common: nodes_only(given.collect()),
+    let device_nodes =
+        common.iter().map(|path| builder.device_node(path, builder.permissions(class)));
+    let entries = devices.iter().map(|device| device_edits(device, &common, builder));
+    ClassEdits {
+        common: nodes_only(device_nodes.collect()),
         devices: entries.collect(),
-        all: class.has_all().then(|| edits(class, devices, &common, writer)),
+        all: class.has_all_name().then(|| edits(class, devices, &common, builder)),
     }
 }
 
-fn entry(device: &Device, common: &[&str], writer: &Writer<'_>) -> Entry {
-    let edits = edits(device.class, &[device], common, writer);
+fn device_edits(device: &HostDevice, common: &[&str], builder: &EditBuilder<'_>) -> DeviceEdits {
+    let edits = edits(device.class, &[device], common, builder);
     (device.name.clone(), edits)
 }
 
 /// The expectations of a node in the common edits are in the devices' hook: one hook per container.
 fn edits(
     class: Class,
-    devices: &[&Device],
+    devices: &[&HostDevice],
     common: &[&str],
-    writer: &Writer<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ContainerEdits {
     // Devices on one function may have the same nodes.
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let nodes = devices.iter().flat_map(|device| &device.nodes);
-    let nodes = nodes.filter(|node| seen.insert(node.node.path.as_str()));
-    let nodes: Vec<&DeviceNode> = nodes.map(Arc::as_ref).collect();
-    let given = nodes.iter().map(|node| node.node.path.as_str());
-    let given = given.filter(|path| !common.contains(path));
-    let given: Vec<Given> =
-        given.map(|path| writer.node(path, writer.permissions(class))).collect();
-    let (shared, own): (Vec<&DeviceNode>, Vec<&DeviceNode>) =
+    let nodes = nodes.filter(|node| visited.insert(node.node.path.as_str()));
+    let nodes: Vec<&OfferedNode> = nodes.map(Arc::as_ref).collect();
+    let paths = nodes.iter().map(|node| node.node.path.as_str());
+    let paths = paths.filter(|path| !common.contains(path));
+    let device_nodes: Vec<DeviceNode> =
+        paths.map(|path| builder.device_node(path, builder.permissions(class))).collect();
+    let (shared, own): (Vec<&OfferedNode>, Vec<&OfferedNode>) =
         nodes.into_iter().partition(|node| node.is_shared);
     let expectations = own.into_iter().chain(shared);
-    let expectations = expectations.flat_map(|of| writer.expectations(of));
-    let libraries = (class == Class::Rdma).then(|| writer.rdma_libraries());
+    let expectations = expectations.flat_map(|node| builder.expectations(node));
+    let libraries = (class == Class::Rdma).then(|| builder.rdma_libraries());
     ContainerEdits {
-        hooks: writer.hooks(&HookArguments {
-            memlock: class.pins_memory().then_some(writer.config.memlock),
+        hooks: builder.hooks(&HookArguments {
+            memlock: class.pins_memory().then_some(builder.config.memlock),
             rdma_libraries: libraries.flatten(),
             expect: expectations.collect(),
-            ..writer.leased(devices)
+            ..builder.lease_arguments(devices)
         }),
-        ..nodes_only(given)
+        ..nodes_only(device_nodes)
     }
 }

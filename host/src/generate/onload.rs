@@ -9,50 +9,50 @@ use onload_core::config::Preload;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
-use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
-use super::offer::{Entry, Offer};
-use super::surroundings::ONLOAD_SOCKET_DIR;
-use crate::devices::Device;
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, READ_WRITE, nodes_only, path_text, read_only};
+use super::installed_files::ONLOAD_SOCKET_DIR;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
-use crate::discover::node::DeviceNode;
+use crate::discover::node::OfferedNode;
 use crate::discover::onload::Onload;
 
-pub(super) fn offer(
+pub(super) fn class_edits(
     class: Class,
     inventory: &Inventory,
-    devices: &[&Device],
-    writer: &Writer<'_>,
-) -> Offer {
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
     let Some(onload) = inventory.usable_onload() else {
-        return Offer::default();
+        return ClassEdits::default();
     };
-    let entries = devices.iter().map(|device| entry(device, writer));
-    Offer {
-        common: common(class, onload, writer),
+    let entries = devices.iter().map(|device| device_edits(device, builder));
+    ClassEdits {
+        common: common_edits(class, onload, builder),
         devices: entries.collect(),
-        all: Some(whole(devices, writer)),
+        all: Some(all_edits(devices, builder)),
     }
 }
 
 /// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
-pub(super) fn entry(device: &Device, writer: &Writer<'_>) -> Entry {
+pub(super) fn device_edits(device: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
     if device.is_loopback() {
         return (device.name.clone(), ContainerEdits::default());
     }
-    let mut edits = writer.leasing_edits(&[device]);
-    edits.env.extend(selection(device, writer));
+    let mut edits = builder.leasing_edits(&[device]);
+    edits.env.extend(selection_variable(device, builder));
     (device.name.clone(), edits)
 }
 
-pub(super) fn whole(devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
+pub(super) fn all_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> ContainerEdits {
     let nics = devices.iter().filter(|device| !device.is_loopback());
-    writer.leasing_edits(&nics.copied().collect::<Vec<_>>())
+    builder.leasing_edits(&nics.copied().collect::<Vec<_>>())
 }
 
 /// The variable by which programs use one interface alone, if the operator wants that. An image of
 /// nic-nodes brings its own Onload, and its own settings.
-fn selection(device: &Device, writer: &Writer<'_>) -> Option<String> {
-    if !writer.config.select_interface {
+fn selection_variable(device: &HostDevice, builder: &EditBuilder<'_>) -> Option<String> {
+    if !builder.config.select_interface {
         return None;
     }
     let interface = device.interfaces.first()?;
@@ -68,26 +68,29 @@ fn selection(device: &Device, writer: &Writer<'_>) -> Option<String> {
 }
 
 /// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
-pub(super) fn driver_nodes(nodes: &[Arc<DeviceNode>], writer: &Writer<'_>) -> ContainerEdits {
-    let expectations = nodes.iter().flat_map(|of| writer.expectations(of));
-    let given = nodes.iter();
-    let given = given.map(|of| writer.node(&of.node.path, READ_WRITE));
+pub(super) fn driver_node_edits(
+    nodes: &[Arc<OfferedNode>],
+    builder: &EditBuilder<'_>,
+) -> ContainerEdits {
+    let expectations = nodes.iter().flat_map(|node| builder.expectations(node));
+    let device_nodes = nodes.iter();
+    let device_nodes = device_nodes.map(|node| builder.device_node(&node.node.path, READ_WRITE));
     ContainerEdits {
-        hooks: writer
+        hooks: builder
             .hooks(&HookArguments { expect: expectations.collect(), ..HookArguments::default() }),
-        ..nodes_only(given.collect())
+        ..nodes_only(device_nodes.collect())
     }
 }
 
-fn common(class: Class, onload: &Onload, writer: &Writer<'_>) -> ContainerEdits {
-    let mut edits = driver_nodes(&onload.nodes, writer);
+fn common_edits(class: Class, onload: &Onload, builder: &EditBuilder<'_>) -> ContainerEdits {
+    let mut edits = driver_node_edits(&onload.nodes, builder);
     if class != Class::NicNodes {
-        edits.mounts = user_space(onload, writer);
+        edits.mounts = user_space_mounts(onload, builder);
         // Unset, libonload.so sizes a table by the hard limit of open files, and docker's is 2^30.
-        edits.env = vec![format!("EF_FDTABLE_SIZE={}", writer.config.fdtable_size)];
+        edits.env = vec![format!("EF_FDTABLE_SIZE={}", builder.config.fdtable_size)];
     }
     if class == Class::Nic {
-        match writer.config.preload {
+        match builder.config.preload {
             Preload::Env => edits.env.push(format!("LD_PRELOAD={LIBRARY}")),
             Preload::File => {
                 let preload = Path::new("/etc/ld.so.preload");
@@ -99,20 +102,21 @@ fn common(class: Class, onload: &Onload, writer: &Writer<'_>) -> ContainerEdits 
     edits
 }
 
-fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
+fn user_space_mounts(onload: &Onload, builder: &EditBuilder<'_>) -> Vec<Mount> {
     let installation = onload.installation.iter();
-    let libraries = installation.flat_map(|from| writer.libraries(from, onload.machine));
+    let libraries =
+        installation.flat_map(|installation| builder.library_mounts(installation, onload.machine));
     let mut mounts: Vec<Mount> = libraries.collect();
-    mounts.extend(writer.tools(&onload.tools, "onload"));
-    mounts.extend(profiles(onload, writer));
-    mounts.extend(socket(writer));
+    mounts.extend(builder.tool_mounts(&onload.tools, "onload"));
+    mounts.extend(profile_mount(onload, builder));
+    mounts.extend(socket_mount(builder));
     mounts
 }
 
 /// The directory in which programs find the controller of shared queues, Onload's and TCPDirect's alike.
-pub(super) fn socket(writer: &Writer<'_>) -> Option<Mount> {
-    let is_given = writer.config.onload_socket && writer.surroundings.onload_socket;
-    is_given.then(|| Mount {
+pub(super) fn socket_mount(builder: &EditBuilder<'_>) -> Option<Mount> {
+    let is_mounted = builder.config.onload_socket && builder.installed.onload_socket;
+    is_mounted.then(|| Mount {
         host_path: ONLOAD_SOCKET_DIR.to_owned(),
         container_path: ONLOAD_SOCKET_DIR.to_owned(),
         options: ["rw", "nosuid", "nodev", "noexec", "bind"].map(str::to_owned).to_vec(),
@@ -120,11 +124,11 @@ pub(super) fn socket(writer: &Writer<'_>) -> Option<Mount> {
     })
 }
 
-fn profiles(onload: &Onload, writer: &Writer<'_>) -> Option<Mount> {
+fn profile_mount(onload: &Onload, builder: &EditBuilder<'_>) -> Option<Mount> {
     let dir = onload.profile_dir.as_deref()?;
-    match writer.config.container_profile_dir.as_deref() {
-        Some(place) if place.as_os_str().is_empty() => None,
-        Some(place) => Some(read_only(dir, place)),
-        None => Some(read_only(dir, Path::new(&text(dir)))),
+    match builder.config.container_profile_dir.as_deref() {
+        Some(path) if path.as_os_str().is_empty() => None,
+        Some(path) => Some(read_only(dir, path)),
+        None => Some(read_only(dir, Path::new(&path_text(dir)))),
     }
 }

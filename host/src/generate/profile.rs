@@ -2,19 +2,23 @@
 
 use onload_cdi::ContainerEdits;
 
-use super::edits::Writer;
-use super::offer::Offer;
-use crate::devices::Device;
+use super::class_edits::ClassEdits;
+use super::edit_builder::EditBuilder;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 
-pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> Offer {
+pub(super) fn class_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
     let onload = inventory.usable_onload();
     let entries = devices.iter().filter_map(|device| {
         let profile = onload?.profiles.get(device.read?)?;
         let settings = profile.settings.iter();
         let settings = settings.map(|(name, value)| format!("{name}={value}"));
-        let edits = ContainerEdits { env: settings.collect(), ..writer.leasing_edits(&[device]) };
+        let edits = ContainerEdits { env: settings.collect(), ..builder.leasing_edits(&[device]) };
         Some((device.name.clone(), edits))
     });
-    Offer { devices: entries.collect(), ..Offer::default() }
+    ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
 }

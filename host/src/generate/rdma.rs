@@ -2,49 +2,53 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
-use onload_core::hook_arguments::{HookArguments, MovedRdma};
+use onload_core::hook_arguments::{HookArguments, RdmaArgument};
 use onload_core::lease;
 
-use super::edits::Writer;
-use super::offer::Offer;
-use crate::devices::Device;
+use super::class_edits::ClassEdits;
+use super::edit_builder::EditBuilder;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 
 /// A specification has no node of a device: a move makes them anew. The hook that moves it gives them,
 /// so there is no device without the hook.
-pub(super) fn moving_offer(
+pub(super) fn moving_class_edits(
     inventory: &Inventory,
-    devices: &[&Device],
-    writer: &Writer<'_>,
-) -> Offer {
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
     let entries = devices.iter().filter_map(|device| {
-        let edits = moving_edits(inventory, &[device], writer);
+        let edits = moving_edits(inventory, &[device], builder);
         (!edits.hooks.is_empty()).then(|| (device.name.clone(), edits))
     });
-    Offer {
+    ClassEdits {
         common: ContainerEdits::default(),
         devices: entries.collect(),
-        all: Some(moving_edits(inventory, devices, writer)),
+        all: Some(moving_edits(inventory, devices, builder)),
     }
 }
 
-fn moving_edits(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
-    let both = devices.iter().filter_map(|device| {
+fn moving_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ContainerEdits {
+    let arguments = devices.iter().filter_map(|device| {
         let (class, name) = (Class::Rdma, device.name.clone());
         let read = inventory.rdma.get(device.read?)?;
-        let moved: MovedRdma = format!("{}@{}", read.name, device.pci?).parse().ok()?;
-        Some((lease::Device { class, name }, moved))
+        let argument: RdmaArgument = format!("{}@{}", read.name, device.pci?).parse().ok()?;
+        Some((lease::DeviceId { class, name }, argument))
     });
-    let (lease, rdma_netns): (Vec<lease::Device>, Vec<MovedRdma>) = both.unzip();
+    let (lease, rdma_netns): (Vec<lease::DeviceId>, Vec<RdmaArgument>) = arguments.unzip();
     if lease.is_empty() {
         return ContainerEdits::default();
     }
     ContainerEdits {
-        hooks: writer.hooks(&HookArguments {
-            memlock: Some(writer.config.memlock),
+        hooks: builder.hooks(&HookArguments {
+            memlock: Some(builder.config.memlock),
             lease,
             rdma_netns,
-            rdma_libraries: writer.rdma_libraries(),
+            rdma_libraries: builder.rdma_libraries(),
             ..HookArguments::default()
         }),
         ..ContainerEdits::default()

@@ -6,23 +6,23 @@ use onload_core::class::Class;
 use sha2::{Digest, Sha256};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Variables {
+pub(super) struct DeviceVariables {
     shared: BTreeSet<String>,
 }
 
-impl Variables {
+impl DeviceVariables {
     /// The variables of a host's devices. `all` needs none, since it has its members' variables.
-    pub(super) fn of<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
-        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    pub(super) fn new<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for (class, name) in devices {
-            *seen.entry(plain(class, name)).or_default() += 1;
+            *counts.entry(plain_name(class, name)).or_default() += 1;
         }
-        let shared = seen.into_iter().filter(|(_, count)| *count > 1);
-        Variables { shared: shared.map(|(variable, _)| variable).collect() }
+        let shared = counts.into_iter().filter(|(_, count)| *count > 1);
+        DeviceVariables { shared: shared.map(|(variable, _)| variable).collect() }
     }
 
     pub(super) fn assignment(&self, class: Class, name: &str) -> String {
-        let plain = plain(class, name);
+        let plain = plain_name(class, name);
         if !self.shared.contains(&plain) {
             return format!("{plain}={name}");
         }
@@ -33,18 +33,18 @@ impl Variables {
 }
 
 /// The device that an assignment tells of; none where it is no such assignment.
-pub fn device_of(assignment: &str) -> Option<(Class, &str)> {
+pub fn parse_assignment(assignment: &str) -> Option<(Class, &str)> {
     let (variable, name) = assignment.split_once('=')?;
     // Behind the name there may be the digest of one whose variable another device would have too.
-    let is_of = |class: &Class| {
-        let rest = variable.strip_prefix(plain(*class, name).as_str());
+    let is_of_class = |class: &Class| {
+        let rest = variable.strip_prefix(plain_name(*class, name).as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') && rest.len() == 9)
     };
-    let class = Class::ALL.into_iter().find(is_of)?;
+    let class = Class::ALL.into_iter().find(is_of_class)?;
     (!name.is_empty()).then_some((class, name))
 }
 
-fn plain(class: Class, name: &str) -> String {
+fn plain_name(class: Class, name: &str) -> String {
     let text = format!("ONLOAD_CTK_{class}_{name}").to_uppercase();
     let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
     text.chars().map(|c| if legal(c) { c } else { '_' }).collect()
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_device_has_its_class_and_name_in_capitals() {
-        let variables = Variables::default();
+        let variables = DeviceVariables::default();
         let assignment = |class, name| variables.assignment(class, name);
         assert_eq!(assignment(Class::Nic, "ens1"), "ONLOAD_CTK_NIC_ENS1=ens1");
         assert_eq!(
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn names_that_would_share_a_variable_all_get_a_digest() {
         let devices = [(Class::Nic, "a.b"), (Class::Nic, "a-b"), (Class::Nic, "c")];
-        let variables = Variables::of(devices.into_iter());
+        let variables = DeviceVariables::new(devices.into_iter());
         // printf nic=a.b | sha256sum
         assert_eq!(variables.assignment(Class::Nic, "a.b"), "ONLOAD_CTK_NIC_A_B_5d249e02=a.b");
         assert_eq!(variables.assignment(Class::Nic, "a-b"), "ONLOAD_CTK_NIC_A_B_43bb458a=a-b");
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn classes_collide_too() {
         let devices = [(Class::Nic, "plain-x"), (Class::NicPlain, "x")];
-        let variables = Variables::of(devices.into_iter());
+        let variables = DeviceVariables::new(devices.into_iter());
         let first = variables.assignment(Class::Nic, "plain-x");
         let second = variables.assignment(Class::NicPlain, "x");
         let name = |assignment: &str| assignment.split('=').next().unwrap().to_owned();
@@ -94,12 +94,12 @@ mod tests {
             (Class::Hugepages, "2Mi"),
             (Class::Vfio, "0000:81:10.0"),
         ] {
-            let assignment = Variables::default().assignment(class, name);
-            assert_eq!(device_of(&assignment), Some((class, name)));
+            let assignment = DeviceVariables::default().assignment(class, name);
+            assert_eq!(parse_assignment(&assignment), Some((class, name)));
         }
-        let shared = Variables::of([(Class::Nic, "a.b"), (Class::Nic, "a-b")].into_iter());
+        let shared = DeviceVariables::new([(Class::Nic, "a.b"), (Class::Nic, "a-b")].into_iter());
         let assignment = shared.assignment(Class::Nic, "a-b");
-        assert_eq!(device_of(&assignment), Some((Class::Nic, "a-b")));
+        assert_eq!(parse_assignment(&assignment), Some((Class::Nic, "a-b")));
         for other in [
             "ONLOAD_CTK_REQUEST=nic=all",
             "ONLOAD_CTK_NIC_ENS1",
@@ -108,7 +108,7 @@ mod tests {
             "ONLOAD_CTK_GPU_0=0",
             "PATH=/bin",
         ] {
-            assert_eq!(device_of(other), None, "{other}");
+            assert_eq!(parse_assignment(other), None, "{other}");
         }
     }
 }

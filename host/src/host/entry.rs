@@ -1,7 +1,7 @@
 //! What is at a path of a host.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceNode {
+pub struct NodeEntry {
     pub kind: DeviceKind,
     pub major: u32,
     pub minor: u32,

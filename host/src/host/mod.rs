@@ -12,23 +12,23 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use onload_core::netdev::usage::Namespace;
+use onload_core::netdev::usage::NetworkState;
 use onload_core::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
-use onload_sys::fs::trust::{Owners, TrustError, Trusted};
+use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use onload_sys::mountinfo::each_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::netlink::abilities::{self, Abilities};
-use crate::netlink::namespace;
+use crate::netlink::features::{self, InterfaceFeatures};
+use crate::netlink::netns_links;
 
 mod entry;
 pub mod recording;
 
-pub use entry::{DeviceKind, DeviceNode, EntryKind};
-use recording::Seen;
+pub use entry::{DeviceKind, EntryKind, NodeEntry};
+use recording::RecordedPath;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
@@ -40,9 +40,9 @@ pub const DEVICE_TABLE: &str = "dev.table";
 /// What a captured host's kernel said of its network by netlink.
 pub const NETWORK_TABLE: &str = "network.table";
 /// What drivers said of a captured host's interfaces by netlink.
-const ABILITY_TABLE: &str = "interfaces.table";
+const FEATURES_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Of a directory that is made.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const SYSFS: &str = "/sys";
@@ -56,13 +56,13 @@ pub struct Host {
     root: PathBuf,
     directory: OwnedFd,
     running: bool,
-    table: BTreeMap<PathBuf, DeviceNode>,
-    recording: Option<RefCell<BTreeMap<PathBuf, Seen>>>,
-    watcher: Option<Watcher>,
+    table: BTreeMap<PathBuf, NodeEntry>,
+    recording: Option<RefCell<BTreeMap<PathBuf, RecordedPath>>>,
+    observer: Option<ReadObserver>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ReadAccess {
     Read,
     Listed,
     /// A directory was to be listed and is not there.
@@ -70,10 +70,10 @@ pub enum Access {
 }
 
 /// With the path as messages have it.
-pub type Watcher = fn(&Path, Access);
+pub type ReadObserver = fn(&Path, ReadAccess);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct DirListing {
     /// Sorted.
     pub names: Vec<String>,
     /// The names that are not UTF-8.
@@ -98,7 +98,7 @@ pub enum HostError {
 impl HostError {
     /// The path whose content is unknown; `None` if the error says what is there, such as a
     /// directory in place of a file.
-    pub fn unread(&self) -> Option<&Path> {
+    pub fn unread_path(&self) -> Option<&Path> {
         const WRONG_KIND: [Errno; 4] =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
         match self {
@@ -124,7 +124,7 @@ impl HostError {
     }
 }
 
-pub(crate) fn not_text(path: &Path) -> HostError {
+pub(crate) fn not_text_error(path: &Path) -> HostError {
     HostError::Other(anyhow!("reading {}: not UTF-8 text", path.display()))
 }
 
@@ -142,7 +142,7 @@ impl Host {
             running,
             table: BTreeMap::new(),
             recording: None,
-            watcher: None,
+            observer: None,
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
             host.table = parse_device_table(&text).map_err(|line| {
@@ -161,21 +161,21 @@ impl Host {
     }
 
     /// Everything that was read since [`Host::start_recording`], sorted.
-    pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
+    pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, RecordedPath> {
         self.recording.take().unwrap_or_default().into_inner()
     }
 
-    pub fn watch(&mut self, watcher: Watcher) {
-        self.watcher = Some(watcher);
+    pub fn watch(&mut self, observer: ReadObserver) {
+        self.observer = Some(observer);
     }
 
-    fn tell(&self, path: &Path, access: Access) {
-        if let Some(watcher) = self.watcher {
-            watcher(&self.outside_path(path), access);
+    fn notify(&self, path: &Path, access: ReadAccess) {
+        if let Some(observer) = self.observer {
+            observer(&self.outside_path(path), access);
         }
     }
 
-    fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
+    fn record(&self, path: &Path, add: impl FnOnce(&mut RecordedPath)) {
         if let Some(recording) = &self.recording {
             add(recording.borrow_mut().entry(path.to_owned()).or_default());
         }
@@ -188,20 +188,20 @@ impl Host {
     /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
     /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
     /// a container with a network of its own.
-    pub fn network(&self) -> Result<Option<Namespace>, HostError> {
-        let (text, parse) = (Namespace::to_text, Namespace::parse);
-        self.told(NETWORK_TABLE, namespace::read, text, parse)
+    pub fn network(&self) -> Result<Option<NetworkState>, HostError> {
+        let (text, parse) = (NetworkState::to_text, NetworkState::parse);
+        self.kernel_table(NETWORK_TABLE, netns_links::read, text, parse)
     }
 
     /// As for [`Host::network`]. What is not known is not there.
-    pub fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
-        let (text, parse) = (abilities::to_text, abilities::parse);
-        let told = self.told(ABILITY_TABLE, abilities::read, text, parse)?;
-        Ok(told.unwrap_or_default())
+    pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
+        let (text, parse) = (features::to_text, features::parse);
+        let interface_features = self.kernel_table(FEATURES_TABLE, features::read, text, parse)?;
+        Ok(interface_features.unwrap_or_default())
     }
 
     /// What the kernel says by netlink, or said when the host was captured.
-    fn told<T, E: Into<Box<dyn Error + Send + Sync>>>(
+    fn kernel_table<T, E: Into<Box<dyn Error + Send + Sync>>>(
         &self,
         table: &str,
         read: fn() -> std::io::Result<T>,
@@ -210,9 +210,9 @@ impl Host {
     ) -> Result<Option<T>, HostError> {
         let path = Path::new("/").join(table);
         if self.has_our_network() {
-            let told = read().map_err(HostError::Netlink)?;
-            self.note(&path, |seen| seen.content = Some(text(&told).into_bytes()));
-            return Ok(Some(told));
+            let value = read().map_err(HostError::Netlink)?;
+            self.record(&path, |recorded| recorded.content = Some(text(&value).into_bytes()));
+            return Ok(Some(value));
         }
         let captured = self.text(&path)?;
         let parsed = captured.map(|text| parse(&text)).transpose();
@@ -242,29 +242,32 @@ impl Host {
     }
 
     pub fn outside_path(&self, path: &Path) -> PathBuf {
-        if self.running { path.to_owned() } else { self.root.join(relative(path)) }
+        if self.running { path.to_owned() } else { self.root.join(relative_path(path)) }
     }
 
     /// Its files as far as root alone could have changed them. A captured tree belongs to who made it: there the
     /// caller counts as root does.
-    pub fn trusted(&self) -> Result<Trusted, TrustError> {
-        let owners =
-            if self.running { Owners::root() } else { Owners::of(&[0, geteuid().as_raw()]) };
-        Trusted::below(&self.outside_path(Path::new("/")), owners)
+    pub fn trusted(&self) -> Result<TrustedTree, TrustError> {
+        let owners = if self.running {
+            TrustedOwners::root()
+        } else {
+            TrustedOwners::from_users(&[0, geteuid().as_raw()])
+        };
+        TrustedTree::for_tree(&self.outside_path(Path::new("/")), owners)
     }
 
     /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
     /// of a link that is down gives EINVAL). Longer than a page is an error.
     pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
-        let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
+        let text = bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
     /// `None` if it does not exist. Longer than [`TEXT_LIMIT`] is an error.
     pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, TEXT_LIMIT)?;
-        bytes.map(|bytes| self.utf8(path, bytes)).transpose()
+        bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()
     }
 
     /// `None` if it does not exist. Longer than `limit` bytes is an error.
@@ -272,14 +275,14 @@ impl Host {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
-        self.tell(path, Access::Read);
+        self.notify(path, ReadAccess::Read);
         let mut bytes = Vec::new();
         let read = file.take(limit + 1).read_to_end(&mut bytes);
         if read.as_ref().err().is_none_or(has_no_value) {
-            self.note_content(path, limit, &bytes);
+            self.record_content(path, limit, &bytes);
         }
         match read {
-            Ok(read) if read as u64 > limit => Err(self.too_long(path, limit)),
+            Ok(read) if read as u64 > limit => Err(self.too_long_error(path, limit)),
             Ok(_) => Ok(Some(bytes)),
             Err(error) if has_no_value(&error) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
@@ -292,43 +295,43 @@ impl Host {
     pub fn lines(
         &self,
         path: &Path,
-        wanted: &dyn Fn(&[u8]) -> bool,
+        is_wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Option<Vec<u8>>, HostError> {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
-        self.tell(path, Access::Read);
-        let mut kept = Vec::new();
+        self.notify(path, ReadAccess::Read);
+        let mut content = Vec::new();
         let read = each_line(file, &mut |line| {
-            if wanted(line) {
-                kept.extend_from_slice(line);
-                kept.push(b'\n');
+            if is_wanted(line) {
+                content.extend_from_slice(line);
+                content.push(b'\n');
             }
-            if kept.len() as u64 > TEXT_LIMIT {
+            if content.len() as u64 > TEXT_LIMIT {
                 return Err(std::io::ErrorKind::FileTooLarge.into());
             }
             Ok(())
         });
         match read {
             Ok(()) => {
-                self.note(path, |seen| seen.content = Some(kept.clone()));
-                Ok(Some(kept))
+                self.record(path, |recorded| recorded.content = Some(content.clone()));
+                Ok(Some(content))
             }
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
-                Err(self.too_long(path, TEXT_LIMIT))
+                Err(self.too_long_error(path, TEXT_LIMIT))
             }
             Err(error) => Err(self.read_error(path, error)),
         }
     }
 
     /// Texts are kept; longer files are libraries.
-    fn note_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
-        self.note(path, |seen| {
+    fn record_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
+        self.record(path, |recorded| {
             match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
-                (true, _) => seen.opened = true,
+                (true, _) => recorded.opened = true,
                 // Its reader learns nothing but that it is too long.
-                (false, true) => seen.content = Some(vec![b' '; bytes.len()]),
-                (false, false) => seen.content = Some(bytes.to_vec()),
+                (false, true) => recorded.content = Some(vec![b' '; bytes.len()]),
+                (false, false) => recorded.content = Some(bytes.to_vec()),
             }
         });
     }
@@ -337,8 +340,8 @@ impl Host {
     pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
-            self.tell(path, Access::Read);
-            self.note(path, |seen| seen.opened = true);
+            self.notify(path, ReadAccess::Read);
+            self.record(path, |recorded| recorded.opened = true);
         }
         Ok(file)
     }
@@ -349,13 +352,13 @@ impl Host {
     }
 
     /// Empty if it does not exist.
-    pub fn list(&self, path: &Path) -> Result<Listing, HostError> {
+    pub fn list(&self, path: &Path) -> Result<DirListing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
-            self.tell(path, Access::NoDirectory);
-            return Ok(Listing::default());
+            self.notify(path, ReadAccess::NoDirectory);
+            return Ok(DirListing::default());
         };
-        let mut listing = Listing::default();
+        let mut listing = DirListing::default();
         let entries =
             rustix::fs::Dir::new(directory).map_err(|error| self.read_error(path, error))?;
         for entry in entries {
@@ -374,10 +377,10 @@ impl Host {
         }
         listing.names.sort();
         listing.not_text.sort();
-        self.tell(path, Access::Listed);
-        self.note(path, |seen| {
-            seen.entry = Some(EntryKind::Directory);
-            seen.names.clone_from(&listing.names);
+        self.notify(path, ReadAccess::Listed);
+        self.record(path, |recorded| {
+            recorded.entry = Some(EntryKind::Directory);
+            recorded.names.clone_from(&listing.names);
         });
         Ok(listing)
     }
@@ -391,17 +394,17 @@ impl Host {
     /// Opens a directory, after creating it and its parents where they are missing (mode 0755).
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut place = PathBuf::from("/");
-        for part in relative(path).components() {
-            let parent = place.clone();
-            place.push(part);
+        let mut current = PathBuf::from("/");
+        for part in relative_path(path).components() {
+            let parent = current.clone();
+            current.push(part);
             // A directory may be behind a dangling link: /var/run to /run.
-            if self.open_at(&place, flags)?.is_none() {
-                let target = self.link(&place)?.map(|link| parent.join(link));
-                self.make_directory(target.as_deref().unwrap_or(&place))?;
+            if self.open_at(&current, flags)?.is_none() {
+                let target = self.link(&current)?.map(|link| parent.join(link));
+                self.make_directory(target.as_deref().unwrap_or(&current))?;
             }
         }
-        let opened = self.open_at(&place, flags)?;
+        let opened = self.open_at(&current, flags)?;
         opened.ok_or_else(|| self.read_error(path, Errno::NOENT))
     }
 
@@ -413,9 +416,10 @@ impl Host {
         let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
         let make = || {
             rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE)?;
-            let made = rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+            let directory =
+                rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
             // Others have to read what is written there, whatever the umask of who calls.
-            set_mode(made, DIRECTORY_MODE)
+            set_mode(directory, DIRECTORY_MODE)
         };
         match make() {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -435,7 +439,7 @@ impl Host {
         };
         match name.to_str() {
             Some(name) => Ok(Some(name.to_owned())),
-            None => Err(not_text(&self.outside_path(path))),
+            None => Err(not_text_error(&self.outside_path(path))),
         }
     }
 
@@ -447,7 +451,7 @@ impl Host {
         };
         match rustix::fs::readlinkat(&link, "", Vec::new()) {
             Ok(target) => {
-                self.note(path, |_| {});
+                self.record(path, |_| {});
                 Ok(Some(PathBuf::from(os_string(target.as_bytes()))))
             }
             // The descriptor is not a link.
@@ -458,49 +462,49 @@ impl Host {
 
     /// `None` if it leads nowhere.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let inside = self.path_of(&found).map_err(|error| self.read_error(path, error))?;
+        let inside = self.path_of(&descriptor).map_err(|error| self.read_error(path, error))?;
         if self.recording.is_some() {
-            self.note_entry(path, self.kind_of(path, &found)?);
+            self.record_entry(path, self.kind_of(path, &descriptor)?);
         }
         Ok(Some(inside))
     }
 
     fn path_of(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
-        let place = |fd: &OwnedFd| {
+        let link_target = |fd: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let target = rustix::fs::readlink(link, Vec::new())?;
             Ok::<PathBuf, Errno>(PathBuf::from(os_string(target.as_bytes())))
         };
-        let full = place(descriptor)?;
+        let full = link_target(descriptor)?;
         if self.running {
             return Ok(full);
         }
-        let root = place(&self.directory)?;
+        let root = link_target(&self.directory)?;
         let inside = full.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
         Ok(Path::new("/").join(inside))
     }
 
     /// Links are followed; `None` if there is nothing.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             // A dangling link exists all the same.
-            self.note(path, |_| {});
+            self.record(path, |_| {});
             return Ok(None);
         };
-        let kind = self.kind_of(path, &found)?;
-        self.note_entry(path, kind);
+        let kind = self.kind_of(path, &descriptor)?;
+        self.record_entry(path, kind);
         Ok(Some(kind))
     }
 
-    fn note_entry(&self, path: &Path, kind: EntryKind) {
-        self.note(path, |seen| seen.entry = Some(kind));
+    fn record_entry(&self, path: &Path, kind: EntryKind) {
+        self.record(path, |recorded| recorded.entry = Some(kind));
     }
 
-    fn kind_of(&self, path: &Path, found: &OwnedFd) -> Result<EntryKind, HostError> {
-        let stat = rustix::fs::fstat(found).map_err(|error| self.read_error(path, error))?;
+    fn kind_of(&self, path: &Path, descriptor: &OwnedFd) -> Result<EntryKind, HostError> {
+        let stat = rustix::fs::fstat(descriptor).map_err(|error| self.read_error(path, error))?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => EntryKind::Directory,
             FileType::RegularFile => EntryKind::File { executable: stat.st_mode & 0o111 != 0 },
@@ -509,7 +513,7 @@ impl Host {
     }
 
     /// An error with the directory that may not be searched in the place of a path below it.
-    pub(crate) fn at_its_cause(&self, error: HostError) -> HostError {
+    pub(crate) fn with_cause_path(&self, error: HostError) -> HostError {
         let HostError::Read { path, source } = &error else {
             return error;
         };
@@ -517,7 +521,7 @@ impl Host {
             return error;
         }
         let below = path.strip_prefix(&self.root).unwrap_or(path);
-        match self.unsearchable(Path::new("/").join(below)) {
+        match self.find_unsearchable(Path::new("/").join(below)) {
             Some(cause) => self.read_error(&cause, Errno::ACCESS),
             None => error,
         }
@@ -525,16 +529,16 @@ impl Host {
 
     /// The directory on the way to a path that may not be searched, or that it leads to; `None` where it leads to
     /// something else.
-    fn unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
+    fn find_unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_LINKS {
             let mut above = path.ancestors();
-            let reached = above.find_map(|place| {
-                let found = self.open_at(place, flags).ok()??;
-                Some((place.to_owned(), self.path_of(&found).ok()?))
+            let reached = above.find_map(|ancestor| {
+                let descriptor = self.open_at(ancestor, flags).ok()??;
+                Some((ancestor.to_owned(), self.path_of(&descriptor).ok()?))
             });
-            let (place, directory) = reached?;
-            let rest = path.strip_prefix(&place).ok()?.to_owned();
+            let (ancestor, directory) = reached?;
+            let rest = path.strip_prefix(&ancestor).ok()?.to_owned();
             let mut rest = rest.components();
             let Some(next) = rest.next() else {
                 let is_directory = self.entry(&directory).ok()? == Some(EntryKind::Directory);
@@ -556,33 +560,33 @@ impl Host {
     }
 
     pub fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::fstat(&found).map_err(|error| self.read_error(path, error))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| self.read_error(path, error))?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
         let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
         Ok(Some(UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
     }
 
     /// Without following a link there; `None` if there is no node.
-    pub fn device_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
+    pub fn device_node(&self, path: &Path) -> Result<Option<NodeEntry>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
-            self.note(path, |seen| seen.node = node);
+            self.record(path, |recorded| recorded.node = node);
         }
         Ok(node)
     }
 
-    fn find_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
+    fn find_node(&self, path: &Path) -> Result<Option<NodeEntry>, HostError> {
         if let Some(node) = self.table.get(path) {
             return Ok(Some(*node));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Some(found) = self.open_at(path, flags)? else {
+        let Some(descriptor) = self.open_at(path, flags)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::statat(&found, "", AtFlags::EMPTY_PATH)
+        let stat = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)
             .map_err(|error| self.read_error(path, error))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => DeviceKind::Character,
@@ -590,11 +594,11 @@ impl Host {
             _ => return Ok(None),
         };
         let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-        Ok(Some(DeviceNode { kind, major, minor, mode: stat.st_mode & 0o7777 }))
+        Ok(Some(NodeEntry { kind, major, minor, mode: stat.st_mode & 0o7777 }))
     }
 
     fn open_at(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
-        let name = relative(path);
+        let name = relative_path(path);
         let opened = if self.running {
             rustix::fs::openat(&self.directory, name, flags, Mode::empty())
         } else {
@@ -611,22 +615,22 @@ impl Host {
         }
     }
 
-    fn utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {
-        String::from_utf8(bytes).map_err(|_| not_text(&self.outside_path(path)))
+    fn to_utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {
+        String::from_utf8(bytes).map_err(|_| not_text_error(&self.outside_path(path)))
     }
 
     fn read_error(&self, path: &Path, error: impl Into<std::io::Error>) -> HostError {
         HostError::Read { path: self.outside_path(path), source: error.into() }
     }
 
-    fn too_long(&self, path: &Path, limit: u64) -> HostError {
+    fn too_long_error(&self, path: &Path, limit: u64) -> HostError {
         let path = self.outside_path(path);
         HostError::Other(anyhow!("reading {}: longer than {limit} bytes", path.display()))
     }
 }
 
 /// The path below the root: joining an absolute path would discard the root.
-fn relative(path: &Path) -> PathBuf {
+fn relative_path(path: &Path) -> PathBuf {
     let below: PathBuf = path
         .components()
         .filter(|part| !matches!(part, Component::RootDir | Component::CurDir))
@@ -646,13 +650,13 @@ fn has_no_value(error: &std::io::Error) -> bool {
 }
 
 /// Parses `dev.table`; the error is the number of the invalid line, from 1.
-fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, DeviceNode>, usize> {
+fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, NodeEntry>, usize> {
     let lines = text.lines().enumerate();
     let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     entries.map(|(index, line)| parse_device_line(line).ok_or(index + 1)).collect()
 }
 
-fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
+fn parse_device_line(line: &str) -> Option<(PathBuf, NodeEntry)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [path, kind, major, minor, mode, _uid, _gid] = fields[..] else {
         return None;
@@ -662,7 +666,7 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
         "b" => DeviceKind::Block,
         _ => return None,
     };
-    let node = DeviceNode {
+    let node = NodeEntry {
         kind,
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
@@ -684,7 +688,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
 
     use super::*;
 
@@ -711,7 +715,7 @@ mod tests {
         let host = Host::open(&root).unwrap();
         assert!(host.attribute(Path::new("/sys/nothing")).unwrap().is_none());
         assert!(host.attribute(Path::new("/sys/class/net/eth0/speed/below")).unwrap().is_none());
-        assert_eq!(host.list(Path::new("/sys/nothing")).unwrap(), Listing::default());
+        assert_eq!(host.list(Path::new("/sys/nothing")).unwrap(), DirListing::default());
         assert!(host.link(Path::new("/sys/class/net/eth0/speed")).unwrap().is_none());
         assert!(host.device_node(Path::new("/sys/class/net/eth0/speed")).unwrap().is_none());
     }
@@ -752,7 +756,7 @@ mod tests {
         assert_eq!(seen[Path::new("/class/net")].names, ["eth0"]);
         let library = &seen[Path::new("/library")];
         assert!(library.opened && library.content.is_none());
-        assert_eq!(seen[Path::new("/class")], Seen::default());
+        assert_eq!(seen[Path::new("/class")], RecordedPath::default());
         host.attribute(speed).unwrap();
         assert!(host.stop_recording().is_empty());
     }
@@ -760,7 +764,7 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_each_file_and_directory_that_is_read() {
         thread_local! {
-            static TOLD: RefCell<Vec<(PathBuf, Access)>> = const { RefCell::new(Vec::new()) };
+            static TOLD: RefCell<Vec<(PathBuf, ReadAccess)>> = const { RefCell::new(Vec::new()) };
         }
         let (_keep, root) = tree();
         let mut host = Host::open(&root).unwrap();
@@ -773,9 +777,9 @@ mod tests {
         host.list(Path::new("/sys/nothing")).unwrap();
         host.entry(speed).unwrap();
         let expected = [
-            (root.join("sys/class/net"), Access::Listed),
-            (root.join("sys/class/net/eth0/speed"), Access::Read),
-            (root.join("sys/nothing"), Access::NoDirectory),
+            (root.join("sys/class/net"), ReadAccess::Listed),
+            (root.join("sys/class/net/eth0/speed"), ReadAccess::Read),
+            (root.join("sys/nothing"), ReadAccess::NoDirectory),
         ];
         assert_eq!(TOLD.take(), expected);
     }
@@ -809,7 +813,7 @@ mod tests {
         let host = Host::open(&root).unwrap();
         assert!(host.attribute(Path::new("/dangling")).unwrap().is_none());
         assert_eq!(host.link(Path::new("/dangling")).unwrap(), Some(PathBuf::from("nowhere")));
-        let error = Chain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
+        let error = ErrorChain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
         assert!(error.contains("/root/loop: Too many levels"), "{error}");
     }
 
@@ -863,7 +867,7 @@ mod tests {
         let (_keep, root) = tree();
         fs::write(root.join("dev.table"), "# comment\n/dev/onload c 243 0 0666 0 991\n").unwrap();
         let host = Host::open(&root).unwrap();
-        let node = DeviceNode { kind: DeviceKind::Character, major: 243, minor: 0, mode: 0o666 };
+        let node = NodeEntry { kind: DeviceKind::Character, major: 243, minor: 0, mode: 0o666 };
         assert_eq!(host.device_node(Path::new("/dev/onload")).unwrap(), Some(node));
         assert!(host.device_node(Path::new("/dev/other")).unwrap().is_none());
     }
@@ -893,7 +897,7 @@ mod tests {
         let (_keep, root) = tree();
         let host = Host::open(&root).unwrap();
         let error = host.create_directory(Path::new("/sys/class/net/eth0/speed/cdi")).unwrap_err();
-        assert!(Chain(&error).to_string().contains("eth0/speed: Not a directory"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("eth0/speed: Not a directory"), "{error}");
     }
 
     #[test]
@@ -901,7 +905,7 @@ mod tests {
         let error = Host::open(Path::new("/nonexistent/root")).unwrap_err();
         assert_eq!(error.to_string(), "opening host root /nonexistent/root");
         assert_eq!(
-            Chain(&error).to_string(),
+            ErrorChain(&error).to_string(),
             "opening host root /nonexistent/root: No such file or directory (os error 2)"
         );
     }

@@ -1,10 +1,10 @@
 //! Netlink (netlink(7)): what is asked of it. [`onload_sys::netlink`] makes and reads the messages.
 
-pub mod abilities;
-pub mod namespace;
+pub mod features;
+pub mod netns_links;
 
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    namespace::fuzz(bytes);
-    abilities::fuzz(bytes);
+    netns_links::fuzz(bytes);
+    features::fuzz(bytes);
 }

@@ -3,15 +3,17 @@
 //! container gets what the specification says. Pools, `any` and `all` are no offers: they stand for devices that are
 //! offered one by one.
 
-mod absent;
-mod offering;
-mod published;
-mod stale;
+mod build;
+mod current_nodes;
+mod exclusion_reasons;
+mod spec_devices;
 mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use crate::devices::{Attribute, Attributes, Device as Offer, Health, Held, LOOPBACK, Sharing};
-pub use offering::offers;
-pub use published::GENERATE;
+pub use crate::devices::{
+    Attribute, Attributes, DeviceLease, Health, HostDevice, LOOPBACK, Sharing,
+};
+pub use build::build_offers;
+pub use spec_devices::GENERATE;
 pub use survey::Survey;

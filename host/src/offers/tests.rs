@@ -8,20 +8,20 @@ use std::sync::Arc;
 use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, to_json};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::expect::Expected;
+use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::lease::{Holder, Lease, Listed};
-use onload_sys::processes::{Cgroup, Process};
+use onload_core::lease::{Holder, Lease, LeaseEntry};
+use onload_sys::processes::{Cgroup, ProcessId};
 
-use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, offers};
+use super::{Attribute, Health, HostDevice, LOOPBACK, Sharing, Survey, build_offers};
 use crate::devices::devices;
 use crate::devices::inventory::Inventory;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::test_tree::{AsHost, Tree, sample};
-use crate::discover::unread::Unread;
-use crate::generate::{Surroundings, generate};
+use crate::discover::unread::UnreadEntry;
+use crate::generate::{InstalledFiles, generate};
 use crate::host::Host;
-use crate::pools::{resolve, survey};
+use crate::pools::{discover_with_pools, resolve};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const HOSTS: [&str; 5] = [CAPTURED, "x2-2port-sriov", "rdma-hcas", "iommu-groups", "vmd-numa-gaps"];
@@ -31,11 +31,11 @@ struct Given {
     inventory: Inventory,
     config: Config,
     files: BTreeMap<PathBuf, Result<Spec, LoadError>>,
-    leases: Vec<Listed>,
+    leases: Vec<LeaseEntry>,
 }
 
-fn holders(offer: &Offer) -> Vec<&str> {
-    let leases = offer.leases.iter();
+fn holders(device: &HostDevice) -> Vec<&str> {
+    let leases = device.leases.iter();
     leases.map(|held| held.text.as_str()).collect()
 }
 
@@ -48,7 +48,7 @@ impl Given {
     fn of(host: &Host, config: &str) -> Given {
         let config = Config::parse(config).unwrap();
         let mut given = Given {
-            inventory: survey(host, &config).0,
+            inventory: discover_with_pools(host, &config).0,
             config,
             files: BTreeMap::new(),
             leases: Vec::new(),
@@ -64,9 +64,9 @@ impl Given {
 
     fn generate(&mut self) {
         self.make_devices();
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
         let pools = resolve(&self.inventory, &self.config).offered;
-        let specs = generate(&self.inventory, &pools, &self.config, surroundings).unwrap();
+        let specs = generate(&self.inventory, &pools, &self.config, installed).unwrap();
         let files = specs.into_iter();
         let files = files.map(|(name, spec)| (path(&name.to_string()), Ok(spec)));
         self.files = files.collect();
@@ -79,14 +79,14 @@ impl Given {
         Registry::from_sources(sources.collect())
     }
 
-    fn offers(&mut self) -> Vec<Offer> {
+    fn offers(&mut self) -> Vec<HostDevice> {
         self.make_devices();
         let pools = resolve(&self.inventory, &self.config);
         let registry = self.registry();
-        offers(&self.inventory, &registry, &pools, &self.leases)
+        build_offers(&self.inventory, &registry, &pools, &self.leases)
     }
 
-    fn offer(&mut self, name: &str) -> Offer {
+    fn offer(&mut self, name: &str) -> HostDevice {
         let offers = self.offers();
         let mut offers = offers.into_iter();
         let found = offers.find(|offer| format!("{}={}", offer.class, offer.name) == name);
@@ -97,8 +97,8 @@ impl Given {
         self.offer(name).health
     }
 
-    fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut Listed {
-        let process = Process { pid: 42, start_time: 7, pid_namespace: 9 };
+    fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut LeaseEntry {
+        let process = ProcessId { pid: 42, start_time: 7, pid_namespace: 9 };
         let lease = Lease {
             claim: None,
             boot: "b".to_owned(),
@@ -117,11 +117,11 @@ impl Given {
             ticket: None,
             moved: None,
         };
-        self.leases.push(Listed {
+        self.leases.push(LeaseEntry {
             device: device.parse().unwrap(),
             slot,
             lease: Ok(lease),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         });
         self.leases.last_mut().unwrap()
@@ -136,23 +136,23 @@ fn unhealthy(reason: &str) -> Health {
     Health::Unhealthy(reason.to_owned())
 }
 
-fn text(offer: &Offer, key: &str) -> String {
-    match offer.attributes.get(key) {
+fn text(device: &HostDevice, key: &str) -> String {
+    match device.attributes.get(key) {
         Some(Attribute::Text(text)) => text.clone(),
-        other => panic!("{key} of {}: {other:?}", offer.name),
+        other => panic!("{key} of {}: {other:?}", device.name),
     }
 }
 
-fn row(offer: &Offer) -> String {
-    let numa_node = offer.numa_node.map_or("-".to_owned(), |node| node.to_string());
-    let pci = offer.pci.map_or("-".to_owned(), |pci| pci.to_string());
-    let root = offer.pcie_root.as_deref().unwrap_or("-");
-    assert_eq!(offer.health, Health::Healthy, "{}", offer.name);
-    let sharing = match offer.sharing {
+fn row(device: &HostDevice) -> String {
+    let numa_node = device.numa_node.map_or("-".to_owned(), |node| node.to_string());
+    let pci = device.pci.map_or("-".to_owned(), |pci| pci.to_string());
+    let root = device.pcie_root.as_deref().unwrap_or("-");
+    assert_eq!(device.health, Health::Healthy, "{}", device.name);
+    let sharing = match device.sharing {
         Sharing::Exclusive => "one",
         Sharing::Shared => "shared",
     };
-    format!("{} {pci} {root} {numa_node} {sharing}", offer.cdi.join(" "))
+    format!("{} {pci} {root} {numa_node} {sharing}", device.cdi.join(" "))
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes() {
     let mut keys: BTreeMap<Class, BTreeSet<Vec<(&str, u8)>>> = BTreeMap::new();
-    let mut add = |offers: Vec<Offer>| {
+    let mut add = |offers: Vec<HostDevice>| {
         for offer in offers {
             let shape = offer.attributes.iter().map(|(key, value)| match value {
                 Attribute::Text(_) => (*key, 0),
@@ -424,7 +424,7 @@ fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
         assert_eq!(offered.health, Health::Healthy);
         given.generate();
         let nic = given.inventory.nics.remove(0);
-        let entry = NotOffered::new(Class::Nic, nic.name, reason);
+        let entry = Exclusion::new(Class::Nic, nic.name, reason);
         given.inventory.not_offered.push(entry);
         let gone = given.offer(&name);
         assert_eq!(gone.health, unhealthy(reason), "{class}");
@@ -445,7 +445,7 @@ fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
             class => class,
         };
         let mut spec = given.files.remove(&path(from.as_str())).unwrap().unwrap();
-        spec.kind = class.kind().as_str().into();
+        spec.kind = class.cdi_kind().as_str().into();
         spec.devices.retain(|device| device.name.as_str() == name);
         spec.devices[0].name = other.parse::<DeviceName>().unwrap().into();
         given.files.insert(path(class.as_str()), Ok(spec));
@@ -467,7 +467,7 @@ fn onload_that_is_offered_no_longer_takes_all_of_its_devices_along() {
         let classes = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Profile];
         classes.contains(&offer.class)
     });
-    let of_onload: Vec<&Offer> = of_onload.collect();
+    let of_onload: Vec<&HostDevice> = of_onload.collect();
     assert_eq!(of_onload.len(), 9);
     let why = "Onload is not offered: /dev/onload does not exist; load its driver";
     for offer in of_onload {
@@ -487,7 +487,7 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
     );
     let mut given = Given::sample(CAPTURED, "");
     given.inventory.rdma.remove(0);
-    given.inventory.unread.push(Unread {
+    given.inventory.unread.push(UnreadEntry {
         path: "/sys/class/infiniband".into(),
         kinds: vec![Class::Rdma],
         reason: "reading /sys/class/infiniband: permission denied".to_owned(),
@@ -540,7 +540,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     // The same name with another number, another name, and the name with another device behind it.
     let mut given = Given::sample(CAPTURED, "");
     let node = Arc::make_mut(&mut given.inventory.rdma[0].nodes[0]);
-    node.node.numbers.minor += 1;
+    node.node.number.minor += 1;
     assert_eq!(given.health("rdma=rxe0"), why("/dev/infiniband/uverbs0"));
     let mut given = Given::sample(CAPTURED, "");
     let node = Arc::make_mut(&mut given.inventory.vfio[0].nodes[1]);
@@ -550,7 +550,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     let index = given.inventory.rdma.iter().position(|one| one.pci_address.is_some());
     let device = &mut given.inventory.rdma[index.unwrap()];
     let name = format!("rdma={}", device.device);
-    Arc::make_mut(&mut device.nodes[0]).expected = vec![Expected::Rdma {
+    Arc::make_mut(&mut device.nodes[0]).expected = vec![ExpectedDevice::Rdma {
         ibdev: device.name.clone(),
         pci: Some("0000:ff:00.0".parse().unwrap()),
     }];
@@ -558,7 +558,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     // What all devices of a class share.
     let mut given = Given::sample(CAPTURED, "");
     let onload = given.inventory.onload.as_mut().unwrap();
-    Arc::make_mut(&mut onload.nodes[0]).node.numbers.major += 1;
+    Arc::make_mut(&mut onload.nodes[0]).node.number.major += 1;
     assert_eq!(given.health("nic=loopback"), why("/dev/onload"));
     // A node that is no longer offered is no renumbered one.
     let umad = "[discover]\noffer-umad = true\n";
@@ -579,9 +579,9 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     assert_eq!(holders(&offer), [holder]);
     assert_eq!(offer.health, Health::Healthy);
     let is_web = |lease: &Lease| lease.container.as_str() == "web";
-    assert_eq!(offer.health_beside(is_web), Health::Healthy);
+    assert_eq!(offer.health_excluding(is_web), Health::Healthy);
     assert_eq!(
-        offer.health_beside(|lease| !is_web(lease)),
+        offer.health_excluding(|lease| !is_web(lease)),
         unhealthy(&format!("it is held by {holder}; \"onload-ctk lease list\" shows all"))
     );
     assert_eq!(given.leases.len(), 1);
@@ -592,15 +592,15 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
 #[test]
 fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let mut given = Given::sample(CAPTURED, "");
-    given.lease("vfio:0000:81:10.0", 0, "web").is_over = true;
+    given.lease("vfio:0000:81:10.0", 0, "web").has_ended = true;
     given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is no lease".to_owned());
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
-    let offers: Vec<&Offer> = offers.collect();
+    let offers: Vec<&HostDevice> = offers.collect();
     assert!(offers[0].leases.is_empty());
     assert_eq!(holders(offers[1]), ["an unknown container (it is no lease)"]);
     assert_eq!(
-        offers[1].health_beside(|_| true),
+        offers[1].health_excluding(|_| true),
         unhealthy(
             "it is held by an unknown container (it is no lease); \"onload-ctk lease list\" shows all"
         )
@@ -618,14 +618,14 @@ fn a_shared_device_is_full_when_others_have_all_that_the_operator_allows() {
     assert_eq!(slots, [0, 1]);
     assert!(holders(&offer)[0].contains("container a "));
     let is_a = |lease: &Lease| lease.container.as_str() == "a";
-    assert_eq!(offer.health_beside(is_a), Health::Healthy);
-    assert!(matches!(offer.health_beside(|_| false), Health::Unhealthy(_)));
+    assert_eq!(offer.health_excluding(is_a), Health::Healthy);
+    assert!(matches!(offer.health_excluding(|_| false), Health::Unhealthy(_)));
     // Nobody counts the containers of an interface.
     given.generate();
     given.lease("nic:ens1", 0, "a");
     let nic = given.offer("nic=ens1");
-    assert_eq!((nic.sharing, nic.slots, nic.most()), (Sharing::Shared, None, None));
-    assert_eq!(nic.health_beside(|_| false), Health::Healthy);
+    assert_eq!((nic.sharing, nic.slots, nic.max_holders()), (Sharing::Shared, None, None));
+    assert_eq!(nic.health_excluding(|_| false), Health::Healthy);
 }
 
 #[test]
@@ -673,9 +673,9 @@ fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
     taken.inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     taken.lease("rdma:rxe0", 0, "web");
     let offers = taken.offers();
-    let rdma: Vec<&Offer> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
+    let rdma: Vec<&HostDevice> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
     assert_eq!(rdma[0].health, Health::Healthy);
-    assert!(matches!(rdma[0].health_beside(|_| false), Health::Unhealthy(_)));
+    assert!(matches!(rdma[0].health_excluding(|_| false), Health::Unhealthy(_)));
     // Nobody holds the other.
     assert!(matches!(rdma[1].health, Health::Unhealthy(_)));
 }
@@ -718,7 +718,7 @@ fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
         function.aliases.clear();
         let node = Arc::make_mut(&mut function.nodes[1]);
         node.node.path = format!("/dev/vfio/devices/{pci}");
-        node.expected = vec![Expected::Vfio { pci }];
+        node.expected = vec![ExpectedDevice::Vfio { pci }];
         function
     });
     given.inventory.vfio = functions.to_vec();
@@ -748,7 +748,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
         let pci = device.pci_address;
         let node = Arc::make_mut(&mut device.nodes[1]);
         node.node.path = format!("/dev/vfio/{}", 1000 + n);
-        node.expected = vec![Expected::Vfio { pci }];
+        node.expected = vec![ExpectedDevice::Vfio { pci }];
         device
     });
     given.inventory.vfio = functions.collect();
@@ -756,7 +756,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
     given.lease("vfio:0001:07:1f.7", 0, "last");
     let offers = given.offers();
     let vfio = offers.iter().filter(|offer| offer.class == Class::Vfio);
-    let vfio: Vec<&Offer> = vfio.collect();
+    let vfio: Vec<&HostDevice> = vfio.collect();
     assert_eq!(vfio.len(), 4096);
     assert!(vfio.iter().all(|offer| offer.health == Health::Healthy));
     assert!(vfio.iter().all(|offer| offer.pools == ["fast"] && offer.cdi.len() == 1));
@@ -816,12 +816,13 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
     let before = given.offer("vfio=0000:81:10.0");
     given.lease("vfio:0000:81:10.0", 0, "web");
-    let at = |device: &Offer| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
+    let at =
+        |device: &HostDevice| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
     let at = given.inventory.devices.iter().position(at).unwrap();
     let device = given.inventory.devices.remove(at);
-    given.inventory.drained.push(Offer { is_drained: true, health: unhealthy(why), ..device });
+    given.inventory.drained.push(HostDevice { is_drained: true, health: unhealthy(why), ..device });
     let pools = resolve(&given.inventory, &given.config);
-    let offers = super::offers(&given.inventory, &Registry::default(), &pools, &given.leases);
+    let offers = build_offers(&given.inventory, &Registry::default(), &pools, &given.leases);
     let after = offers.iter().find(|offer| offer.name == before.name).unwrap();
     assert_eq!(after.pools, ["fast"]);
     assert_eq!(after.attributes, before.attributes);

@@ -4,46 +4,48 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::{DeviceName, Version};
+use onload_cdi::{CdiVersion, DeviceName};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
-use onload_core::near::{Gpu, Nearness};
-use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
+use onload_core::config::{CONFIG_PATH, Config, LeasesConfig, PoolConfig, Share};
+use onload_core::nearness::{GpuNearness, Nearness};
+use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Pool, PoolMember, UNCOUNTED};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{ShortList, format_count};
 
+use crate::devices::gpu_nics::GpuNicMap;
 use crate::devices::inventory::Inventory;
-use crate::devices::near::Near;
-use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
-use crate::discover::names::legal;
-use crate::discover::not_offered::NotOffered;
+use crate::devices::{
+    FunctionIndex, HostDevice, Selection, discover, group_inseparable, pool_nearness, select,
+};
+use crate::discover::exclusion::Exclusion;
 use crate::discover::pci::PciFunction;
+use crate::discover::taken_names::check_name;
 use crate::host::Host;
 
 /// The first version of CDI in which a device has annotations, which list the members.
-const ANNOTATIONS: Version = Version::V0_6_0;
+const ANNOTATIONS: CdiVersion = CdiVersion::V0_6_0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPool {
     pub class: Class,
     pub name: DeviceName,
     pub pool: Pool,
-    pub near: Nearness,
+    pub nearness: Nearness,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pools {
+pub struct PoolSet {
     pub offered: Vec<NamedPool>,
     /// Their members that are drained.
     pub drained: Vec<NamedPool>,
-    pub not_offered: Vec<NotOffered>,
+    pub not_offered: Vec<Exclusion>,
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
-    pub shares: Leases,
+    pub shares: LeasesConfig,
 }
 
 /// What is not offered of the pools stands in the inventory, and so do the warnings about them.
-pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
+pub fn discover_with_pools(host: &Host, config: &Config) -> (Inventory, PoolSet) {
     let mut inventory = discover(host, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
@@ -53,22 +55,22 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     (inventory, pools)
 }
 
-pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
-    let places = Places::of(inventory);
-    let near = Near::of(inventory);
+pub fn resolve(inventory: &Inventory, config: &Config) -> PoolSet {
+    let function_index = FunctionIndex::from_inventory(inventory);
+    let gpu_nics = GpuNicMap::from_inventory(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
-    let shares = shares(inventory, config);
+    let shares = class_shares(inventory, config);
     let leased = leased.filter(|class| shares.share(*class).is_some());
-    let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
+    let near_gpus = (!gpu_nics.gpus.is_empty()).then_some(Class::Rdma);
     let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
-    let mut pools = Pools { shares: shares.clone(), ..Pools::default() };
+    let mut pools = PoolSet { shares: shares.clone(), ..PoolSet::default() };
     for class in classes {
         let devices = ClassDevices {
             class,
-            candidates: candidates(inventory, class),
-            near: &near,
-            places: &places,
+            candidates: pool_candidates(inventory, class),
+            gpu_nics: &gpu_nics,
+            function_index: &function_index,
             inventory,
             config,
             shares: &shares,
@@ -78,15 +80,15 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     pools
 }
 
-fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
+fn pool_candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&HostDevice>> {
     let devices = inventory.with_drained();
     let devices = devices.filter(|device| device.class == class);
-    together(devices.filter(|device| !device.is_loopback()))
+    group_inseparable(devices.filter(|device| !device.is_loopback()))
 }
 
 /// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
 /// exclusive.
-fn shares(inventory: &Inventory, config: &Config) -> Leases {
+fn class_shares(inventory: &Inventory, config: &Config) -> LeasesConfig {
     let mut shares = config.leases.clone();
     if inventory.is_rdma_exclusive() {
         let one = Share::try_from(1).ok();
@@ -95,16 +97,16 @@ fn shares(inventory: &Inventory, config: &Config) -> Leases {
     shares
 }
 
-impl Pools {
+impl PoolSet {
     /// Why readers of CDI up to that version get no pools; `None` if they do.
-    pub fn why_left_out(newest: Version) -> Option<String> {
+    pub fn left_out_reason(newest: CdiVersion) -> Option<String> {
         (newest < ANNOTATIONS).then(|| format!(
             "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
         ))
     }
 
-    pub fn keep_to(&mut self, newest: Version) {
-        let Some(reason) = Pools::why_left_out(newest) else {
+    pub fn drop_unsupported(&mut self, newest: CdiVersion) {
+        let Some(reason) = PoolSet::left_out_reason(newest) else {
             return;
         };
         let left_out = std::mem::take(&mut self.offered);
@@ -113,50 +115,52 @@ impl Pools {
         }
         let names: Vec<String> =
             left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
-        self.warnings.push(format!("pools are left out ({}): {reason}", Listed(&names)));
-        let refusals = left_out.iter();
-        let refusals =
-            refusals.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason.as_str()));
-        self.not_offered.extend(refusals);
+        self.warnings.push(format!("pools are left out ({}): {reason}", ShortList(&names)));
+        let exclusions = left_out.iter();
+        let exclusions =
+            exclusions.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
+        self.not_offered.extend(exclusions);
     }
 }
 
 struct ClassDevices<'i> {
     class: Class,
     /// What containers get together, by the first.
-    candidates: Vec<Vec<&'i Device>>,
-    near: &'i Near<'i>,
-    places: &'i Places<'i>,
+    candidates: Vec<Vec<&'i HostDevice>>,
+    gpu_nics: &'i GpuNicMap<'i>,
+    function_index: &'i FunctionIndex<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
-    shares: &'i Leases,
+    shares: &'i LeasesConfig,
 }
 
 impl ClassDevices<'_> {
-    fn add_pools(&self, pools: &mut Pools) {
+    fn add_pools(&self, pools: &mut PoolSet) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
-        let mut found = Vec::new();
-        let is_near_gpus = class == Class::Rdma && !self.near.gpus.is_empty();
+        let mut named_pools = Vec::new();
+        let is_near_gpus = class == Class::Rdma && !self.gpu_nics.gpus.is_empty();
         let share = self.shares.share(class);
         let share = share.or(is_near_gpus.then_some(UNCOUNTED));
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
             let all = self.candidates.iter().collect();
-            match self.pool(name, all, share, pools) {
-                Ok(pool) => found.push(pool),
+            match self.build_pool(name, all, share, pools) {
+                Ok(pool) => named_pools.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
         }
         let taken = self.names();
-        let ours = self.config.pools.iter();
-        for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
-            let named = self.name(name, &taken);
-            let made = named.and_then(|name| self.make(name, pool, pools));
-            match made {
-                Ok(pool) => found.push(pool),
+        let pool_configs = self.config.pools.iter();
+        for (name, pool) in pool_configs.filter(|(_, pool)| pool.class == class) {
+            let pool_name = self.check_pool_name(name, &taken);
+            let result = pool_name.and_then(|name| self.make(name, pool, pools));
+            match result {
+                Ok(pool) => named_pools.push(pool),
                 Err(reason) => {
-                    let is_drained = |of: &NamedPool| of.class == class && of.name.as_str() == name;
+                    let is_drained = |drained_pool: &NamedPool| {
+                        drained_pool.class == class && drained_pool.name.as_str() == name
+                    };
                     if !pools.drained.iter().any(is_drained) {
                         pools
                             .warnings
@@ -166,41 +170,43 @@ impl ClassDevices<'_> {
                 }
             }
         }
-        pools.warnings.extend(overlaps(&found));
-        pools.warnings.extend(self.mixed(&found));
-        found.sort_by(|one, other| one.name.cmp(&other.name));
-        pools.offered.append(&mut found);
+        pools.warnings.extend(find_overlaps(&named_pools));
+        pools.warnings.extend(self.mixed_warning(&named_pools));
+        named_pools.sort_by(|one, other| one.name.cmp(&other.name));
+        pools.offered.append(&mut named_pools);
     }
 
     /// That who asks for any function that vfio holds may get something else than a NIC: what no pool of the operator's
     /// has is told apart by nothing.
-    fn mixed(&self, found: &[NamedPool]) -> Option<String> {
+    fn mixed_warning(&self, named_pools: &[NamedPool]) -> Option<String> {
         let class = self.class;
-        let own = found.iter().filter(|pool| pool.name.as_str() != ANY);
-        let own = own.flat_map(|pool| &pool.pool.members);
-        let own: BTreeSet<&str> = own.map(|member| member.name.as_str()).collect();
-        let open = self.candidates.iter().filter_map(|each| each.first());
-        let open = open.filter(|one| !one.is_drained && !own.contains(one.name.as_str()));
-        let is_nic = |device: &&&Device| {
+        let own_pools = named_pools.iter().filter(|pool| pool.name.as_str() != ANY);
+        let own_members = own_pools.flat_map(|pool| &pool.pool.members);
+        let own_names: BTreeSet<&str> = own_members.map(|member| member.name.as_str()).collect();
+        let unpooled = self.candidates.iter().filter_map(|each| each.first());
+        let unpooled =
+            unpooled.filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()));
+        let is_nic = |device: &&&HostDevice| {
             let mut functions = device.pci.iter().chain(&device.aliases);
             functions.any(|pci| {
                 let function = self.inventory.functions.get(*pci);
                 function.is_some_and(PciFunction::is_network)
             })
         };
-        let (nics, others): (Vec<&&Device>, Vec<&&Device>) = open.partition(is_nic);
-        let first = others.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
-        let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
+        let (nics, other_devices): (Vec<&&HostDevice>, Vec<&&HostDevice>) =
+            unpooled.partition(is_nic);
+        let first = other_devices.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
+        let names: Vec<String> = other_devices.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
             "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
-            Listed(&names),
+            ShortList(&names),
             first.name
         ))
     }
 
-    fn refuse(&self, name: &str, reason: String, pools: &mut Pools) {
-        let entry = NotOffered::new(self.class, name, reason);
-        pools.not_offered.push(entry);
+    fn refuse(&self, name: &str, reason: String, pools: &mut PoolSet) {
+        let exclusion = Exclusion::new(self.class, name, reason);
+        pools.not_offered.push(exclusion);
     }
 
     /// The names of the devices of the class, and of the interfaces, which may be offered tomorrow.
@@ -211,9 +217,9 @@ impl ClassDevices<'_> {
         offered.chain(interfaces.map(|interface| interface.name.as_str())).collect()
     }
 
-    fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
+    fn check_pool_name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
         let otherwise = "name the pool otherwise";
-        let legal = legal(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
+        let legal = check_name(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
         if taken.contains(name) || name.parse::<PciAddress>().is_ok() {
             return Err(format!("{name:?} is the name of a device; {otherwise}"));
         }
@@ -221,31 +227,36 @@ impl ClassDevices<'_> {
     }
 
     /// A pool of these, of which those are kept apart that are drained.
-    fn pool(
+    fn build_pool(
         &self,
         name: DeviceName,
-        of: Vec<&Vec<&Device>>,
+        candidates: Vec<&Vec<&HostDevice>>,
         share: u32,
-        pools: &mut Pools,
+        pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
-        let is_drained = |candidate: &&Vec<&Device>| candidate.iter().any(|one| one.is_drained);
-        let (drained, offered): (Vec<_>, Vec<_>) = of.into_iter().partition(is_drained);
-        let (drained, offered) = (firsts(drained), firsts(offered));
-        let members = |of: &[&Device]| of.iter().copied().map(member).collect();
+        let is_drained = |candidate: &&Vec<&HostDevice>| candidate.iter().any(|one| one.is_drained);
+        let (drained, offered): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_drained);
+        let (drained, offered) = (first_devices(drained), first_devices(offered));
+        let members = |devices: &[&HostDevice]| devices.iter().copied().map(to_member).collect();
         if !drained.is_empty() {
             pools.drained.push(NamedPool {
                 class,
                 name: name.clone(),
                 pool: Pool { members: members(&drained), share },
-                near: Nearness::default(),
+                nearness: Nearness::default(),
             });
         }
-        match self.why_drained(&drained).filter(|_| offered.is_empty()) {
-            Some(why) => Err(why),
+        match self.drained_reason(&drained).filter(|_| offered.is_empty()) {
+            Some(reason) => Err(reason),
             None => {
                 let members = members(&offered);
-                checked(class, name, Pool { members, share }, nearness(self.near, &offered))
+                check_size(
+                    class,
+                    name,
+                    Pool { members, share },
+                    pool_nearness(self.gpu_nics, &offered),
+                )
             }
         }
     }
@@ -254,40 +265,41 @@ impl ClassDevices<'_> {
         &self,
         name: DeviceName,
         pool: &PoolConfig,
-        pools: &mut Pools,
+        pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
-        let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
+        let Selection { chosen, unmatched } =
+            select(&self.candidates, &pool.select, self.function_index);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let chosen: Vec<&Vec<&Device>> = chosen.map(|(each, _)| each).collect();
+        let chosen: Vec<&Vec<&HostDevice>> = chosen.map(|(each, _)| each).collect();
         if chosen.is_empty() {
-            return Err(self.why_empty(&name, &unmatched));
+            return Err(self.empty_reason(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
-        let of_class = self.shares.share(class);
+        let class_share = self.shares.share(class);
         let share = if self.inventory.is_rdma_exclusive() && class == Class::Rdma {
-            of_class
+            class_share
         } else {
-            share.or(of_class)
+            share.or(class_share)
         };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
             pools.warnings.push(format!(
                 "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
-                Listed(&unmatched)
+                ShortList(&unmatched)
             ));
         }
-        self.pool(name, chosen, share, pools)
+        self.build_pool(name, chosen, share, pools)
     }
 
-    fn why_drained(&self, drained: &[&Device]) -> Option<String> {
+    fn drained_reason(&self, drained: &[&HostDevice]) -> Option<String> {
         let name = &drained.first()?.name;
-        let why = self.inventory.drain.find(self.class, name.as_str())?;
-        Some(format!("all of its devices are drained; {name} is {why}"))
+        let reason = self.inventory.drain.find(self.class, name.as_str())?;
+        Some(format!("all of its devices are drained; {name} is {reason}"))
     }
 
-    fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
+    fn empty_reason(&self, name: &DeviceName, unmatched: &[String]) -> String {
         let class = self.class;
         let change = format!("change [pools.{name}] in {CONFIG_PATH}");
         if self.candidates.is_empty() {
@@ -297,90 +309,90 @@ impl ClassDevices<'_> {
         }
         match unmatched {
             [] => format!("no {class} device matches all of its selectors; {change}"),
-            words => format!("no {class} device matches {}; {change}", Listed(words)),
+            words => format!("no {class} device matches {}; {change}", ShortList(words)),
         }
     }
 }
 
-fn firsts<'i>(candidates: Vec<&Vec<&'i Device>>) -> Vec<&'i Device> {
+fn first_devices<'i>(candidates: Vec<&Vec<&'i HostDevice>>) -> Vec<&'i HostDevice> {
     let firsts = candidates.into_iter().filter_map(|each| each.first());
     firsts.copied().collect()
 }
 
-fn member(device: &Device) -> Member {
-    Member { name: device.name.clone(), numa_node: device.numa_node }
+fn to_member(device: &HostDevice) -> PoolMember {
+    PoolMember { name: device.name.clone(), numa_node: device.numa_node }
 }
 
-fn checked(
+fn check_size(
     class: Class,
     name: DeviceName,
     pool: Pool,
-    near: Nearness,
+    nearness: Nearness,
 ) -> Result<NamedPool, String> {
     let count = pool.members.len();
-    let bytes = bytes(&pool.to_annotations());
+    let bytes = annotation_bytes(&pool.to_annotations());
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
             "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
-            counted(count, "member takes", "members take")
+            format_count(count, "member takes", "members take")
         ));
     }
     let room = MAX_ANNOTATION_BYTES - bytes;
-    Ok(NamedPool { class, name, pool, near: bounded(near, room) })
+    Ok(NamedPool { class, name, pool, nearness: truncate(nearness, room) })
 }
 
-fn bytes(annotations: &BTreeMap<String, String>) -> usize {
+fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
     let entries = annotations.iter();
     entries.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// What a specification can say in so many bytes.
-fn bounded(near: Nearness, room: usize) -> Nearness {
-    let fits = |near: &Nearness| bytes(&near.to_annotations()) <= room;
-    if fits(&near) {
-        return near;
+fn truncate(nearness: Nearness, room: usize) -> Nearness {
+    let fits = |nearness: &Nearness| annotation_bytes(&nearness.to_annotations()) <= room;
+    if fits(&nearness) {
+        return nearness;
     }
-    let gpus = near.gpus.into_iter();
-    let gpus = gpus.map(|(address, Gpu { index, .. })| {
+    let gpus = nearness.gpus.into_iter();
+    let gpus = gpus.map(|(address, GpuNearness { index, .. })| {
         let nics = Vec::new();
-        (address, Gpu { index, nics })
+        (address, GpuNearness { index, nics })
     });
-    let why =
+    let reason =
         "its NICs take more bytes than a specification has for them; make pools of fewer devices";
     let without =
-        Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(why.to_owned()) };
+        Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(reason.to_owned()) };
     Some(without).filter(fits).unwrap_or_default()
 }
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
 /// apart, and yet neither has as many as it seems to.
-fn overlaps(pools: &[NamedPool]) -> Vec<String> {
+fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
     let exclusive: Vec<&NamedPool> =
         pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();
-    let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut pools_by_member: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, pool) in exclusive.iter().enumerate() {
         for member in &pool.pool.members {
-            holders.entry(member.name.as_str()).or_default().push(index);
+            pools_by_member.entry(member.name.as_str()).or_default().push(index);
         }
     }
     let mut common: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
-    for (member, pools) in &holders {
-        for (at, one) in pools.iter().enumerate() {
-            for other in &pools[at + 1..] {
+    for (member, pools) in &pools_by_member {
+        for (index, one) in pools.iter().enumerate() {
+            for other in &pools[index + 1..] {
                 let list = common.entry((*one, *other)).or_default();
                 list.push((*member).to_owned());
             }
         }
     }
-    let said = common.into_iter().filter_map(|((one, other), members)| {
+    let warnings = common.into_iter().filter_map(|((one, other), members)| {
         let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
-        let (class, members) = (one.class, Listed(&members));
+        let (class, members) = (one.class, ShortList(&members));
         Some(format!(
             "pools {class}={} and {class}={} have {members} in common: a container of one takes it from the other",
             one.name, other.name
         ))
     });
-    said.collect()
+    warnings.collect()
 }
 
 #[cfg(test)]
@@ -388,7 +400,7 @@ mod tests {
     use super::*;
 
     fn pool(name: &str, count: usize, length: usize) -> Pool {
-        let member = |number: usize| Member {
+        let member = |number: usize| PoolMember {
             name: format!("{name}{number:0length$}").parse().unwrap(),
             numa_node: Some(0),
         };
@@ -397,11 +409,11 @@ mod tests {
 
     fn offered(name: &str, pool: Pool) -> NamedPool {
         let name = name.parse().unwrap();
-        checked(Class::Vfio, name, pool, Nearness::default()).unwrap()
+        check_size(Class::Vfio, name, pool, Nearness::default()).unwrap()
     }
 
     fn refusal(pool: Pool) -> String {
-        checked(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
+        check_size(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
     }
 
     #[test]
@@ -426,13 +438,13 @@ mod tests {
             offered(name, pool)
         };
         let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
-        let said = overlaps(&pools);
+        let said = find_overlaps(&pools);
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "), "{said:?}");
         assert!(
             said[0].ends_with(" and 4 more in common: a container of one takes it from the other"),
             "{said:?}"
         );
-        assert_eq!(overlaps(&pools[..2]), [""; 0]);
+        assert_eq!(find_overlaps(&pools[..2]), [""; 0]);
     }
 }

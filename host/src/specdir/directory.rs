@@ -14,8 +14,8 @@ use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::manifest::{Format, MANIFEST_NAME, Manifest};
-use super::plan::{Action, Plan};
+use super::manifest::{MANIFEST_NAME, Manifest, SpecFormat};
+use super::plan::{FileAction, SpecPlan};
 
 /// Other users, such as those of rootless engines, read specifications.
 const FILE_MODE: u32 = 0o644;
@@ -42,7 +42,7 @@ impl SpecDir {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(directory) => Ok(Some(SpecDir::new(path.to_owned(), directory))),
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error).context(directory_failed("opening", path)),
+            Err(error) => Err(error).context(directory_context("opening", path)),
         }
     }
 
@@ -54,11 +54,11 @@ impl SpecDir {
     /// ends in any way.
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let (dir, path) = (&self.directory, &self.path);
-        let lock = Lock::take(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
+        let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
         lock.map_err(|error| match error {
             // Which file of ours it was is nothing to people: they know the directory.
             LockError::File { source, .. } => {
-                anyhow::Error::new(source).context(directory_failed("writing to", path))
+                anyhow::Error::new(source).context(directory_context("writing to", path))
             }
             error => {
                 let what = "locking the directory of CDI specifications";
@@ -68,8 +68,8 @@ impl SpecDir {
     }
 
     /// `None` for what is not a regular file.
-    pub fn existing(&self) -> anyhow::Result<BTreeMap<String, Option<Vec<u8>>>> {
-        let names = Class::ALL.into_iter().flat_map(Format::file_names);
+    pub fn read_files(&self) -> anyhow::Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let names = Class::ALL.into_iter().flat_map(SpecFormat::file_names);
         let mut files = BTreeMap::new();
         for name in names {
             if let Some(content) = self.read(&name)? {
@@ -80,7 +80,7 @@ impl SpecDir {
     }
 
     /// `None` if there is none, an error text if it cannot be parsed.
-    pub fn manifest(&self) -> anyhow::Result<Result<Option<Manifest>, String>> {
+    pub fn read_manifest(&self) -> anyhow::Result<Result<Option<Manifest>, String>> {
         let Some(Some(content)) = self.read(MANIFEST_NAME)? else {
             return Ok(Ok(None));
         };
@@ -94,35 +94,35 @@ impl SpecDir {
     /// The outer `None` if nothing is there, the inner one if it is not a regular file.
     fn read(&self, name: &str) -> anyhow::Result<Option<Option<Vec<u8>>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let reading = || format!("reading {}", self.path.join(name).display());
+        let read_context = || format!("reading {}", self.path.join(name).display());
         let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
             // A symbolic link or a socket.
             Err(Errno::LOOP | Errno::NXIO) => return Ok(Some(None)),
-            Err(error) => return Err(error).with_context(reading),
+            Err(error) => return Err(error).with_context(read_context),
         };
-        let metadata = file.metadata().with_context(reading)?;
+        let metadata = file.metadata().with_context(read_context)?;
         if !metadata.is_file() || metadata.len() > FILE_LIMIT {
             return Ok(Some(None));
         }
         let mut content = Vec::new();
-        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(reading)?;
+        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(read_context)?;
         Ok(Some(Some(content)))
     }
 
     /// Whatever happens meanwhile, each file is either the old one or the new one, and the manifest lists it. Nothing
     /// is written if nothing changes.
-    pub fn carry_out(&self, plan: &Plan) -> anyhow::Result<()> {
+    pub fn apply(&self, plan: &SpecPlan) -> anyhow::Result<()> {
         self.remove_leftovers()?;
         if plan.changes_files() {
             self.write_manifest(&plan.before)?;
         }
         for step in &plan.steps {
             match &step.action {
-                Action::Write(content) => self.write(&step.name, content)?,
-                Action::Remove => self.remove(&step.name)?,
-                Action::Keep | Action::Leave | Action::Undecided => {}
+                FileAction::Write(content) => self.write(&step.name, content)?,
+                FileAction::Remove => self.remove(&step.name)?,
+                FileAction::Keep | FileAction::Leave | FileAction::Undecided => {}
             }
         }
         self.write_manifest(&plan.after)
@@ -138,26 +138,26 @@ impl SpecDir {
 
     fn write(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
         atomic::write_atomic(&self.directory, OsStr::new(name), content, FILE_MODE)
-            .map_err(|failed| self.write_error("writing", name, failed))
+            .map_err(|error| self.write_error("writing", name, error))
     }
 
     fn remove(&self, name: &str) -> anyhow::Result<()> {
         atomic::remove(&self.directory, OsStr::new(name))
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error("removing", name, failed))
+            .map_err(|error| self.write_error("removing", name, error))
     }
 
     /// Removes temporary files of a killed run. The lock guarantees that no other run has any; those of the claims of
     /// Kubernetes stay while they are written.
     fn remove_leftovers(&self) -> anyhow::Result<()> {
-        let listing = || directory_failed("listing", &self.path);
-        let entries = rustix::fs::Dir::read_from(&self.directory).with_context(listing)?;
+        let list_context = || directory_context("listing", &self.path);
+        let entries = rustix::fs::Dir::read_from(&self.directory).with_context(list_context)?;
         for entry in entries {
-            let entry = entry.with_context(listing)?;
+            let entry = entry.with_context(list_context)?;
             let name = entry.file_name().to_str().unwrap_or_default();
             if atomic::is_temporary_name(OsStr::new(name)) {
                 atomic::remove_leftover(&self.directory, OsStr::new(name))
-                    .map_err(|failed| self.write_error("removing", name, failed))?;
+                    .map_err(|error| self.write_error("removing", name, error))?;
             }
         }
         Ok(())
@@ -165,11 +165,16 @@ impl SpecDir {
 
     /// Names the file; of one that is there for us alone its directory, but where something else stands
     /// in its place.
-    fn write_error(&self, action: &'static str, name: &str, failed: WriteError) -> anyhow::Error {
-        let error = failed.source;
+    fn write_error(
+        &self,
+        action: &'static str,
+        name: &str,
+        write_error: WriteError,
+    ) -> anyhow::Error {
+        let error = write_error.source;
         let is_other = error.kind() == std::io::ErrorKind::IsADirectory;
         let what = if name.starts_with(OWN_PREFIX) && !is_other {
-            directory_failed("writing to", &self.path)
+            directory_context("writing to", &self.path)
         } else {
             format!("{action} {}", self.path.join(name).display())
         };
@@ -177,7 +182,7 @@ impl SpecDir {
     }
 }
 
-fn directory_failed(action: &str, path: &Path) -> String {
+fn directory_context(action: &str, path: &Path) -> String {
     let path = path.display();
     format!("{action} the directory of CDI specifications {path}")
 }

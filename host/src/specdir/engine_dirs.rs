@@ -17,31 +17,31 @@ pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
         Ok(if host.is_running() {
             host.outside_path(dir)
         } else {
-            host.outside_path(&place(host, dir, MAX_LINKS)?)
+            host.outside_path(&resolve_path(host, dir, MAX_LINKS)?)
         })
     });
     dirs.collect()
 }
 
-pub fn given_or_engine_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
-    match given {
+pub fn resolve_dirs(host: &Host, dirs: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+    match dirs {
         [] => engine_dirs(host),
-        given => Ok(given.to_vec()),
+        dirs => Ok(dirs.to_vec()),
     }
 }
 
 /// Where a path leads, or will when it exists: links of what exists are followed. `/var/run` is one to `/run`, and
 /// outside of the host that is another directory.
-fn place(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
-    if let Some(place) = host.resolve(path)? {
-        return Ok(place);
+fn resolve_path(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
+    if let Some(resolved) = host.resolve(path)? {
+        return Ok(resolved);
     }
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());
     };
-    let above = place(host, above, links)?;
+    let above = resolve_path(host, above, links)?;
     match host.link(&above.join(name))? {
-        Some(target) if links > 0 => place(host, &above.join(target), links - 1),
+        Some(target) if links > 0 => resolve_path(host, &above.join(target), links - 1),
         _ => Ok(above.join(name)),
     }
 }

@@ -18,20 +18,20 @@ const VERSION: u32 = 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum SpecFormat {
     /// JSON, which every reader accepts.
     #[default]
     Json,
     Yaml,
 }
 
-impl Format {
-    pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
+impl SpecFormat {
+    pub(crate) const ALL: [SpecFormat; 2] = [SpecFormat::Json, SpecFormat::Yaml];
 
     pub(crate) fn extension(self) -> &'static str {
         match self {
-            Format::Json => "json",
-            Format::Yaml => "yaml",
+            SpecFormat::Json => "json",
+            SpecFormat::Yaml => "yaml",
         }
     }
 
@@ -40,8 +40,8 @@ impl Format {
     }
 
     pub(crate) fn file_names(class: Class) -> impl Iterator<Item = String> {
-        let specs = SpecName::of_class(class).into_iter();
-        specs.flat_map(|spec| Format::ALL.map(|format| format.file_name(spec)))
+        let specs = SpecName::for_class(class).into_iter();
+        specs.flat_map(|spec| SpecFormat::ALL.map(|format| format.file_name(spec)))
     }
 }
 
@@ -49,17 +49,17 @@ impl Format {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    pub format: Format,
+    pub format: SpecFormat,
     /// The newest CDI version that was allowed; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cdi_version: Option<String>,
     #[serde(with = "class_names")]
     pub kinds: Vec<Class>,
-    pub files: BTreeMap<String, Written>,
+    pub files: BTreeMap<String, FileHashes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Written {
+pub struct FileHashes {
     /// The sha256 of its content in hexadecimal; two while it is being replaced.
     pub sha256: Vec<String>,
 }
@@ -67,11 +67,11 @@ pub struct Written {
 impl Manifest {
     pub fn parse(bytes: &[u8]) -> anyhow::Result<Manifest> {
         #[derive(Deserialize)]
-        struct Versioned {
+        struct ManifestVersion {
             #[serde(default)]
             version: u32,
         }
-        let Versioned { version } = serde_json::from_slice(bytes)?;
+        let ManifestVersion { version } = serde_json::from_slice(bytes)?;
         if version > VERSION {
             bail!(
                 "it is of version {version}, and this program understands {VERSION}; run the newer one, or remove the file"
@@ -89,8 +89,8 @@ impl Manifest {
 
     pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
-        let written = self.files.get(name);
-        written.is_some_and(|written| written.sha256.contains(&hash))
+        let hashes = self.files.get(name);
+        hashes.is_some_and(|hashes| hashes.sha256.contains(&hash))
     }
 }
 

@@ -14,8 +14,8 @@ pub const OUTPUT_DIR: &str = "/var/run/cdi";
 pub const SPEC_DIRS: [&str; 2] = [OUTPUT_DIR, "/run/cdi"];
 
 pub use directory::{LOCK_NAME, SpecDir};
-pub use engine_dirs::{engine_dirs, given_or_engine_dirs};
-pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest, sha256};
-pub use plan::{Action, Plan, Step, Wanted, plan};
-pub use renumbered::{Renumbered, renumbered};
-pub use writer::{LAST_RUN, WRITER_LOCK, daemon_writes, package_writes};
+pub use engine_dirs::{engine_dirs, resolve_dirs};
+pub use manifest::{FILE_PREFIX, MANIFEST_NAME, Manifest, SpecFormat, sha256};
+pub use plan::{DesiredSpecs, FileAction, FileStep, SpecPlan, plan};
+pub use renumbered::{RenumberedNode, find_renumbered};
+pub use writer::{LAST_RUN, WRITER_LOCK, is_daemon_writer, is_package_writer};

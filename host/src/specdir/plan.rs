@@ -4,32 +4,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 
-use super::manifest::{Format, Manifest, Written, sha256};
+use super::manifest::{FileHashes, Manifest, SpecFormat, sha256};
 use super::read::loses_devices;
 use crate::spec_name::SpecName;
 
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct DesiredSpecs {
     pub scope: Vec<Class>,
     pub files: BTreeMap<SpecName, Vec<u8>>,
-    pub format: Format,
+    pub format: SpecFormat,
     /// The classes for which not everything could be read: a device that is missing from their new
     /// file may exist all the same.
     pub undecided: BTreeSet<Class>,
-    pub asked: Manifest,
+    pub manifest: Manifest,
     /// Whether to replace or remove a file with one of our names that onload-ctk did not write.
     pub force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct FileStep {
     pub name: String,
-    pub action: Action,
+    pub action: FileAction,
     pub old: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum FileAction {
     Write(Vec<u8>),
     /// It is removed: its class has no devices or pools any more, or it is in the other format.
     Remove,
@@ -43,54 +43,56 @@ pub enum Action {
 }
 
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub steps: Vec<Step>,
+pub struct SpecPlan {
+    pub steps: Vec<FileStep>,
     /// The manifest before the first change: it lists both the old and the new content.
     pub before: Manifest,
     /// The manifest after the last change.
     pub after: Manifest,
 }
 
-impl Plan {
+impl SpecPlan {
     pub fn changes_files(&self) -> bool {
-        let changes = |step: &Step| matches!(step.action, Action::Write(_) | Action::Remove);
+        let changes =
+            |step: &FileStep| matches!(step.action, FileAction::Write(_) | FileAction::Remove);
         self.steps.iter().any(changes)
     }
 
-    pub fn left(&self) -> impl Iterator<Item = &str> {
-        self.named(Action::Leave)
+    pub fn left_files(&self) -> impl Iterator<Item = &str> {
+        self.files_with(FileAction::Leave)
     }
 
-    pub fn undecided(&self) -> impl Iterator<Item = &str> {
-        self.named(Action::Undecided)
+    pub fn undecided_files(&self) -> impl Iterator<Item = &str> {
+        self.files_with(FileAction::Undecided)
     }
 
-    fn named(&self, action: Action) -> impl Iterator<Item = &str> {
+    fn files_with(&self, action: FileAction) -> impl Iterator<Item = &str> {
         let steps = self.steps.iter();
-        let named = steps.filter(move |step| step.action == action);
-        named.map(|step| step.name.as_str())
+        let matching = steps.filter(move |step| step.action == action);
+        matching.map(|step| step.name.as_str())
     }
 }
 
 /// Decides. `existing` has the files with our names; a name that does not lead to a regular file
 /// has no content. `manifest` is the directory's own, if it has one.
 pub fn plan(
-    wanted: &Wanted,
+    desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     manifest: Option<&Manifest>,
-) -> Plan {
+) -> SpecPlan {
     let known = manifest.cloned().unwrap_or_default();
     let mut steps = Vec::new();
-    let mut after = Manifest { files: out_of_scope(&known, &wanted.scope), ..wanted.asked.clone() };
+    let mut after =
+        Manifest { files: files_out_of_scope(&known, &desired.scope), ..desired.manifest.clone() };
     let mut before = known.clone();
-    let held = held(wanted, existing, &known);
-    let specs = wanted.scope.iter().copied().flat_map(SpecName::of_class);
-    for (spec, format) in specs.flat_map(|spec| Format::ALL.map(|format| (spec, format))) {
+    let held = held_classes(desired, existing, &known);
+    let specs = desired.scope.iter().copied().flat_map(SpecName::for_class);
+    for (spec, format) in specs.flat_map(|spec| SpecFormat::ALL.map(|format| (spec, format))) {
         let name = format.file_name(spec);
-        let content = wanted.files.get(&spec).filter(|_| format == wanted.format);
+        let content = desired.files.get(&spec).filter(|_| format == desired.format);
         let old = existing.get(&name);
         let may_change = |old: &Option<Vec<u8>>| {
-            wanted.force || old.as_ref().is_some_and(|old| known.owns(&name, old))
+            desired.force || old.as_ref().is_some_and(|old| known.owns(&name, old))
         };
         let is_held = held.contains(&spec.class);
         let Some(action) = decide(content, old, may_change, is_held) else {
@@ -98,73 +100,73 @@ pub fn plan(
         };
         match (&action, content) {
             // A file that onload-ctk once wrote there is still its own if somebody restores it.
-            (Action::Undecided, _) | (Action::Leave, Some(_)) => {
-                let written = known.files.get(&name).cloned();
-                let written = written.map(|written| (name.clone(), written));
-                after.files.extend(written);
+            (FileAction::Undecided, _) | (FileAction::Leave, Some(_)) => {
+                let hashes = known.files.get(&name).cloned();
+                let hashes = hashes.map(|hashes| (name.clone(), hashes));
+                after.files.extend(hashes);
             }
-            (Action::Write(_) | Action::Keep, Some(content)) => {
+            (FileAction::Write(_) | FileAction::Keep, Some(content)) => {
                 let hash = sha256(content);
                 let entry = before.files.entry(name.clone()).or_default();
                 if !entry.sha256.contains(&hash) {
                     entry.sha256.push(hash.clone());
                 }
                 let sha256 = vec![hash];
-                after.files.insert(name.clone(), Written { sha256 });
+                after.files.insert(name.clone(), FileHashes { sha256 });
             }
-            (_, None) | (Action::Remove, _) => {}
+            (_, None) | (FileAction::Remove, _) => {}
         }
         let old = old.cloned().flatten();
-        steps.push(Step { name, action, old });
+        steps.push(FileStep { name, action, old });
     }
     steps.sort_by(|one, other| one.name.cmp(&other.name));
-    Plan { steps, before, after }
+    SpecPlan { steps, before, after }
 }
 
 /// The classes whose files stay unchanged: onload-ctk's own file has devices that the new one would
 /// lack only because something could not be read. The pools of a class list its devices, so that both files
 /// stay.
-fn held(
-    wanted: &Wanted,
+fn held_classes(
+    desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     known: &Manifest,
 ) -> BTreeSet<Class> {
     let loses = |spec: SpecName| {
-        let new = wanted.files.get(&spec).map(|new| (wanted.format, &**new));
-        Format::ALL.into_iter().any(|format| {
+        let new = desired.files.get(&spec).map(|new| (desired.format, &**new));
+        SpecFormat::ALL.into_iter().any(|format| {
             let name = format.file_name(spec);
             let old = existing.get(&name).and_then(Option::as_deref);
             old.is_some_and(|old| known.owns(&name, old) && loses_devices((format, old), new))
         })
     };
-    let undecided = wanted.undecided.iter().filter(|_| !wanted.force);
-    let loses = |class: &&Class| SpecName::of_class(**class).into_iter().any(loses);
+    let undecided = desired.undecided.iter().filter(|_| !desired.force);
+    let loses = |class: &&Class| SpecName::for_class(**class).into_iter().any(loses);
     undecided.filter(loses).copied().collect()
 }
 
-fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> {
+fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, FileHashes> {
     let touched = |name: &String| {
-        let mut names = scope.iter().copied().flat_map(Format::file_names);
+        let mut names = scope.iter().copied().flat_map(SpecFormat::file_names);
         names.any(|other| other == *name)
     };
     let kept = known.files.iter().filter(|(name, _)| !touched(name));
-    kept.map(|(name, written)| (name.clone(), written.clone())).collect()
+    kept.map(|(name, hashes)| (name.clone(), hashes.clone())).collect()
 }
 
 /// None where nothing is there and nothing is to be written.
 fn decide(
-    wanted: Option<&Vec<u8>>,
+    desired: Option<&Vec<u8>>,
     existing: Option<&Option<Vec<u8>>>,
     may_change: impl Fn(&Option<Vec<u8>>) -> bool,
     is_held: bool,
-) -> Option<Action> {
-    match (wanted, existing) {
+) -> Option<FileAction> {
+    match (desired, existing) {
         (None, None) => None,
-        (Some(content), Some(Some(old))) if content == old => Some(Action::Keep),
-        (_, Some(old)) if !may_change(old) => Some(Action::Leave),
-        (_, existing) if is_held => existing.map(|_| Action::Undecided),
-        (Some(content), _) => Some(Action::Write(content.clone())),
-        (None, Some(_)) => Some(Action::Remove),
+        (Some(content), Some(Some(old))) if content == old => Some(FileAction::Keep),
+        (_, Some(old)) if !may_change(old) => Some(FileAction::Leave),
+        (_, existing) if is_held => existing.map(|_| FileAction::Undecided),
+        (Some(content), _) => Some(FileAction::Write(content.clone())),
+        (None, Some(_)) => Some(FileAction::Remove),
     }
 }
 
@@ -174,20 +176,20 @@ mod tests {
 
     const NIC: &str = "onload.dev-nic.json";
 
-    fn wanted(files: &[(Class, &str)]) -> Wanted {
+    fn wanted(files: &[(Class, &str)]) -> DesiredSpecs {
         let files = files.iter();
         let files = files.map(|(class, text)| (SpecName::devices(*class), *text));
         wanting(&files.collect::<Vec<_>>())
     }
 
-    fn wanting(files: &[(SpecName, &str)]) -> Wanted {
+    fn wanting(files: &[(SpecName, &str)]) -> DesiredSpecs {
         let files = files.iter().map(|(spec, text)| (*spec, text.as_bytes().to_vec()));
-        Wanted {
+        DesiredSpecs {
             scope: Class::ALL.to_vec(),
             files: files.collect(),
-            format: Format::Json,
+            format: SpecFormat::Json,
             undecided: BTreeSet::new(),
-            asked: Manifest { kinds: Class::ALL.to_vec(), ..Manifest::default() },
+            manifest: Manifest { kinds: Class::ALL.to_vec(), ..Manifest::default() },
             force: false,
         }
     }
@@ -198,19 +200,19 @@ mod tests {
     }
 
     fn owning(files: &[(&str, &str)]) -> Manifest {
-        let entry = |text: &str| Written { sha256: vec![sha256(text.as_bytes())] };
+        let entry = |text: &str| FileHashes { sha256: vec![sha256(text.as_bytes())] };
         let files = files.iter().map(|(name, text)| ((*name).to_owned(), entry(text)));
         Manifest { kinds: Class::ALL.to_vec(), files: files.collect(), ..Manifest::default() }
     }
 
-    fn actions(plan: &Plan) -> Vec<(&str, &Action)> {
+    fn actions(plan: &SpecPlan) -> Vec<(&str, &FileAction)> {
         plan.steps.iter().map(|step| (step.name.as_str(), &step.action)).collect()
     }
 
     #[test]
     fn a_new_file_is_written_and_both_manifests_know_it() {
         let plan = plan(&wanted(&[(Class::Nic, "new")]), &existing(&[]), None);
-        assert_eq!(actions(&plan), [(NIC, &Action::Write(b"new".to_vec()))]);
+        assert_eq!(actions(&plan), [(NIC, &FileAction::Write(b"new".to_vec()))]);
         assert!(plan.before.owns(NIC, b"new"));
         assert!(plan.after.owns(NIC, b"new"));
     }
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn a_file_that_is_as_it_should_be_is_kept_and_counts_as_ours_without_a_manifest() {
         let plan = plan(&wanted(&[(Class::Nic, "same")]), &existing(&[(NIC, "same")]), None);
-        assert_eq!(actions(&plan), [(NIC, &Action::Keep)]);
+        assert_eq!(actions(&plan), [(NIC, &FileAction::Keep)]);
         assert!(!plan.changes_files());
         assert!(plan.after.owns(NIC, b"same"));
     }
@@ -236,7 +238,7 @@ mod tests {
     fn a_kind_that_is_gone_has_its_file_removed() {
         let manifest = owning(&[(NIC, "old")]);
         let plan = plan(&wanted(&[]), &existing(&[(NIC, "old")]), Some(&manifest));
-        assert_eq!(actions(&plan), [(NIC, &Action::Remove)]);
+        assert_eq!(actions(&plan), [(NIC, &FileAction::Remove)]);
         assert!(plan.after.files.is_empty());
     }
 
@@ -244,12 +246,12 @@ mod tests {
     fn a_file_of_our_name_that_is_not_ours_is_left_alone() {
         let files = existing(&[(NIC, "somebody's")]);
         let without = plan(&wanted(&[(Class::Nic, "new")]), &files, None);
-        assert_eq!(actions(&without), [(NIC, &Action::Leave)]);
+        assert_eq!(actions(&without), [(NIC, &FileAction::Leave)]);
         let edited = plan(&wanted(&[(Class::Nic, "new")]), &files, Some(&owning(&[(NIC, "old")])));
-        assert_eq!(edited.left().collect::<Vec<_>>(), [NIC]);
+        assert_eq!(edited.left_files().collect::<Vec<_>>(), [NIC]);
         assert!(edited.after.owns(NIC, b"old"));
         let gone = plan(&wanted(&[]), &files, None);
-        assert_eq!(actions(&gone), [(NIC, &Action::Leave)]);
+        assert_eq!(actions(&gone), [(NIC, &FileAction::Leave)]);
     }
 
     fn spec(devices: &[&str]) -> String {
@@ -260,9 +262,9 @@ mod tests {
         format!(r#"{{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{devices}]}}"#)
     }
 
-    fn undecided(new: Option<&str>) -> Wanted {
+    fn undecided(new: Option<&str>) -> DesiredSpecs {
         let files: Vec<_> = new.map(|new| (Class::Nic, new)).into_iter().collect();
-        Wanted { undecided: BTreeSet::from([Class::Nic]), ..wanted(&files) }
+        DesiredSpecs { undecided: BTreeSet::from([Class::Nic]), ..wanted(&files) }
     }
 
     #[test]
@@ -272,7 +274,7 @@ mod tests {
             let mut wanted = undecided(new);
             let files = existing(&[(NIC, &old)]);
             let held = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
-            assert_eq!(held.undecided().collect::<Vec<_>>(), [NIC]);
+            assert_eq!(held.undecided_files().collect::<Vec<_>>(), [NIC]);
             assert!(!held.changes_files() && held.after.owns(NIC, old.as_bytes()));
             wanted.force = true;
             let forced = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
@@ -286,7 +288,7 @@ mod tests {
         let wanted = undecided(Some(&new));
         let files = existing(&[(NIC, &old)]);
         let written = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
-        assert_eq!(actions(&written), [(NIC, &Action::Write(new.into_bytes()))]);
+        assert_eq!(actions(&written), [(NIC, &FileAction::Write(new.into_bytes()))]);
         let first = plan(&wanted, &existing(&[]), None);
         assert!(first.changes_files());
     }
@@ -297,7 +299,7 @@ mod tests {
         let yaml = "onload.dev-nic.yaml";
         let manifest = owning(&[(yaml, &old)]);
         let plan = plan(&undecided(Some(&new)), &existing(&[(yaml, &old)]), Some(&manifest));
-        assert_eq!(actions(&plan), [(yaml, &Action::Undecided)]);
+        assert_eq!(actions(&plan), [(yaml, &FileAction::Undecided)]);
     }
 
     const POOLS: &str = "onload.dev-nic-pools.json";
@@ -315,13 +317,14 @@ mod tests {
         ] {
             let files = [(NIC, old[0].as_str()), (POOLS, old[1].as_str())];
             let (files, manifest) = (existing(&files), owning(&files));
-            let mut wanted = Wanted { undecided: BTreeSet::from([Class::Nic]), ..wanting(&new) };
+            let mut wanted =
+                DesiredSpecs { undecided: BTreeSet::from([Class::Nic]), ..wanting(&new) };
             let held = plan(&wanted, &files, Some(&manifest));
-            assert_eq!(held.undecided().collect::<Vec<_>>(), [POOLS, NIC]);
+            assert_eq!(held.undecided_files().collect::<Vec<_>>(), [POOLS, NIC]);
             assert_eq!(held.after.files, manifest.files);
             wanted.undecided.clear();
             let known = plan(&wanted, &files, Some(&manifest));
-            assert!(known.changes_files() && known.undecided().next().is_none());
+            assert!(known.changes_files() && known.undecided_files().next().is_none());
         }
     }
 
@@ -330,22 +333,22 @@ mod tests {
         let files = [(NIC, "nic"), (POOLS, "pools")];
         let (files, manifest) = (existing(&files), owning(&files));
         let gone = plan(&wanted(&[(Class::Nic, "nic")]), &files, Some(&manifest));
-        assert_eq!(actions(&gone), [(POOLS, &Action::Remove), (NIC, &Action::Keep)]);
+        assert_eq!(actions(&gone), [(POOLS, &FileAction::Remove), (NIC, &FileAction::Keep)]);
         assert!(gone.after.owns(NIC, b"nic") && !gone.after.files.contains_key(POOLS));
         // A run for another class touches neither, and one without a manifest removes nothing.
-        let rdma = Wanted { scope: vec![Class::Rdma], ..wanted(&[]) };
+        let rdma = DesiredSpecs { scope: vec![Class::Rdma], ..wanted(&[]) };
         let rdma = plan(&rdma, &files, Some(&manifest));
         assert_eq!(actions(&rdma), []);
         assert_eq!(rdma.after.files, manifest.files);
         let foreign = plan(&wanted(&[(Class::Nic, "nic")]), &files, None);
-        assert_eq!(foreign.left().collect::<Vec<_>>(), [POOLS]);
+        assert_eq!(foreign.left_files().collect::<Vec<_>>(), [POOLS]);
     }
 
     #[test]
     fn force_takes_a_file_of_our_name() {
-        let forced = Wanted { force: true, ..wanted(&[(Class::Nic, "new")]) };
+        let forced = DesiredSpecs { force: true, ..wanted(&[(Class::Nic, "new")]) };
         let plan = plan(&forced, &existing(&[(NIC, "somebody's")]), None);
-        assert_eq!(actions(&plan), [(NIC, &Action::Write(b"new".to_vec()))]);
+        assert_eq!(actions(&plan), [(NIC, &FileAction::Write(b"new".to_vec()))]);
     }
 
     #[test]
@@ -356,16 +359,19 @@ mod tests {
             plan(&wanted(&[(Class::Nic, "new")]), &existing(&[(yaml, "old")]), Some(&manifest));
         assert_eq!(
             actions(&plan),
-            [(NIC, &Action::Write(b"new".to_vec())), (yaml, &Action::Remove)]
+            [(NIC, &FileAction::Write(b"new".to_vec())), (yaml, &FileAction::Remove)]
         );
     }
 
     #[test]
     fn a_run_for_some_kinds_leaves_the_others_and_their_entries() {
         let manifest = owning(&[(NIC, "nic")]);
-        let named = Wanted { scope: vec![Class::Rdma], ..wanted(&[(Class::Rdma, "rdma")]) };
+        let named = DesiredSpecs { scope: vec![Class::Rdma], ..wanted(&[(Class::Rdma, "rdma")]) };
         let plan = plan(&named, &existing(&[(NIC, "nic")]), Some(&manifest));
-        assert_eq!(actions(&plan), [("onload.dev-rdma.json", &Action::Write(b"rdma".to_vec()))]);
+        assert_eq!(
+            actions(&plan),
+            [("onload.dev-rdma.json", &FileAction::Write(b"rdma".to_vec()))]
+        );
         assert!(plan.after.owns(NIC, b"nic"));
     }
 
@@ -373,6 +379,6 @@ mod tests {
     fn a_name_that_leads_to_no_regular_file_is_left_alone() {
         let files = BTreeMap::from([(NIC.to_owned(), None)]);
         let plan = plan(&wanted(&[(Class::Nic, "new")]), &files, None);
-        assert_eq!(actions(&plan), [(NIC, &Action::Leave)]);
+        assert_eq!(actions(&plan), [(NIC, &FileAction::Leave)]);
     }
 }

@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 
 use onload_cdi::{Spec, from_json, from_yaml};
 
-use super::manifest::Format;
+use super::manifest::SpecFormat;
 
-pub(super) fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
+pub(super) fn read(format: SpecFormat, bytes: &[u8]) -> Option<Spec> {
     match format {
-        Format::Json => from_json(bytes).ok(),
-        Format::Yaml => from_yaml(bytes).ok(),
+        SpecFormat::Json => from_json(bytes).ok(),
+        SpecFormat::Yaml => from_yaml(bytes).ok(),
     }
 }
 
 /// Whether the old file has a device that the new one lacks; without a new file, all are lacking.
 /// An old file that is not a specification has none.
-pub(super) fn loses_devices(old: (Format, &[u8]), new: Option<(Format, &[u8])>) -> bool {
+pub(super) fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &[u8])>) -> bool {
     let names = |(format, bytes)| -> BTreeSet<String> {
         let devices = read(format, bytes).map(|spec| spec.devices);
         let devices = devices.into_iter().flatten();
         devices.map(|device| device.name.to_string()).collect()
     };
-    let kept = new.map(names).unwrap_or_default();
-    !names(old).is_subset(&kept)
+    let new_names = new.map(names).unwrap_or_default();
+    !names(old).is_subset(&new_names)
 }

@@ -3,56 +3,56 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::{ContainerEdits, Hook, Spec};
-use onload_core::expect::Expect;
-use onload_sys::numbers::Numbers;
+use onload_core::expectation::Expectation;
+use onload_sys::device_number::DeviceNumber;
 
-use super::manifest::Format;
+use super::manifest::SpecFormat;
 use super::read::read;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Renumbered {
+pub struct RenumberedNode {
     pub node: String,
-    pub before: Option<Numbers>,
-    pub now: Option<Numbers>,
+    pub before: Option<DeviceNumber>,
+    pub now: Option<DeviceNumber>,
 }
 
 /// The nodes whose numbers have changed, sorted, if nothing else has; `None` otherwise.
-pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumbered>> {
-    let (old, before) = without_numbers(read(format, old)?);
-    let (new, now) = without_numbers(read(format, new)?);
+pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec<RenumberedNode>> {
+    let (old, before) = strip_numbers(read(format, old)?);
+    let (new, now) = strip_numbers(read(format, new)?);
     if old != new {
         return None;
     }
     // They are equal except for the numbers, so they have the same nodes.
     let pairs = before.into_iter().zip(now);
     let changed = pairs.filter(|((_, before), (_, now))| before != now);
-    let changed = changed.map(|((node, before), (_, now))| Renumbered { node, before, now });
-    let nodes: BTreeSet<Renumbered> = changed.collect();
+    let changed = changed.map(|((node, before), (_, now))| RenumberedNode { node, before, now });
+    let nodes: BTreeSet<RenumberedNode> = changed.collect();
     Some(nodes.into_iter().collect())
 }
 
 /// The nodes that hooks check, in the order of the specification, with their numbers.
-type Seen = Vec<(String, Option<Numbers>)>;
+type CheckedNumbers = Vec<(String, Option<DeviceNumber>)>;
 
-fn without_numbers(mut spec: Spec) -> (Spec, Seen) {
-    let mut seen = Seen::new();
+fn strip_numbers(mut spec: Spec) -> (Spec, CheckedNumbers) {
+    let mut numbers = CheckedNumbers::new();
     let devices = spec.devices.iter_mut();
     let edits = devices.map(|device| &mut device.container_edits);
     for edits in edits.chain([&mut spec.container_edits]) {
-        take_numbers(edits, &mut seen);
+        remove_numbers(edits, &mut numbers);
     }
-    (spec, seen)
+    (spec, numbers)
 }
 
-fn take_numbers(edits: &mut ContainerEdits, seen: &mut Seen) {
+fn remove_numbers(edits: &mut ContainerEdits, numbers: &mut CheckedNumbers) {
     let hooks = edits.hooks.iter_mut();
     for arg in hooks.flat_map(|hook: &mut Hook| &mut hook.args) {
-        let Ok(mut expect) = arg.parse::<Expect>() else {
+        let Ok(mut expectation) = arg.parse::<Expectation>() else {
             continue;
         };
-        let numbers = expect.written.take();
-        *arg = expect.to_string();
-        seen.push((expect.node, numbers));
+        let number = expectation.number.take();
+        *arg = expectation.to_string();
+        numbers.push((expectation.node, number));
     }
 }
 
@@ -70,9 +70,10 @@ mod tests {
 
     fn changed(old: &str, new: &str) -> Option<String> {
         let (old, new) = (spec(old, "/dev/onload"), spec(new, "/dev/onload"));
-        let found = renumbered(Format::Json, old.as_bytes(), new.as_bytes())?;
+        let found = find_renumbered(SpecFormat::Json, old.as_bytes(), new.as_bytes())?;
         let shown = found.iter().map(|node| {
-            let text = |numbers: Option<Numbers>| numbers.map_or("-".to_owned(), |n| n.to_string());
+            let text =
+                |numbers: Option<DeviceNumber>| numbers.map_or("-".to_owned(), |n| n.to_string());
             format!("{} {} {}", node.node, text(node.before), text(node.now))
         });
         Some(shown.collect::<Vec<_>>().join(", "))
@@ -94,8 +95,8 @@ mod tests {
         );
         let old = spec("/dev/onload=nic:onload#243:0", "/dev/onload");
         let new = spec("/dev/onload=nic:onload#239:0", "/dev/other");
-        assert_eq!(renumbered(Format::Json, old.as_bytes(), new.as_bytes()), None);
-        assert_eq!(renumbered(Format::Json, b"{}", old.as_bytes()), None);
-        assert_eq!(renumbered(Format::Json, old.as_bytes(), b"\xff"), None);
+        assert_eq!(find_renumbered(SpecFormat::Json, old.as_bytes(), new.as_bytes()), None);
+        assert_eq!(find_renumbered(SpecFormat::Json, b"{}", old.as_bytes()), None);
+        assert_eq!(find_renumbered(SpecFormat::Json, old.as_bytes(), b"\xff"), None);
     }
 }

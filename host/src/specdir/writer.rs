@@ -19,23 +19,23 @@ const RUNS_WITHIN: Duration = Duration::from_secs(4 * 60);
 
 /// Whether the package writes the specifications of a host. That changes when the package comes or goes, so ask before
 /// each write.
-pub fn package_writes(host: &Host) -> anyhow::Result<bool> {
+pub fn is_package_writer(host: &Host) -> anyhow::Result<bool> {
     let last = host.modified(Path::new(LAST_RUN))?;
     // A clock that was set back makes a run of the future: it was lately.
     Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < RUNS_WITHIN))
 }
 
 /// Whether the daemon for Kubernetes writes them now.
-pub fn daemon_writes(host: &Host) -> anyhow::Result<bool> {
+pub fn is_daemon_writer(host: &Host) -> anyhow::Result<bool> {
     let locks = Path::new(RUN_DIR).join(LOCKS);
-    if host.entry(&locks.join(WRITER_LOCK))?.is_none() || package_writes(host)? {
+    if host.entry(&locks.join(WRITER_LOCK))?.is_none() || is_package_writer(host)? {
         return Ok(false);
     }
     let path = host.outside_path(&locks);
     let Some(directory) = host.directory(&locks)? else {
         return Ok(false);
     };
-    let taken = Lock::if_free(directory, &path, WRITER_LOCK);
-    let taken = taken.context("asking who writes the specifications")?;
-    Ok(taken.is_none())
+    let lock = Lock::try_acquire(directory, &path, WRITER_LOCK);
+    let lock = lock.context("asking who writes the specifications")?;
+    Ok(lock.is_none())
 }

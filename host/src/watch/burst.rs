@@ -20,7 +20,7 @@ impl Burst {
         Burst { first: now, last: now }
     }
 
-    pub(super) fn go_on(&mut self, now: Instant) {
+    pub(super) fn extend(&mut self, now: Instant) {
         self.last = now;
     }
 
@@ -41,9 +41,9 @@ mod tests {
         let start = Instant::now();
         let mut burst = Burst::begin(start);
         assert_eq!(burst.end(damping), start + ms(200));
-        burst.go_on(start + ms(150));
+        burst.extend(start + ms(150));
         assert_eq!(burst.end(damping), start + ms(350));
-        burst.go_on(start + ms(1900));
+        burst.extend(start + ms(1900));
         assert_eq!(burst.end(damping), start + ms(2000));
     }
 }

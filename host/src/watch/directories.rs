@@ -31,44 +31,44 @@ const OWN_PREFIX: &[u8] = b".onload-ctk-";
 const OWN_LOCK: &[u8] = b".lock";
 
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(super) struct DirectoryWatches {
     inotify: OwnedFd,
-    wanted: Vec<PathBuf>,
-    watches: BTreeMap<i32, Watch>,
+    paths: Vec<PathBuf>,
+    watches: BTreeMap<i32, DirWatch>,
     /// The watch of each wanted directory that exists, by its place in `wanted`.
-    found: BTreeMap<usize, i32>,
-    without: BTreeSet<String>,
+    path_watches: BTreeMap<usize, i32>,
+    missing_sources: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
-struct Watch {
-    is_wanted: bool,
+struct DirWatch {
+    is_target: bool,
     next: BTreeSet<OsString>,
 }
 
-impl Directories {
-    pub(super) fn watch(wanted: Vec<PathBuf>) -> io::Result<Self> {
-        let mut directories = Directories {
+impl DirectoryWatches {
+    pub(super) fn watch(paths: Vec<PathBuf>) -> io::Result<Self> {
+        let mut directories = DirectoryWatches {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
-            wanted,
+            paths,
             watches: BTreeMap::new(),
-            found: BTreeMap::new(),
-            without: BTreeSet::new(),
+            path_watches: BTreeMap::new(),
+            missing_sources: BTreeSet::new(),
         };
         directories.arm();
         Ok(directories)
     }
 
-    pub(super) fn without(&self) -> impl Iterator<Item = &str> {
-        self.without.iter().map(String::as_str)
+    pub(super) fn missing_sources(&self) -> impl Iterator<Item = &str> {
+        self.missing_sources.iter().map(String::as_str)
     }
 
     fn arm(&mut self) {
-        let mut watches: BTreeMap<i32, Watch> = BTreeMap::new();
-        self.found.clear();
-        for (index, wanted) in self.wanted.iter().enumerate() {
+        let mut watches: BTreeMap<i32, DirWatch> = BTreeMap::new();
+        self.path_watches.clear();
+        for (index, target) in self.paths.iter().enumerate() {
             let mut path = PathBuf::new();
-            let mut names = wanted.components().peekable();
+            let mut names = target.components().peekable();
             while let Some(name) = names.next() {
                 path.push(name);
                 let next = names.peek().map(|next| next.as_os_str());
@@ -77,8 +77,8 @@ impl Directories {
                     Err(Errno::NOENT | Errno::NOTDIR) => break,
                     Err(error) => {
                         let error = io::Error::from(error);
-                        let without = format!("watching {}: {error}", path.display());
-                        self.without.insert(without);
+                        let message = format!("watching {}: {error}", path.display());
+                        self.missing_sources.insert(message);
                         break;
                     }
                 };
@@ -86,8 +86,8 @@ impl Directories {
                 match next {
                     Some(next) => drop(entry.next.insert(next.to_owned())),
                     None => {
-                        entry.is_wanted = true;
-                        self.found.insert(index, watch);
+                        entry.is_target = true;
+                        self.path_watches.insert(index, watch);
                     }
                 }
             }
@@ -101,52 +101,52 @@ impl Directories {
 
     /// Whether entries of a wanted directory have changed, or it has come, gone or been replaced.
     pub(super) fn read(&mut self) -> io::Result<bool> {
-        let (mut is_told, is_other) = self.read_events()?;
-        if is_other {
-            let before = self.found.clone();
+        let (mut is_changed, needs_arming) = self.read_events()?;
+        if needs_arming {
+            let before = self.path_watches.clone();
             self.arm();
-            is_told |= self.found != before;
+            is_changed |= self.path_watches != before;
         }
-        Ok(is_told)
+        Ok(is_changed)
     }
 
     /// Whether entries of a wanted directory have changed, and whether there may be another directory.
     fn read_events(&self) -> io::Result<(bool, bool)> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
-        let (mut is_told, mut is_other) = (false, false);
+        let (mut is_changed, mut needs_arming) = (false, false);
         loop {
             let event = match reader.next() {
                 Ok(event) => event,
-                Err(Errno::AGAIN) => return Ok((is_told, is_other)),
+                Err(Errno::AGAIN) => return Ok((is_changed, needs_arming)),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                (is_told, is_other) = (true, true);
+                (is_changed, needs_arming) = (true, true);
             }
             let Some(watch) = self.watches.get(&event.wd()) else {
                 continue;
             };
-            is_other |= event.events().intersects(GONE);
+            needs_arming |= event.events().intersects(GONE);
             let Some(name) = event.file_name() else {
                 continue;
             };
             let name = OsStr::from_bytes(name.to_bytes());
-            is_other |= watch.next.contains(name);
-            is_told |= watch.is_wanted && !is_silent(name);
+            needs_arming |= watch.next.contains(name);
+            is_changed |= watch.is_target && !is_silent(name);
         }
     }
 }
 
-impl AsFd for Directories {
+impl AsFd for DirectoryWatches {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-fn add(inotify: &OwnedFd, path: &Path, is_wanted: bool) -> Result<i32, Errno> {
-    let flags = if is_wanted { WANTED } else { ON_THE_WAY };
+fn add(inotify: &OwnedFd, path: &Path, is_target: bool) -> Result<i32, Errno> {
+    let flags = if is_target { WANTED } else { ON_THE_WAY };
     // One directory may be wanted and on the way to another.
     let flags = flags | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR;
     inotify::add_watch(inotify, path, flags)
@@ -166,12 +166,12 @@ mod tests {
 
     use super::*;
     use crate::spec_name::SpecName;
-    use crate::specdir::{Format, Manifest, SpecDir, Wanted, plan};
+    use crate::specdir::{DesiredSpecs, Manifest, SpecDir, SpecFormat, plan};
 
     /// A directory with directories that are watched, and what was told of them.
     struct Watched {
         root: tempfile::TempDir,
-        directories: Directories,
+        directories: DirectoryWatches,
     }
 
     impl Watched {
@@ -181,8 +181,8 @@ mod tests {
                 fs::create_dir_all(root.path().join(path)).unwrap();
             }
             let wanted = wanted.iter().map(|path| root.path().join(path));
-            let directories = Directories::watch(wanted.collect()).unwrap();
-            assert_eq!(directories.without().next(), None);
+            let directories = DirectoryWatches::watch(wanted.collect()).unwrap();
+            assert_eq!(directories.missing_sources().next(), None);
             Watched { root, directories }
         }
 
@@ -250,21 +250,21 @@ mod tests {
         assert!(watched.is_told());
         fs::write(watched.path("etc/cdi/amd.json"), "{}").unwrap();
         assert!(watched.is_told());
-        let wanted = Wanted {
+        let wanted = DesiredSpecs {
             scope: vec![Class::Rdma],
             files: BTreeMap::from([(SpecName::devices(Class::Rdma), b"{}".to_vec())]),
-            format: Format::Json,
+            format: SpecFormat::Json,
             undecided: BTreeSet::new(),
-            asked: Manifest::default(),
+            manifest: Manifest::default(),
             force: false,
         };
         let run = |watched: &Watched| {
             let directory = SpecDir::open(&watched.path("run/cdi")).unwrap().unwrap();
             let _lock = directory.lock().unwrap();
-            let manifest = directory.manifest().unwrap().unwrap();
-            let existing = directory.existing().unwrap();
+            let manifest = directory.read_manifest().unwrap().unwrap();
+            let existing = directory.read_files().unwrap();
             let plan = plan(&wanted, &existing, manifest.as_ref());
-            directory.carry_out(&plan).unwrap();
+            directory.apply(&plan).unwrap();
         };
         run(&watched);
         assert!(watched.is_told());
@@ -312,7 +312,7 @@ mod tests {
         }
         symlink("one", root.path().join("run")).unwrap();
         let wanted = vec![root.path().join("run/cdi")];
-        let directories = Directories::watch(wanted).unwrap();
+        let directories = DirectoryWatches::watch(wanted).unwrap();
         let mut watched = Watched { root, directories };
         fs::write(watched.path("one/cdi/a"), "").unwrap();
         assert!(watched.is_told());

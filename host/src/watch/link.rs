@@ -1,7 +1,7 @@
 //! What the kernel says of network interfaces (rtnetlink(7), `rtnl_fill_ifinfo` in net/core/rtnetlink.c).
 
 use onload_sys::netlink::link;
-use onload_sys::netlink::message::messages;
+use onload_sys::netlink::message::parse_messages;
 
 /// The group of messages about interfaces (`RTMGRP_LINK`, include/uapi/linux/rtnetlink.h).
 pub(super) const GROUP: u32 = 1;
@@ -10,8 +10,8 @@ const IPOIB: &[u8] = b"ipoib";
 
 /// Whether one of these messages is about the interface of a device. Virtual ones have a kind, such as
 /// `veth`: each container that starts makes some.
-pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
-    let about_links = messages(bytes)
+pub(super) fn is_relevant(bytes: &[u8]) -> bool {
+    let about_links = parse_messages(bytes)
         .flatten()
         .filter(|message| matches!(message.kind, link::NEW | link::DELETE));
     let mut links = about_links.filter_map(|message| link::parse(message.payload));
@@ -20,45 +20,45 @@ pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    assert!(!is_of_interest(bytes) || bytes.len() >= 32);
+    assert!(!is_relevant(bytes) || bytes.len() >= 32);
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use onload_sys::netlink::message::{attribute, message};
+    use onload_sys::netlink::message::{encode_attribute, encode_message};
 
     use super::*;
 
     fn about_link(kind: u16, attributes: &[u8]) -> Vec<u8> {
-        message(kind, 0, 0, &[&[0; 16], attributes].concat())
+        encode_message(kind, 0, 0, &[&[0; 16], attributes].concat())
     }
 
     fn of_kind(kind: &[u8]) -> Vec<u8> {
-        attribute(18, &attribute(1, kind))
+        encode_attribute(18, &encode_attribute(1, kind))
     }
 
     /// A message about an interface with a device.
     pub(in super::super) fn of_device() -> Vec<u8> {
-        about_link(link::NEW, &attribute(3, b"ens1\0"))
+        about_link(link::NEW, &encode_attribute(3, b"ens1\0"))
     }
 
     #[test]
     fn interfaces_of_devices_are_of_interest() {
-        assert!(is_of_interest(&of_device()));
-        assert!(is_of_interest(&about_link(link::DELETE, &[])));
-        assert!(is_of_interest(&about_link(link::NEW, &of_kind(b"ipoib\0"))));
+        assert!(is_relevant(&of_device()));
+        assert!(is_relevant(&about_link(link::DELETE, &[])));
+        assert!(is_relevant(&about_link(link::NEW, &of_kind(b"ipoib\0"))));
         let veth = about_link(link::NEW, &of_kind(b"veth\0"));
-        assert!(is_of_interest(&[veth, of_device()].concat()));
+        assert!(is_relevant(&[veth, of_device()].concat()));
     }
 
     #[test]
     fn virtual_interfaces_and_other_messages_are_not() {
-        assert!(!is_of_interest(&about_link(link::NEW, &of_kind(b"veth\0"))));
-        assert!(!is_of_interest(&about_link(20, &[])));
+        assert!(!is_relevant(&about_link(link::NEW, &of_kind(b"veth\0"))));
+        assert!(!is_relevant(&about_link(20, &[])));
         for end in 0..of_device().len() {
-            assert!(!is_of_interest(&of_device()[..end]), "{end}");
+            assert!(!is_relevant(&of_device()[..end]), "{end}");
         }
-        assert!(!is_of_interest(&[0; 64]));
-        assert!(!is_of_interest(&[0xff; 64]));
+        assert!(!is_relevant(&[0; 64]));
+        assert!(!is_relevant(&[0xff; 64]));
     }
 }

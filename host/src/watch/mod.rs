@@ -10,7 +10,7 @@ mod uevent;
 mod watcher;
 
 pub use burst::Damping;
-pub use watcher::{Sources, Waker, Watcher};
+pub use watcher::{Waker, WatchSources, Watcher};
 
 /// For the fuzzer.
 #[cfg(fuzzing)]

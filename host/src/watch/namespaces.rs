@@ -9,22 +9,22 @@ const FIRST_USER: &str = "user:[4026531837]";
 const FIRST_PID: &str = "pid:[4026531836]";
 
 /// Why some events do not come; none where all do, or where nothing tells.
-pub(super) fn why_not_all() -> Option<String> {
-    let of = |process: &str, kind: &str| {
+pub(super) fn missing_events_reason() -> Option<String> {
+    let namespace_of = |process: &str, kind: &str| {
         let link = Path::new("/proc").join(process).join("ns").join(kind);
         let target = fs::read_link(link).ok()?;
         Some(target.to_string_lossy().into_owned())
     };
-    let (user, pid) = (of("self", "user"), of("self", "pid"));
-    let (network, first) = (of("self", "net"), of("1", "net"));
+    let (user, pid) = (namespace_of("self", "user"), namespace_of("self", "pid"));
+    let (network, first) = (namespace_of("self", "net"), namespace_of("1", "net"));
     let (network, first) = (network.as_deref(), first.as_deref());
-    judged(user.as_deref(), pid.as_deref(), network, first).map(str::to_owned)
+    judge(user.as_deref(), pid.as_deref(), network, first).map(str::to_owned)
 }
 
 /// By the namespaces of this process, and the network of the first process that is seen. The kernel sends uevents to
 /// network namespaces of the first user namespace alone, and those about network interfaces to the one that they are in
 /// (`uevent_net_broadcast_untagged` and `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
-fn judged(
+fn judge(
     user: Option<&str>,
     pid: Option<&str>,
     network: Option<&str>,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     fn why_not_all(user: &str, pid: &str, own: &str, first: Option<&str>) -> Option<&'static str> {
-        judged(Some(user), Some(pid), Some(own), first)
+        judge(Some(user), Some(pid), Some(own), first)
     }
 
     #[test]

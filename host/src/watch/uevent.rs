@@ -27,7 +27,7 @@ const SUBSYSTEMS: [&str; 16] = [
 
 /// Whether discovery may find something else after this message. Each container that starts makes virtual interfaces,
 /// and none of them is ever offered.
-pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
+pub(super) fn is_relevant(bytes: &[u8]) -> bool {
     parse(bytes).is_some_and(|(path, subsystem)| {
         let is_virtual = path.starts_with(VIRTUAL) && subsystem == "net";
         SUBSYSTEMS.contains(&subsystem) && !is_virtual
@@ -40,17 +40,17 @@ fn parse(bytes: &[u8]) -> Option<(&str, &str)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
     let mut parts = text.split('\0');
     let (action, path) = parts.next()?.split_once('@')?;
-    let (mut said_action, mut said_path, mut subsystem) = (None, None, None);
+    let (mut reported_action, mut reported_path, mut subsystem) = (None, None, None);
     for part in parts {
         let (key, value) = part.split_once('=')?;
         match key {
-            "ACTION" => said_action = Some(value),
-            "DEVPATH" => said_path = Some(value),
+            "ACTION" => reported_action = Some(value),
+            "DEVPATH" => reported_path = Some(value),
             "SUBSYSTEM" => subsystem = Some(value),
             _ => {}
         }
     }
-    let is_right = said_action == Some(action) && said_path == Some(path);
+    let is_right = reported_action == Some(action) && reported_path == Some(path);
     let subsystem = subsystem.filter(|_| is_right && path.starts_with('/'))?;
     Some((path, subsystem))
 }
@@ -58,7 +58,7 @@ fn parse(bytes: &[u8]) -> Option<(&str, &str)> {
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     assert!(parse(bytes).is_none_or(|(path, _)| path.starts_with('/')));
-    let _ = is_of_interest(bytes);
+    let _ = is_relevant(bytes);
 }
 
 #[cfg(test)]
@@ -74,8 +74,8 @@ pub(super) mod tests {
         text.into_bytes()
     }
 
-    fn is_of_interest(path: &str, subsystem: &str) -> bool {
-        super::is_of_interest(&message("add", path, subsystem))
+    fn is_relevant(path: &str, subsystem: &str) -> bool {
+        super::is_relevant(&message("add", path, subsystem))
     }
 
     #[test]
@@ -114,20 +114,20 @@ pub(super) mod tests {
 
     #[test]
     fn devices_that_discovery_looks_at_are_of_interest() {
-        assert!(is_of_interest(VF, "pci"));
-        assert!(is_of_interest(&format!("{VF}/net/ens1v0"), "net"));
-        assert!(is_of_interest("/devices/virtual/infiniband/rxe0", "infiniband"));
-        assert!(is_of_interest("/devices/virtual/misc/vfio", "misc"));
-        assert!(is_of_interest("/module/sfc_resource", "module"));
-        assert!(is_of_interest("/devices/virtual/onload/onload", "onload"));
+        assert!(is_relevant(VF, "pci"));
+        assert!(is_relevant(&format!("{VF}/net/ens1v0"), "net"));
+        assert!(is_relevant("/devices/virtual/infiniband/rxe0", "infiniband"));
+        assert!(is_relevant("/devices/virtual/misc/vfio", "misc"));
+        assert!(is_relevant("/module/sfc_resource", "module"));
+        assert!(is_relevant("/devices/virtual/onload/onload", "onload"));
     }
 
     #[test]
     fn interfaces_of_containers_and_other_devices_are_not() {
-        assert!(!is_of_interest("/devices/virtual/net/veth1a2b", "net"));
-        assert!(!is_of_interest("/devices/virtual/net/veth1a2b/queues/rx-0", "queues"));
-        assert!(!is_of_interest("/devices/virtual/bdi/0:50", "bdi"));
-        assert!(!is_of_interest("/kernel/slab/a", "slab"));
-        assert!(!is_of_interest("/devices/platform/x", "pci "));
+        assert!(!is_relevant("/devices/virtual/net/veth1a2b", "net"));
+        assert!(!is_relevant("/devices/virtual/net/veth1a2b/queues/rx-0", "queues"));
+        assert!(!is_relevant("/devices/virtual/bdi/0:50", "bdi"));
+        assert!(!is_relevant("/kernel/slab/a", "slab"));
+        assert!(!is_relevant("/devices/platform/x", "pci "));
     }
 }

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::{LEASES, RUN_DIR};
-use onload_sys::netlink::socket::Listener;
+use onload_sys::netlink::socket::NetlinkListener;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::netlink;
 
 use super::burst::{Burst, Damping};
-use super::directories::Directories;
+use super::directories::DirectoryWatches;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
 
 /// The least time between two answers that tell of links alone. Whoever can change a link may change it all the time,
 /// and each answer is a look at the whole host.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sources {
+pub struct WatchSources {
     /// Directories, by absolute paths; they need not exist yet.
     pub directories: Vec<PathBuf>,
     pub kernel: bool,
@@ -30,16 +30,16 @@ pub struct Sources {
     pub damping: Damping,
 }
 
-impl Sources {
+impl WatchSources {
     /// All that the offers of a host depend on: its devices, its leases, its configuration, and the
     /// directories of specifications. The kernel tells nothing of the devices of a captured host.
-    pub fn of_host(host: &Host, spec_dirs: &[PathBuf]) -> Sources {
+    pub fn for_host(host: &Host, spec_dirs: &[PathBuf]) -> WatchSources {
         let mut directories = spec_dirs.to_vec();
         let own = [Path::new(CONFIG_PATH).parent(), Some(Path::new(RUN_DIR))];
         let [configuration, run] =
             own.map(|path| host.outside_path(path.unwrap_or(Path::new("/"))));
         directories.extend([configuration, run.join(LEASES)]);
-        Sources {
+        WatchSources {
             directories,
             kernel: host.is_live(),
             interval: Duration::from_secs(60),
@@ -49,21 +49,21 @@ impl Sources {
 }
 
 pub struct Watcher {
-    directories: Option<Directories>,
-    uevents: Option<Listener>,
-    links: Option<Listener>,
+    directories: Option<DirectoryWatches>,
+    uevents: Option<NetlinkListener>,
+    links: Option<NetlinkListener>,
     waker: Waker,
     interval: Duration,
     damping: Damping,
     next: Instant,
     /// Before that links alone are not told.
     links_after: Option<Instant>,
-    without: Vec<String>,
+    missing_sources: Vec<String>,
 }
 
 /// What has come in a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct News {
+struct PendingEvents {
     links: bool,
     /// Another thread asked for the answer.
     woken: bool,
@@ -91,14 +91,14 @@ impl Waker {
         }
     }
 
-    fn take(&self) -> bool {
+    fn reset(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
     }
 }
 
 impl Watcher {
-    /// What cannot be watched is in [`Watcher::without`]: such changes are found when everything is looked at again.
-    pub fn new(sources: Sources) -> io::Result<Watcher> {
+    /// What cannot be watched is in [`Watcher::missing_sources`]: such changes are found when everything is looked at again.
+    pub fn new(sources: WatchSources) -> io::Result<Watcher> {
         let mut watcher = Watcher {
             directories: None,
             uevents: None,
@@ -106,31 +106,31 @@ impl Watcher {
             waker: Waker::new()?,
             interval: sources.interval,
             damping: sources.damping,
-            next: after(Instant::now(), sources.interval),
+            next: deadline_after(Instant::now(), sources.interval),
             links_after: None,
-            without: Vec::new(),
+            missing_sources: Vec::new(),
         };
-        let directories = Directories::watch(sources.directories);
-        watcher.directories = watcher.or_without("watching directories", directories);
+        let directories = DirectoryWatches::watch(sources.directories);
+        watcher.directories = watcher.ok_or_record("watching directories", directories);
         if sources.kernel {
-            let uevents = Listener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
-            watcher.uevents = watcher.or_without("hearing of devices", uevents);
-            let links = Listener::open(None, link::GROUP);
-            watcher.links = watcher.or_without("hearing of interfaces", links);
-            watcher.without.extend(namespaces::why_not_all());
+            let uevents = NetlinkListener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
+            watcher.uevents = watcher.ok_or_record("hearing of devices", uevents);
+            let links = NetlinkListener::open(None, link::GROUP);
+            watcher.links = watcher.ok_or_record("hearing of interfaces", links);
+            watcher.missing_sources.extend(namespaces::missing_events_reason());
         }
         Ok(watcher)
     }
 
-    fn or_without<T>(&mut self, doing: &str, result: io::Result<T>) -> Option<T> {
-        result.map_err(|error| self.without.push(format!("{doing}: {error}"))).ok()
+    fn ok_or_record<T>(&mut self, doing: &str, result: io::Result<T>) -> Option<T> {
+        result.map_err(|error| self.missing_sources.push(format!("{doing}: {error}"))).ok()
     }
 
-    pub fn without(&self) -> Vec<String> {
-        let directories = self.directories.iter().flat_map(Directories::without);
-        let mut without = self.without.clone();
-        without.extend(directories.map(str::to_owned));
-        without
+    pub fn missing_sources(&self) -> Vec<String> {
+        let directories = self.directories.iter().flat_map(DirectoryWatches::missing_sources);
+        let mut missing = self.missing_sources.clone();
+        missing.extend(directories.map(str::to_owned));
+        missing
     }
 
     pub fn waker(&self) -> Waker {
@@ -140,46 +140,46 @@ impl Watcher {
     /// Waits until something may have changed and it has been quiet since for a while, or until it is time to look at
     /// everything again, told or not.
     pub fn wait(&mut self) -> io::Result<()> {
-        self.news(self.next)?;
-        self.next = after(Instant::now(), self.interval);
+        self.wait_for_events(self.next)?;
+        self.next = deadline_after(Instant::now(), self.interval);
         Ok(())
     }
 
     /// What comes until then, and until it has been quiet for a while.
-    fn news(&mut self, until: Instant) -> io::Result<News> {
-        let mut news = News::default();
+    fn wait_for_events(&mut self, deadline: Instant) -> io::Result<PendingEvents> {
+        let mut events = PendingEvents::default();
         let mut burst: Option<Burst> = None;
         loop {
-            let end = burst.map_or(until, |burst| self.end(burst, news));
+            let end = burst.map_or(deadline, |burst| self.end(burst, events));
             self.poll(end.saturating_duration_since(Instant::now()))?;
             let read = self.read()?;
             let now = Instant::now();
-            if read != News::default() {
-                burst.get_or_insert(Burst::begin(now)).go_on(now);
+            if read != PendingEvents::default() {
+                burst.get_or_insert(Burst::begin(now)).extend(now);
             }
-            news.links |= read.links;
-            news.woken |= read.woken;
-            news.more |= read.more;
-            let end = burst.map_or(until, |burst| self.end(burst, news));
-            if news.woken || now >= end {
+            events.links |= read.links;
+            events.woken |= read.woken;
+            events.more |= read.more;
+            let end = burst.map_or(deadline, |burst| self.end(burst, events));
+            if events.woken || now >= end {
                 break;
             }
         }
-        if news.links {
-            self.links_after = Some(after(Instant::now(), LEAST));
+        if events.links {
+            self.links_after = Some(deadline_after(Instant::now(), MIN_PAUSE));
         }
-        Ok(news)
+        Ok(events)
     }
 
-    fn end(&self, burst: Burst, news: News) -> Instant {
+    fn end(&self, burst: Burst, events: PendingEvents) -> Instant {
         let end = burst.end(self.damping);
         match self.links_after {
-            Some(least) if !news.more => end.max(least),
+            Some(earliest) if !events.more => end.max(earliest),
             _ => end,
         }
     }
 
-    fn poll(&self, patience: Duration) -> io::Result<()> {
+    fn poll(&self, timeout: Duration) -> io::Result<()> {
         let directories = self.directories.iter().map(AsFd::as_fd);
         let sockets = self.uevents.iter().chain(&self.links);
         let descriptors = directories.chain(sockets.map(AsFd::as_fd));
@@ -187,31 +187,31 @@ impl Watcher {
         let mut polled: Vec<PollFd<'_>> = descriptors
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
-        let patience = Timespec::try_from(patience).ok();
-        match poll(&mut polled, patience.as_ref()) {
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn read(&mut self) -> io::Result<News> {
-        let mut read = News { woken: self.waker.take(), ..News::default() };
+    fn read(&mut self) -> io::Result<PendingEvents> {
+        let mut read = PendingEvents { woken: self.waker.reset(), ..PendingEvents::default() };
         if let Some(directories) = &mut self.directories {
             read.more |= directories.read()?;
         }
         if let Some(uevents) = &mut self.uevents {
-            let is_lost = uevents.read(|bytes| read.more |= uevent::is_of_interest(bytes))?;
+            let is_lost = uevents.read(|bytes| read.more |= uevent::is_relevant(bytes))?;
             read.more |= is_lost;
         }
         if let Some(links) = &mut self.links {
-            let is_lost = links.read(|bytes| read.links |= link::is_of_interest(bytes))?;
+            let is_lost = links.read(|bytes| read.links |= link::is_relevant(bytes))?;
             read.more |= is_lost;
         }
         Ok(read)
     }
 }
 
-fn after(now: Instant, time: Duration) -> Instant {
+fn deadline_after(now: Instant, time: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     now.checked_add(time).unwrap_or_else(|| now + YEAR)
 }
@@ -226,8 +226,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn sources(directories: Vec<PathBuf>) -> Sources {
-        Sources {
+    fn sources(directories: Vec<PathBuf>) -> WatchSources {
+        WatchSources {
             directories,
             kernel: false,
             interval: LONG,
@@ -236,9 +236,9 @@ mod tests {
     }
 
     /// A listener and what feeds it, which is taken for the kernel.
-    fn fed() -> (Listener, OwnedFd) {
+    fn fed() -> (NetlinkListener, OwnedFd) {
         let (reader, feeder) = fed_socket();
-        (Listener::with(reader, |_| true), feeder)
+        (NetlinkListener::with(reader, |_| true), feeder)
     }
 
     fn watcher() -> Watcher {
@@ -246,19 +246,19 @@ mod tests {
     }
 
     /// What comes in a wait, which has an end.
-    fn news(watcher: &mut Watcher) -> News {
-        watcher.news(after(Instant::now(), LONG)).unwrap()
+    fn news(watcher: &mut Watcher) -> PendingEvents {
+        watcher.wait_for_events(deadline_after(Instant::now(), LONG)).unwrap()
     }
 
-    fn news_now(watcher: &mut Watcher) -> News {
-        watcher.news(Instant::now()).unwrap()
+    fn news_now(watcher: &mut Watcher) -> PendingEvents {
+        watcher.wait_for_events(Instant::now()).unwrap()
     }
 
     #[test]
     fn nothing_is_told_where_nothing_changes() {
         let mut watcher = watcher();
-        assert_eq!(watcher.without(), [""; 0]);
-        assert_eq!(news_now(&mut watcher), News::default());
+        assert_eq!(watcher.missing_sources(), [""; 0]);
+        assert_eq!(news_now(&mut watcher), PendingEvents::default());
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         let files = [directory.join("a"), directory.join("b")];
         files.iter().for_each(|file| fs::write(file, "").unwrap());
         assert!(news(&mut watcher).more);
-        assert_eq!(news_now(&mut watcher), News::default());
+        assert_eq!(news_now(&mut watcher), PendingEvents::default());
     }
 
     #[test]
@@ -282,13 +282,13 @@ mod tests {
         feed(&devices, &veth);
         feed(&devices, b"hostile");
         feed(&interfaces, b"hostile");
-        assert_eq!(news_now(&mut watcher), News::default());
+        assert_eq!(news_now(&mut watcher), PendingEvents::default());
         let path = "/devices/pci0000:80/0000:81:10.0";
         feed(&devices, &uevent::tests::message("bind", path, "pci"));
-        let of_devices = News { more: true, ..News::default() };
+        let of_devices = PendingEvents { more: true, ..PendingEvents::default() };
         assert_eq!(news(&mut watcher), of_devices);
         feed(&interfaces, &link::tests::of_device());
-        let of_links = News { links: true, ..News::default() };
+        let of_links = PendingEvents { links: true, ..PendingEvents::default() };
         assert_eq!(news(&mut watcher), of_links);
     }
 
@@ -297,12 +297,12 @@ mod tests {
         let mut watcher = watcher();
         let (now, minute) = (Instant::now(), Duration::from_secs(60));
         let burst = Burst::begin(now);
-        let links = News { links: true, ..News::default() };
+        let links = PendingEvents { links: true, ..PendingEvents::default() };
         let soon = now + watcher.damping.quiet;
         assert_eq!(watcher.end(burst, links), soon, "the first are told at once");
         watcher.links_after = Some(now + minute);
         assert_eq!(watcher.end(burst, links), now + minute);
-        let devices = News { more: true, ..links };
+        let devices = PendingEvents { more: true, ..links };
         assert_eq!(watcher.end(burst, devices), soon, "what matters is not held up");
         // Each answer with links begins the time anew.
         let (socket, interfaces) = fed();
@@ -310,7 +310,7 @@ mod tests {
         watcher.links_after = None;
         feed(&interfaces, &link::tests::of_device());
         assert!(news(&mut watcher).links);
-        assert!(watcher.links_after.unwrap() > now + LEAST);
+        assert!(watcher.links_after.unwrap() > now + MIN_PAUSE);
     }
 
     #[test]
@@ -326,25 +326,27 @@ mod tests {
         let mut watcher = watcher();
         let waker = watcher.waker();
         let thread = thread::spawn(move || waker.wake());
-        let of_waker = News { woken: true, ..News::default() };
+        let of_waker = PendingEvents { woken: true, ..PendingEvents::default() };
         assert_eq!(news(&mut watcher), of_waker);
         thread.join().unwrap().unwrap();
         // Before there is a wait, and however often.
         watcher.waker().wake().unwrap();
         watcher.waker().wake().unwrap();
         assert!(news(&mut watcher).woken);
-        assert_eq!(news_now(&mut watcher), News::default());
+        assert_eq!(news_now(&mut watcher), PendingEvents::default());
     }
 
     #[test]
     fn everything_is_looked_at_again_after_a_while() {
-        let mut often =
-            Watcher::new(Sources { interval: Duration::from_millis(1), ..sources(Vec::new()) });
+        let mut often = Watcher::new(WatchSources {
+            interval: Duration::from_millis(1),
+            ..sources(Vec::new())
+        });
         let often = often.as_mut().unwrap();
         for _ in 0..2 {
             often.wait().unwrap();
         }
-        let never = Sources { interval: Duration::MAX, ..sources(Vec::new()) };
+        let never = WatchSources { interval: Duration::MAX, ..sources(Vec::new()) };
         let never = Watcher::new(never).unwrap();
         assert!(never.next > Instant::now() + LONG);
     }
@@ -352,7 +354,7 @@ mod tests {
     #[test]
     fn what_cannot_be_watched_is_said() {
         let long = PathBuf::from(format!("/{}", "a".repeat(300)));
-        let without = Watcher::new(sources(vec![long])).unwrap().without();
+        let without = Watcher::new(sources(vec![long])).unwrap().missing_sources();
         assert_eq!(without.len(), 1);
         let said = &without[0];
         assert!(said.starts_with("watching /aaa") && said.contains("too long"), "{said}");
@@ -363,18 +365,18 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let host = Host::open(root.path()).unwrap();
         let specs = [root.path().join("var/run/cdi")];
-        let sources = Sources::of_host(&host, &specs);
+        let sources = WatchSources::for_host(&host, &specs);
         let inside = sources.directories.iter();
         let inside: Vec<&Path> =
             inside.map(|path| path.strip_prefix(root.path()).unwrap()).collect();
         let expected = ["var/run/cdi", "etc/onload-ctk", "run/onload-ctk/@leases"];
         assert_eq!(inside, expected.map(Path::new));
         assert!(!sources.kernel);
-        let running = Sources::of_host(&Host::open(Path::new("/")).unwrap(), &[]);
+        let running = WatchSources::for_host(&Host::open(Path::new("/")).unwrap(), &[]);
         assert!(running.kernel);
         // As a container sees it that has the host's root at a path of its own.
         let mounted = Host::open(Path::new("/proc/self/root")).unwrap();
-        assert!(!mounted.is_running() && Sources::of_host(&mounted, &[]).kernel);
+        assert!(!mounted.is_running() && WatchSources::for_host(&mounted, &[]).kernel);
         assert!(running.directories.contains(&PathBuf::from("/run/onload-ctk/@leases")));
     }
 }

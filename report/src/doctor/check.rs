@@ -8,7 +8,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Family {
+pub enum CheckFamily {
     /// The host itself: modules, PCIe, CPUs, memory.
     Host,
     Rdma,
@@ -19,23 +19,23 @@ pub enum Family {
     Engines,
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for CheckFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::Host => "Host",
-            Family::Rdma => "RDMA",
-            Family::Specs => "Specifications",
-            Family::Trust => "Trust",
-            Family::Units => "Units",
-            Family::Security => "Security",
-            Family::Engines => "Engines",
+            CheckFamily::Host => "Host",
+            CheckFamily::Rdma => "RDMA",
+            CheckFamily::Specs => "Specifications",
+            CheckFamily::Trust => "Trust",
+            CheckFamily::Units => "Units",
+            CheckFamily::Security => "Security",
+            CheckFamily::Engines => "Engines",
         })
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum CheckVerdict {
     Pass,
     /// Containers work, but not as well as they could, or not all of them.
     Warn,
@@ -44,13 +44,13 @@ pub enum Verdict {
     Unknown,
 }
 
-impl Verdict {
+impl CheckVerdict {
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Pass => "pass",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "fail",
-            Verdict::Unknown => "unknown",
+            CheckVerdict::Pass => "pass",
+            CheckVerdict::Warn => "warn",
+            CheckVerdict::Fail => "fail",
+            CheckVerdict::Unknown => "unknown",
         }
     }
 }
@@ -95,7 +95,7 @@ impl Remedy {
     }
 
     /// For what discovery could not read: another user lacks the right, and root is not told to be root.
-    pub(super) fn unread() -> Remedy {
+    pub(super) fn for_unread() -> Remedy {
         Remedy::run(if geteuid().is_root() {
             "onload-ctk discover --explain"
         } else {
@@ -144,7 +144,7 @@ impl fmt::Display for Remedy {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    pub family: Family,
+    pub family: CheckFamily,
     /// Its name, the same on every host.
     pub name: &'static str,
     #[serde(flatten)]
@@ -155,7 +155,7 @@ pub struct Check {
 pub struct Finding {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     pub finding: String,
     pub looked_at: Vec<PathBuf>,
     /// What to do, in this order; empty if it passed.
@@ -163,46 +163,46 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(verdict: Verdict, finding: impl Into<String>, remedy: Vec<Remedy>) -> Finding {
+    fn new(verdict: CheckVerdict, finding: impl Into<String>, remedy: Vec<Remedy>) -> Finding {
         Finding { subject: None, verdict, finding: finding.into(), looked_at: Vec::new(), remedy }
     }
 
     pub(super) fn pass(finding: impl Into<String>) -> Finding {
-        Finding::new(Verdict::Pass, finding, Vec::new())
+        Finding::new(CheckVerdict::Pass, finding, Vec::new())
     }
 
     pub(super) fn warn(finding: impl Into<String>, remedy: Remedy) -> Finding {
-        Finding::new(Verdict::Warn, finding, vec![remedy])
+        Finding::new(CheckVerdict::Warn, finding, vec![remedy])
     }
 
     pub(super) fn fail(finding: impl Into<String>, remedy: Remedy) -> Finding {
-        Finding::new(Verdict::Fail, finding, vec![remedy])
+        Finding::new(CheckVerdict::Fail, finding, vec![remedy])
     }
 
     pub(super) fn unknown(finding: impl Into<String>, remedy: Remedy) -> Finding {
-        Finding::new(Verdict::Unknown, finding, vec![remedy])
+        Finding::new(CheckVerdict::Unknown, finding, vec![remedy])
     }
 
     /// The same, of one device, engine or file among several.
-    pub(super) fn of(mut self, subject: impl Into<String>) -> Finding {
+    pub(super) fn with_subject(mut self, subject: impl Into<String>) -> Finding {
         self.subject = Some(subject.into());
         self
     }
 
     /// The same, after a look at that path.
-    pub(super) fn at(mut self, path: impl AsRef<Path>) -> Finding {
+    pub(super) fn with_path(mut self, path: impl AsRef<Path>) -> Finding {
         self.looked_at.push(path.as_ref().to_owned());
         self
     }
 
     /// The same, with something to do before the others, if anything.
-    pub(super) fn after(mut self, remedy: Option<Remedy>) -> Finding {
+    pub(super) fn with_first_remedy(mut self, remedy: Option<Remedy>) -> Finding {
         self.remedy.splice(..0, remedy);
         self
     }
 
     /// The same, with one more thing to do after the others.
-    pub(super) fn then(mut self, remedy: Remedy) -> Finding {
+    pub(super) fn with_remedy(mut self, remedy: Remedy) -> Finding {
         self.remedy.push(remedy);
         self
     }

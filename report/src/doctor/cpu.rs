@@ -6,10 +6,10 @@ use onload_host::discover::hugepages::NODES;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 use super::kernel_line;
 use onload_sys::cpu_list;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
@@ -18,27 +18,27 @@ const ISOLATE: &str = "isolcpus=";
 const FASTEST: &str = "performance";
 
 /// Whether CPUs keep their frequency: one that has to come up first adds tens of microseconds.
-pub(super) fn governor(examined: &Examined<'_>) -> Findings {
-    let policies = examined.host.list(POLICIES.as_ref())?.names;
+pub(super) fn check_governor(context: &CheckContext<'_>) -> Findings {
+    let policies = context.host.list(POLICIES.as_ref())?.names;
     let policies = policies.iter().filter(|name| name.starts_with("policy"));
-    let (mut seen, mut slow) = (0, BTreeSet::new());
+    let (mut count, mut slow) = (0, BTreeSet::new());
     for policy in policies {
         let path = format!("{POLICIES}/{policy}/scaling_governor");
-        let Some(governor) = examined.attribute(path)? else {
+        let Some(governor) = context.attribute(path)? else {
             continue;
         };
-        seen += 1;
+        count += 1;
         if governor != FASTEST {
             slow.insert(governor);
         }
     }
-    if seen == 0 || devices_by_node(examined).is_empty() {
+    if count == 0 || device_numa_nodes(context).is_empty() {
         return Ok(Vec::new());
     }
     let finding = if slow.is_empty() {
         Finding::pass(format!(
             "{} set to {FASTEST}",
-            counted(seen, "policy of CPUs is", "policies of CPUs are")
+            format_count(count, "policy of CPUs is", "policies of CPUs are")
         ))
     } else {
         let slow: Vec<String> = slow.into_iter().collect();
@@ -47,78 +47,82 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
             slow.join(", ")
         );
         let set = format!("cpupower frequency-set --governor {FASTEST}");
-        Finding::warn(text, Remedy::run(set)).after(examined.program("cpupower")?)
+        Finding::warn(text, Remedy::run(set)).with_first_remedy(context.install_remedy("cpupower")?)
     };
-    Ok(vec![finding.at(POLICIES)])
+    Ok(vec![finding.with_path(POLICIES)])
 }
 
 /// A host that isolates none is not asked for more.
-pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
-    let isolated = match cpus_in(examined, ISOLATED)? {
+pub(super) fn check_isolated_cpus(context: &CheckContext<'_>) -> Findings {
+    let isolated = match read_cpus(context, ISOLATED)? {
         Ok(isolated) => isolated,
         Err(unknown) => return Ok(vec![unknown]),
     };
-    let nodes = devices_by_node(examined);
+    let nodes = device_numa_nodes(context);
     if isolated.is_empty() || nodes.is_empty() {
         return Ok(Vec::new());
     }
     let mut has_cpus = false;
-    let mut elsewhere: Option<(u32, BTreeSet<u32>)> = None;
+    let mut candidate: Option<(u32, BTreeSet<u32>)> = None;
     for node in &nodes {
-        let mut cpus = match cpus_in(examined, &format!("{NODES}/node{node}/cpulist"))? {
+        let mut cpus = match read_cpus(context, &format!("{NODES}/node{node}/cpulist"))? {
             Ok(cpus) => cpus,
             Err(unknown) => return Ok(vec![unknown]),
         };
         if !cpus.is_disjoint(&isolated) {
             let text = format!("isolated CPUs are on node {node}, where a device is");
-            return Ok(vec![Finding::pass(text).at(ISOLATED)]);
+            return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
         }
         // The first CPU of a node is left to interrupts and the kernel.
         has_cpus |= cpus.pop_first().is_some();
         if !cpus.is_empty() {
-            elsewhere = elsewhere.or(Some((*node, cpus)));
+            candidate = candidate.or(Some((*node, cpus)));
         }
     }
-    let Some((node, cpus)) = elsewhere else {
+    let Some((node, cpus)) = candidate else {
         if !has_cpus {
             return Ok(Vec::new());
         }
         let text = "no node with a device has a CPU to isolate beside its first";
-        return Ok(vec![Finding::pass(text).at(ISOLATED)]);
+        return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
     };
-    let finding = isolate(examined, node, &cpus)?.at(ISOLATED);
-    Ok(vec![finding.at(format!("{NODES}/node{node}/cpulist"))])
+    let finding = isolate_finding(context, node, &cpus)?.with_path(ISOLATED);
+    Ok(vec![finding.with_path(format!("{NODES}/node{node}/cpulist"))])
 }
 
 /// The CPUs that a file lists, or that they are unknown: advice by a part of a list would be wrong.
-fn cpus_in(
-    examined: &Examined<'_>,
+fn read_cpus(
+    context: &CheckContext<'_>,
     path: &str,
 ) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
-    let list = examined.attribute(path)?.unwrap_or_default();
-    Ok(cpu_list::parse(&list).map_err(|error| {
+    let list = context.attribute(path)?.unwrap_or_default();
+    Ok(cpu_list::parse_kernel_list(&list).map_err(|error| {
         let text = format!("which CPUs are isolated near a device is not known: {error}");
-        Finding::unknown(text, Remedy::run(format!("od -c {path}"))).at(path)
+        Finding::unknown(text, Remedy::run(format!("od -c {path}"))).with_path(path)
     }))
 }
 
 /// How CPUs of a node become the isolated ones. The kernel takes the first `isolcpus=` of its line and ignores
 /// those after it (kernel/sched/isolation.c), so that one is changed and none is added.
-fn isolate(examined: &Examined<'_>, node: u32, cpus: &BTreeSet<u32>) -> Result<Finding, HostError> {
+fn isolate_finding(
+    context: &CheckContext<'_>,
+    node: u32,
+    cpus: &BTreeSet<u32>,
+) -> Result<Finding, HostError> {
     let text = format!(
         "no isolated CPU is on a node with a device: programs on them reach node {node} across the sockets"
     );
-    let cpus = cpu_list::text(cpus);
-    let finding = match kernel_line::word(examined, ISOLATE)? {
+    let cpus = cpu_list::format_list(cpus);
+    let finding = match kernel_line::find_word(context, ISOLATE)? {
         Some(word) => {
             let flags = isolation_flags(&word);
-            let change = kernel_line::replace(examined, &word, &format!("{ISOLATE}{flags}{cpus}"))?;
-            Finding::warn(text, change).at(kernel_line::SHOWN)
+            let change = kernel_line::replace(context, &word, &format!("{ISOLATE}{flags}{cpus}"))?;
+            Finding::warn(text, change).with_path(kernel_line::SHOWN)
         }
         // They are isolated by a cpuset.
-        None => Finding::warn(text, kernel_line::write(examined, &format!("{ISOLATE}{cpus}"))?),
+        None => Finding::warn(text, kernel_line::write(context, &format!("{ISOLATE}{cpus}"))?),
     };
-    kernel_line::then_reboot(examined, finding)
+    kernel_line::with_reboot(context, finding)
 }
 
 /// What stands before the CPUs in the word, with the comma at its end.
@@ -128,8 +132,8 @@ fn isolation_flags(word: &str) -> &str {
     value.get(..cpus).unwrap_or_default()
 }
 
-fn devices_by_node(examined: &Examined<'_>) -> BTreeSet<u32> {
-    let inventory = examined.inventory;
+fn device_numa_nodes(context: &CheckContext<'_>) -> BTreeSet<u32> {
+    let inventory = context.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.numa_node);
     let rdma = inventory.rdma.iter().filter_map(|device| device.numa_node);
     let vfio = inventory.vfio.iter().filter_map(|device| device.numa_node);

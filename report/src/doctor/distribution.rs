@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBIBVERBS, LIBRDMACM};
+use onload_core::rdma_providers::{LIBIBVERBS, LIBRDMACM};
 use onload_host::host::{Host, HostError};
 
 use super::check::Remedy;
@@ -28,9 +28,9 @@ const OSTREE: &str = "/run/ostree-booted";
 const TRANSACTIONAL: &str = "/usr/sbin/transactional-update";
 
 impl Distribution {
-    pub(super) fn of(host: &Host) -> Result<Distribution, HostError> {
+    pub(super) fn detect(host: &Host) -> Result<Distribution, HostError> {
         let exists = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
-        Ok(match Distribution::of_packages(host)? {
+        Ok(match Distribution::detect_base(host)? {
             Distribution::RedHat if exists(OSTREE)? => Distribution::RpmOstree,
             Distribution::Suse if exists(TRANSACTIONAL)? => Distribution::Transactional,
             known => known,
@@ -38,10 +38,10 @@ impl Distribution {
     }
 
     /// By os-release(5), else by whether there is dnf.
-    fn of_packages(host: &Host) -> Result<Distribution, HostError> {
+    fn detect_base(host: &Host) -> Result<Distribution, HostError> {
         for file in FILES.map(Path::new) {
             if let Some(text) = host.text(file)? {
-                if let Some(known) = Distribution::named(&text) {
+                if let Some(known) = Distribution::from_os_release(&text) {
                     return Ok(known);
                 }
                 break;
@@ -55,7 +55,7 @@ impl Distribution {
     }
 
     /// The first known name of `ID`, then of `ID_LIKE`, which begins with the closest.
-    fn named(text: &str) -> Option<Distribution> {
+    fn from_os_release(text: &str) -> Option<Distribution> {
         let value = |key: &str| {
             let mut lines = text.lines();
             let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -76,7 +76,7 @@ impl Distribution {
 
     /// The package of the distribution's own that has a program, or the provider libraries of libibverbs; mostly it is
     /// called as the program is.
-    pub(super) fn package(self, program: &str) -> &str {
+    pub(super) fn package_for(self, program: &str) -> &str {
         match (program, self) {
             ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
@@ -113,11 +113,11 @@ impl Distribution {
         self != Distribution::Alpine
     }
 
-    pub(super) fn reboot(self) -> &'static str {
+    pub(super) fn reboot_command(self) -> &'static str {
         if self.has_systemd() { "systemctl reboot" } else { "reboot" }
     }
 
-    pub(super) fn restart(self, service: &str) -> Remedy {
+    pub(super) fn restart_remedy(self, service: &str) -> Remedy {
         Remedy::run(if self.has_systemd() {
             format!("systemctl restart {service}")
         } else {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_distribution_is_told_by_its_own_name_or_by_what_it_is_like() {
         for (text, known) in RELEASES {
-            assert_eq!(Distribution::named(text), known, "{text}");
+            assert_eq!(Distribution::from_os_release(text), known, "{text}");
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
             (Alpine, "cpupower", "rdma-core", "rdma-core"),
         ] {
             let packages = ["cpupower", LIBIBVERBS, LIBRDMACM, "lspci"];
-            let packages = packages.map(|program| distribution.package(program));
+            let packages = packages.map(|program| distribution.package_for(program));
             assert_eq!(packages, [cpupower, verbs, rdmacm, "pciutils"]);
         }
     }

@@ -1,16 +1,16 @@
 //! What keeps RDMA from the memory of a GPU (GPUDirect RDMA), beside ACS: the way to register it, the IOMMU, a NIC that is
 //! far away, and Data Direct.
 
-use onload_host::devices::near::Near;
+use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted, shell_word};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::acs;
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings, RELEASE};
+use super::context::{CheckContext, Findings, RELEASE};
 use super::kernel_line;
 
 const PEERMEM: &str = "/sys/module/nvidia_peermem";
@@ -30,48 +30,48 @@ const AMD_OPTIONS: [&str; 2] = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
 /// Whether the drivers let RDMA register memory of the GPUs.
-pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
-    if examined.inventory.rdma.is_empty() {
+pub(super) fn check_peer_memory(context: &CheckContext<'_>) -> Findings {
+    if context.inventory.rdma.is_empty() {
         return Ok(Vec::new());
     }
     let has = |vendor: &str| {
-        let mut gpus = gpu::gpus(&examined.inventory.functions);
+        let mut gpus = gpu::gpus(&context.inventory.functions);
         gpus.any(|(_, name)| name == vendor)
     };
     let mut findings = Vec::new();
-    if has("NVIDIA") && examined.exists("/sys/module/nvidia")? {
-        findings.push(nvidia_memory(examined)?);
+    if has("NVIDIA") && context.exists("/sys/module/nvidia")? {
+        findings.push(nvidia_finding(context)?);
     }
-    if has("AMD") && examined.exists("/sys/module/amdgpu")? {
-        findings.push(amd_memory(examined)?);
+    if has("AMD") && context.exists("/sys/module/amdgpu")? {
+        findings.push(amd_finding(context)?);
     }
     Ok(findings)
 }
 
-fn nvidia_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
-    if examined.exists(PEERMEM)? {
-        return Ok(Finding::pass("nvidia_peermem is loaded").at(PEERMEM));
+fn nvidia_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
+    if context.exists(PEERMEM)? {
+        return Ok(Finding::pass("nvidia_peermem is loaded").with_path(PEERMEM));
     }
-    if examined.exists(NV_PEER_MEM)? {
+    if context.exists(NV_PEER_MEM)? {
         let text = "nv_peer_mem is loaded, the predecessor of nvidia_peermem";
-        return Ok(Finding::pass(text).at(NV_PEER_MEM));
+        return Ok(Finding::pass(text).with_path(NV_PEER_MEM));
     }
-    let finding = if gives_dma_buf(examined)? {
+    let finding = if has_dma_buf(context)? {
         Finding::pass(
             "NVIDIA's open modules give memory of GPUs as dma-buf, which needs no nvidia_peermem",
         )
     } else {
         let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
-        if can_load_peermem(examined)? {
+        if can_load_peermem(context)? {
             Finding::warn(text, Remedy::run("modprobe nvidia-peermem"))
-                .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
+                .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
         } else {
             let text =
                 format!("{text}; nvidia_peermem does not load with the ib_core of this kernel");
-            Finding::warn(text, open_modules()).at(SYMBOLS)
+            Finding::warn(text, open_modules()).with_path(SYMBOLS)
         }
     };
-    Ok(finding.at(PEERMEM).at(NVIDIA_VERSION).at(RELEASE))
+    Ok(finding.with_path(PEERMEM).with_path(NVIDIA_VERSION).with_path(RELEASE))
 }
 
 fn open_modules() -> Remedy {
@@ -81,10 +81,10 @@ fn open_modules() -> Remedy {
     )
 }
 
-fn gives_dma_buf(examined: &Examined<'_>) -> Result<bool, HostError> {
-    let version = examined.attribute(NVIDIA_VERSION)?.unwrap_or_default();
+fn has_dma_buf(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    let version = context.attribute(NVIDIA_VERSION)?.unwrap_or_default();
     let is_new = open_version(&version).is_some_and(|version| version >= FIRST_OPEN);
-    Ok(is_new && examined.kernel()? >= Some(FIRST_KERNEL))
+    Ok(is_new && context.kernel_version()? >= Some(FIRST_KERNEL))
 }
 
 /// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
@@ -97,24 +97,24 @@ fn open_version(text: &str) -> Option<u32> {
 }
 
 /// Whether `ib_core` has what it loads with; so it is taken to be where nothing says it.
-fn can_load_peermem(examined: &Examined<'_>) -> Result<bool, HostError> {
-    let is_it = |line: &[u8]| {
+fn can_load_peermem(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    let is_peer_memory = |line: &[u8]| {
         let mut words = line.split(|byte| *byte == b' ' || *byte == b'\t');
         words.any(|word| word == PEER_MEMORY)
     };
-    let found = examined.host.lines(SYMBOLS.as_ref(), &is_it)?;
-    Ok(found.is_none_or(|lines| !lines.is_empty()))
+    let matches = context.host.lines(SYMBOLS.as_ref(), &is_peer_memory)?;
+    Ok(matches.is_none_or(|lines| !lines.is_empty()))
 }
 
-fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
+fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
     for peers in AMD_PEERS {
-        if examined.exists(peers)? {
-            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").at(peers));
+        if context.exists(peers)? {
+            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").with_path(peers));
         }
     }
-    let release = examined.attribute(RELEASE)?.unwrap_or_default();
+    let release = context.attribute(RELEASE)?.unwrap_or_default();
     for file in [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")] {
-        let Some(text) = examined.host.text(file.as_ref())? else {
+        let Some(text) = context.host.text(file.as_ref())? else {
             continue;
         };
         let is_off = |option: &&str| {
@@ -131,7 +131,7 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
         } else {
             let text = format!(
                 "the kernel is built without {}: programs copy what they send from AMD's GPUs by the CPU",
-                Listed(&off)
+                ShortList(&off)
             );
             let kernel = format!(
                 "a kernel with {}",
@@ -142,30 +142,30 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
                 Remedy::install(kernel, "the distribution, or https://www.kernel.org"),
             )
         };
-        return Ok(finding.at(file));
+        return Ok(finding.with_path(file));
     }
     let text = "whether the kernel gives memory of AMD's GPUs as dma-buf is not known: its configuration is not in /boot";
-    let look = format!("zgrep -E '{}' /proc/config.gz", AMD_OPTIONS.join("|"));
-    Ok(Finding::unknown(text, Remedy::run(look)).at("/boot"))
+    let command = format!("zgrep -E '{}' /proc/config.gz", AMD_OPTIONS.join("|"));
+    Ok(Finding::unknown(text, Remedy::run(command)).with_path("/boot"))
 }
 
 /// Whether the IOMMU translates what GPUs and their NICs do: then what goes between them passes the CPU. A NIC that
 /// translates itself, and Data Direct, are made for that.
-pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
-    let near = Near::of(examined.inventory);
+pub(super) fn check_iommu(context: &CheckContext<'_>) -> Findings {
+    let gpu_nics = GpuNicMap::from_inventory(context.inventory);
     let mut translated: Vec<(PciAddress, u32, String)> = Vec::new();
-    let mut seen = false;
-    for (gpu, nic) in near.pairs() {
-        if near.ends(gpu, nic)[1] != nic || acs::translates(examined, nic)? {
+    let mut has_pair = false;
+    for (gpu, nic) in gpu_nics.pairs() {
+        if gpu_nics.data_functions(gpu, nic)[1] != nic || acs::has_ats_enabled(context, nic)? {
             continue;
         }
-        seen = true;
+        has_pair = true;
         for address in [gpu, nic] {
-            let function = examined.inventory.functions.get(address);
+            let function = context.inventory.functions.get(address);
             let Some(group) = function.and_then(|function| function.iommu_group) else {
                 continue;
             };
-            let kind = examined.attribute(format!("{GROUPS}/{group}/type"))?;
+            let kind = context.attribute(format!("{GROUPS}/{group}/type"))?;
             let kind = kind.filter(|kind| kind.starts_with("DMA"));
             translated.extend(kind.map(|kind| (address, group, kind)));
         }
@@ -174,81 +174,82 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
     translated.dedup();
     let Some((_, group, kind)) = translated.first() else {
         let text = "the IOMMU translates nothing between a GPU and its NIC";
-        return Ok(seen.then(|| Finding::pass(text).at(GROUPS)).into_iter().collect());
+        return Ok(has_pair.then(|| Finding::pass(text).with_path(GROUPS)).into_iter().collect());
     };
     let names: Vec<String> = translated.iter().map(|(address, ..)| address.to_string()).collect();
     let text = format!(
         "the IOMMU translates ({kind}) what {} {}: what goes between a GPU and its NIC passes the CPU",
-        Listed(&names),
+        ShortList(&names),
         if names.len() == 1 { "does" } else { "do" }
     );
-    let words = if examined.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
-    let finding = Finding::warn(text, kernel_line::write(examined, words)?);
-    let finding = kernel_line::then_reboot(examined, finding)?;
-    Ok(vec![finding.at(format!("{GROUPS}/{group}/type"))])
+    let words = if context.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
+    let finding = Finding::warn(text, kernel_line::write(context, words)?);
+    let finding = kernel_line::with_reboot(context, finding)?;
+    Ok(vec![finding.with_path(format!("{GROUPS}/{group}/type"))])
 }
 
 /// Whether the nearest RDMA device of a GPU is on its NUMA node.
-pub(super) fn node(examined: &Examined<'_>) -> Findings {
-    let near = Near::of(examined.inventory);
-    let (mut found, mut findings) = (0, Vec::new());
-    for (gpu, nic) in near.pairs() {
-        found += 1;
-        if near.distance(gpu, nic) != Some(Distance::Sys) {
+pub(super) fn check_numa_node(context: &CheckContext<'_>) -> Findings {
+    let gpu_nics = GpuNicMap::from_inventory(context.inventory);
+    let (mut pair_count, mut findings) = (0, Vec::new());
+    for (gpu, nic) in gpu_nics.pairs() {
+        pair_count += 1;
+        if gpu_nics.distance(gpu, nic) != Some(Distance::Sys) {
             continue;
         }
-        let own = near.nics.iter().filter(|nic| {
-            let distance = near.distance(gpu, nic.address);
+        let node_nics = gpu_nics.nics.iter().filter(|nic| {
+            let distance = gpu_nics.distance(gpu, nic.address);
             nic.is_rdma && distance.is_some_and(|distance| distance < Distance::Sys)
         });
-        let own: Vec<&str> = own.map(|nic| nic.name.as_str()).collect();
-        let why = match own.as_slice() {
+        let node_nics: Vec<&str> = node_nics.map(|nic| nic.name.as_str()).collect();
+        let reason = match node_nics.as_slice() {
             [] => "no RDMA device is on its NUMA node".to_owned(),
-            own => format!("{} on its NUMA node cannot be used now", own.join(", ")),
+            names => format!("{} on its NUMA node cannot be used now", names.join(", ")),
         };
-        let name = near.nics.iter().find(|one| one.address == nic);
+        let name = gpu_nics.nics.iter().find(|candidate| candidate.address == nic);
         let name = name.map_or(nic.to_string(), |nic| nic.name.clone());
-        let text = format!("{why}: what {name} sends from it passes between the nodes");
-        let remedy = match own.as_slice() {
+        let text = format!("{reason}: what {name} sends from it passes between the nodes");
+        let remedy = match node_nics.as_slice() {
             [] => "onload-ctk topology --matrix".to_owned(),
-            own => bring_up(examined, own),
+            names => link_up_command(context, names),
         };
-        let finding = Finding::warn(text, Remedy::run(remedy)).of(gpu.to_string());
-        findings.push(finding.at(format!("{DEVICES}/{gpu}/numa_node")));
+        let finding = Finding::warn(text, Remedy::run(remedy)).with_subject(gpu.to_string());
+        findings.push(finding.with_path(format!("{DEVICES}/{gpu}/numa_node")));
     }
-    if findings.is_empty() && found > 0 {
-        findings.push(Finding::pass("each GPU has an RDMA device on its NUMA node").at(DEVICES));
+    if findings.is_empty() && pair_count > 0 {
+        findings
+            .push(Finding::pass("each GPU has an RDMA device on its NUMA node").with_path(DEVICES));
     }
     Ok(findings)
 }
 
 /// The link of the first of these devices that has one to bring up; a subnet manager does it on InfiniBand.
-fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
-    let rdma = examined.inventory.rdma.iter();
+fn link_up_command(context: &CheckContext<'_>, names: &[&str]) -> String {
+    let rdma = context.inventory.rdma.iter();
     let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
     let interface = rdma.find_map(|device| device.netdevs.first());
     match interface {
-        Some(name) => format!("ip link set dev {} up", shell_word(name)),
+        Some(name) => format!("ip link set dev {} up", quote_for_shell(name)),
         None => "onload-ctk discover --explain".to_owned(),
     }
 }
 
 /// Whether NICs reach their GPUs by Data Direct where they have it.
-pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
-    let inventory = examined.inventory;
-    let near = Near::of(inventory);
-    if near.gpus.is_empty() {
+pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
+    let inventory = context.inventory;
+    let gpu_nics = GpuNicMap::from_inventory(inventory);
+    if gpu_nics.gpus.is_empty() {
         return Ok(Vec::new());
     }
-    if let Some(why) = inventory.data_direct.obstacle() {
-        let text = format!("which NIC has which Data Direct function is not known: {why}");
-        let look = Remedy::run("onload-ctk discover --explain");
-        let finding = if inventory.unread.iter().any(|unread| why.contains(&unread.reason)) {
-            Finding::unknown(text, Remedy::unread())
+    if let Some(obstacle) = inventory.data_direct.obstacle() {
+        let text = format!("which NIC has which Data Direct function is not known: {obstacle}");
+        let explain = Remedy::run("onload-ctk discover --explain");
+        let finding = if inventory.unread.iter().any(|unread| obstacle.contains(&unread.reason)) {
+            Finding::unknown(text, Remedy::for_unread())
         } else {
-            Finding::warn(text, look)
+            Finding::warn(text, explain)
         };
-        return Ok(vec![finding.at(DEVICES)]);
+        return Ok(vec![finding.with_path(DEVICES)]);
     }
     let mut findings = Vec::new();
     for (nic, function) in inventory.data_direct.iter() {
@@ -259,43 +260,47 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
                 "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
             );
             let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"));
-            let finding =
-                finding.then(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
-            findings
-                .push(finding.of(function.to_string()).at(format!("{DEVICES}/{function}/driver")));
+            let finding = finding
+                .with_remedy(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
+            findings.push(
+                finding
+                    .with_subject(function.to_string())
+                    .with_path(format!("{DEVICES}/{function}/driver")),
+            );
         }
     }
-    findings.extend(apart_groups(examined, &near)?);
-    let has_nvidia = examined.exists("/sys/module/nvidia")?;
+    findings.extend(separate_group_findings(context, &gpu_nics)?);
+    let has_nvidia = context.exists("/sys/module/nvidia")?;
     let count = inventory.data_direct.iter().count();
-    if count > 0 && has_nvidia && !gives_dma_buf(examined)? {
+    if count > 0 && has_nvidia && !has_dma_buf(context)? {
         let text =
             "Data Direct takes memory of a GPU as dma-buf alone, which the driver does not give";
-        findings.push(Finding::warn(text, open_modules()).at(NVIDIA_VERSION).at(RELEASE));
+        findings
+            .push(Finding::warn(text, open_modules()).with_path(NVIDIA_VERSION).with_path(RELEASE));
     }
     if findings.is_empty() && count > 0 {
-        let text = counted(count, "NIC reaches", "NICs reach");
-        findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).at(DEVICES));
+        let text = format_count(count, "NIC reaches", "NICs reach");
+        findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).with_path(DEVICES));
     }
     Ok(findings)
 }
 
 /// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
-fn apart_groups(examined: &Examined<'_>, near: &Near<'_>) -> Findings {
-    let functions = &examined.inventory.functions;
+fn separate_group_findings(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> Findings {
+    let functions = &context.inventory.functions;
     let group = |address| functions.get(address).and_then(|function| function.iommu_group);
     let mut findings = Vec::new();
-    for (gpu, nic) in near.pairs() {
-        let [_, function] = near.ends(gpu, nic);
+    for (gpu, nic) in gpu_nics.pairs() {
+        let [_, function] = gpu_nics.data_functions(gpu, nic);
         let is_one = group(gpu).is_some() && group(gpu) == group(function);
-        if function == nic || is_one || near.distance(gpu, nic) > Some(Distance::Pxb) {
+        if function == nic || is_one || gpu_nics.distance(gpu, nic) > Some(Distance::Pxb) {
             continue;
         }
         let text = format!(
             "it and the Data Direct function {function} are not in one IOMMU group: NVIDIA's driver refuses GPUDirect RDMA"
         );
-        let finding = acs::for_groups(examined, near, text)?;
-        findings.push(finding.of(gpu.to_string()).at(GROUPS));
+        let finding = acs::group_finding(context, gpu_nics, text)?;
+        findings.push(finding.with_subject(gpu.to_string()).with_path(GROUPS));
     }
     Ok(findings)
 }

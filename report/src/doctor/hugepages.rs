@@ -3,44 +3,44 @@
 use std::collections::BTreeMap;
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::host_settings::{NumaNode, PageSize};
+use onload_core::host_settings::{NumaNodeId, PageSize};
 use onload_host::discover::hugepages::NODES;
 use onload_host::discover::nic::Nic;
-use onload_sys::text::{counted, first_of};
+use onload_sys::text::{format_count, join_first};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 /// 2 MiB.
 const SMALLEST_KIB: u64 = 2048;
 /// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
 const PAGES: u64 = 64;
 
-pub(super) fn near(examined: &Examined<'_>) -> Findings {
-    let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    let inventory = examined.inventory;
-    let nics = nics(examined).map(|nic| (nic.numa_node, nic.device.clone()));
+pub(super) fn check_hugepages(context: &CheckContext<'_>) -> Findings {
+    let mut names_by_node: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let inventory = context.inventory;
+    let nics = hugepage_nics(context).map(|nic| (nic.numa_node, nic.device.clone()));
     let vfio = inventory.vfio.iter().filter(|device| device.viable);
     let vfio = vfio.map(|device| (device.numa_node, device.pci_address.to_string()));
     for (node, name) in nics.chain(vfio) {
         if let Some(node) = node {
-            wanted.entry(node).or_default().push(name);
+            names_by_node.entry(node).or_default().push(name);
         }
     }
     let is_without =
-        |node: &&u32| pages_on(examined, **node) == 0 && !is_configured(examined, **node);
+        |node: &&u32| usable_pages(context, **node) == 0 && !is_configured(context, **node);
     // It stands with the first of these nodes.
-    let mut line = Some(line(examined, wanted.keys().filter(is_without)));
-    let findings = wanted.iter().map(|(node, devices)| {
+    let mut line = Some(config_remedy(context, names_by_node.keys().filter(is_without)));
+    let findings = names_by_node.iter().map(|(node, devices)| {
         let node = *node;
-        let pages = pages_on(examined, node);
+        let pages = usable_pages(context, node);
         // One name stands for all: a host may have thousands.
-        let device = first_of(devices, 1);
+        let device = join_first(devices, 1);
         let finding = match pages {
             0 => {
-                let more = if counts(examined, node, u64::MAX) { " or more" } else { "" };
+                let more = if is_usable_size(context, node, u64::MAX) { " or more" } else { "" };
                 let text = format!("node {node} has no huge pages of 2 MiB{more} for {device}");
-                if is_configured(examined, node) {
+                if is_configured(context, node) {
                     Finding::warn(text, Remedy::run("onload-ctk host apply"))
                 } else {
                     let finding = Finding::warn(
@@ -49,46 +49,46 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
                             "echo {PAGES} > {NODES}/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
                         )),
                     );
-                    line.take().into_iter().fold(finding, Finding::then)
+                    line.take().into_iter().fold(finding, Finding::with_remedy)
                 }
             }
             pages => {
-                let pages = counted(pages, "huge page", "huge pages");
+                let pages = format_count(pages, "huge page", "huge pages");
                 Finding::pass(format!("node {node} has {pages} for {device}"))
             }
         };
-        let finding = finding.at(format!("{NODES}/node{node}/hugepages"));
-        finding.of(format!("node {node}"))
+        let finding = finding.with_path(format!("{NODES}/node{node}/hugepages"));
+        finding.with_subject(format!("node {node}"))
     });
     Ok(findings.collect())
 }
 
 /// The interfaces whose programs take huge pages.
-fn nics<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = &'e Nic> {
-    let inventory = examined.inventory;
+fn hugepage_nics<'e>(context: &'e CheckContext<'_>) -> impl Iterator<Item = &'e Nic> {
+    let inventory = context.inventory;
     let has_tcpdirect = inventory.tcpdirect.is_some();
     let nics = inventory.nics.iter();
     nics.filter(move |nic| nic.datapath.takes_huge_pages(has_tcpdirect))
 }
 
 /// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
-fn counts(examined: &Examined<'_>, node: u32, kib: u64) -> bool {
-    let has_nic = || nics(examined).any(|nic| nic.numa_node == Some(node));
+fn is_usable_size(context: &CheckContext<'_>, node: u32, kib: u64) -> bool {
+    let has_nic = || hugepage_nics(context).any(|nic| nic.numa_node == Some(node));
     kib == SMALLEST_KIB || kib > SMALLEST_KIB && !has_nic()
 }
 
 /// Whether the configuration sets aside such pages there.
-fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
-    let sizes = examined.config.host.hugepages.iter();
-    let large = sizes.filter(|(size, _)| counts(examined, node, size.kib()));
-    large.flat_map(|(_, nodes)| nodes.keys()).any(|one| one.0 == node)
+fn is_configured(context: &CheckContext<'_>, node: u32) -> bool {
+    let sizes = context.config.host.hugepages.iter();
+    let large = sizes.filter(|(size, _)| is_usable_size(context, node, size.kib()));
+    large.flat_map(|(_, nodes)| nodes.keys()).any(|id| id.0 == node)
 }
 
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
-fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
-    let mut pages = examined.config.host.hugepages.clone();
-    let size = pages.entry(PageSize::of_kib(SMALLEST_KIB)).or_default();
-    size.extend(nodes.map(|node| (NumaNode(*node), PAGES)));
+fn config_remedy<'n>(context: &CheckContext<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
+    let mut pages = context.config.host.hugepages.clone();
+    let size = pages.entry(PageSize::from_kib(SMALLEST_KIB)).or_default();
+    size.extend(nodes.map(|node| (NumaNodeId(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
         let nodes = nodes.iter().map(|(node, count)| format!("{} = {count}", node.0));
         format!("{size} = {{ {} }}", nodes.collect::<Vec<_>>().join(", "))
@@ -98,10 +98,10 @@ fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Re
 }
 
 /// Pages on a node that are of use there.
-fn pages_on(examined: &Examined<'_>, node: u32) -> u64 {
-    let sizes = examined.inventory.hugepages.iter();
-    let large = sizes.filter(|size| counts(examined, node, size.size_kib));
+fn usable_pages(context: &CheckContext<'_>, node: u32) -> u64 {
+    let sizes = context.inventory.hugepages.iter();
+    let large = sizes.filter(|size| is_usable_size(context, node, size.size_kib));
     let nodes = large.flat_map(|size| &size.nodes);
-    let here = nodes.filter(|pages| pages.node == node);
-    here.map(|pages| pages.total).sum()
+    let node_pages = nodes.filter(|pages| pages.node == node);
+    node_pages.map(|pages| pages.total).sum()
 }

@@ -1,34 +1,34 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
-use onload_core::vf::OWN_GROUPS;
+use onload_core::vf_config::OWN_GROUPS;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
-    NEEDS_TOKEN, NO_LINK, blockers, can_be_spared, have_interface, is_held,
+    NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
 };
-use onload_sys::text::{counted, shell_word};
+use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 use super::kernel_line;
 
 const DRIVERCTL: &str = "driverctl";
 const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 
-pub(super) fn on(examined: &Examined<'_>) -> Findings {
-    let functions = || examined.inventory.functions.iter();
-    let vfio = functions().filter(|function| is_held(function)).count();
+pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
+    let functions = || context.inventory.functions.iter();
+    let vfio = functions().filter(|function| is_bound_to_vfio(function)).count();
     let virtual_functions = functions().filter(|f| f.physical_function.is_some()).count();
-    if vfio == 0 && virtual_functions == 0 && examined.config.sriov.is_empty() {
+    if vfio == 0 && virtual_functions == 0 && context.config.sriov.is_empty() {
         return Ok(Vec::new());
     }
     // Their groups are made without an IOMMU (`vfio_noiommu_group_alloc`).
-    let open = examined.inventory.vfio.iter().filter(|one| one.noiommu);
-    let open: Vec<String> = open.map(|one| one.pci_address.to_string()).collect();
+    let open = context.inventory.vfio.iter().filter(|device| device.noiommu);
+    let open: Vec<String> = open.map(|device| device.pci_address.to_string()).collect();
     let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
     if grouped > 0 && open.is_empty() {
-        let one = "function is in an IOMMU group";
-        let text = counted(grouped, one, "functions are in IOMMU groups");
-        return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
+        let singular = "function is in an IOMMU group";
+        let text = format_count(grouped, singular, "functions are in IOMMU groups");
+        return Ok(vec![Finding::pass(text).with_path("/sys/kernel/iommu_groups")]);
     }
     let text = match &open[..] {
         [] => "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel"
@@ -42,87 +42,88 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
         0 => Finding::warn(text.clone(), first),
         _ => Finding::fail(text.clone(), first),
     };
-    let finding = if examined.is_arm()? {
+    let finding = if context.is_arm()? {
         // The kernel turns on each SMMU that the firmware tells it of.
         off(Remedy::run(FIRMWARE))
     } else {
-        let first = kernel_line::write(examined, "intel_iommu=on iommu=pt")?;
-        kernel_line::then_reboot(examined, off(first))?
+        let first = kernel_line::write(context, "intel_iommu=on iommu=pt")?;
+        kernel_line::with_reboot(context, off(first))?
     };
-    Ok(vec![finding.at("/sys/kernel/iommu_groups")])
+    Ok(vec![finding.with_path("/sys/kernel/iommu_groups")])
 }
 
-pub(super) fn groups(examined: &Examined<'_>) -> Findings {
-    let vfio = &examined.inventory.vfio;
+pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
+    let vfio = &context.inventory.vfio;
     let good = vfio.iter().filter(|device| device.viable).count();
     let mut findings: Vec<Finding> = Vec::new();
     for device in vfio.iter().filter(|device| !device.viable) {
-        let blockers = blockers(&examined.inventory.functions, &device.group_members);
+        let blockers = find_blockers(&context.inventory.functions, &device.group_members);
         let Some((first, rest)) = blockers.split_first() else {
             continue;
         };
         let group = device.iommu_group;
-        let names: Vec<String> = blockers.iter().map(|one| one.address.to_string()).collect();
+        let names: Vec<String> =
+            blockers.iter().map(|blocker| blocker.address.to_string()).collect();
         let text = format!(
             "IOMMU group {group} also holds {}, which another driver has",
             names.join(", ")
         );
-        let finding = if blockers.iter().all(|one| can_be_spared(one)) {
-            let cost = if have_interface(&blockers) {
+        let finding = if blockers.iter().all(|blocker| can_be_spared(blocker)) {
+            let cost = if any_has_interface(&blockers) {
                 ": with vfio the host loses its interface"
             } else {
                 ""
             };
-            let bind = |one: &&PciFunction| {
-                Remedy::run(format!("{DRIVERCTL} set-override {} vfio-pci", one.address))
+            let bind = |blocker: &&PciFunction| {
+                Remedy::run(format!("{DRIVERCTL} set-override {} vfio-pci", blocker.address))
             };
             let finding = Finding::fail(text + cost, bind(first));
-            let finding = rest.iter().map(bind).fold(finding, Finding::then);
-            finding.after(examined.program(DRIVERCTL)?)
+            let finding = rest.iter().map(bind).fold(finding, Finding::with_remedy);
+            finding.with_first_remedy(context.install_remedy(DRIVERCTL)?)
         } else {
             Finding::fail(format!("{text}: {OWN_GROUPS}"), Remedy::run(FIRMWARE))
         };
-        let finding = finding.of(device.pci_address.to_string());
-        findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
+        let finding = finding.with_subject(device.pci_address.to_string());
+        findings.push(finding.with_path(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
-        let one = "device is in a group that vfio takes";
-        let text = counted(good, one, "devices are in groups that vfio takes");
-        findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
+        let singular = "device is in a group that vfio takes";
+        let text = format_count(good, singular, "devices are in groups that vfio takes");
+        findings.push(Finding::pass(text).with_path("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
 }
 
 /// Whether physical functions are bound to a driver where they have virtual functions: else nobody can
 /// set these up. And whether their interfaces are up where containers get these.
-pub(super) fn parents(examined: &Examined<'_>) -> Findings {
-    let functions = examined.inventory.functions.iter();
+pub(super) fn check_vf_parents(context: &CheckContext<'_>) -> Findings {
+    let functions = context.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
-    let install = examined.program(DRIVERCTL)?;
-    let idle = &examined.inventory.idle_ports;
+    let install = context.install_remedy(DRIVERCTL)?;
+    let idle = &context.inventory.idle_ports;
     let finding = |parent: &PciFunction| {
         let address = parent.address;
         let idle = idle.iter().find(|(idle, _)| *idle == address);
         let count = parent.virtual_functions.len();
-        let functions = counted(count, "virtual function", "virtual functions");
+        let functions = format_count(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
-            (Some(driver), _) if is_held(parent) => {
+            (Some(driver), _) if is_bound_to_vfio(parent) => {
                 Finding::pass(format!("it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"))
             }
             (Some(_), Some((_, name))) => Finding::warn(
                 format!("its interface {name} is down: {NO_LINK}"),
-                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+                Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
             (Some(driver), None) => Finding::pass(format!("{driver} drives its {functions}")),
             (None, _) => Finding::warn(
                 format!("it has {functions} and is bound to no driver: nobody can set these up"),
                 Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
             )
-            .after(install.clone()),
+            .with_first_remedy(install.clone()),
         };
-        let finding = finding.at(format!("{DEVICES}/{address}/driver"));
-        finding.of(address.to_string())
+        let finding = finding.with_path(format!("{DEVICES}/{address}/driver"));
+        finding.with_subject(address.to_string())
     };
     Ok(parents.map(finding).collect())
 }

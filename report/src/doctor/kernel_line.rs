@@ -4,26 +4,26 @@
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
+use super::context::CheckContext;
 use super::distribution::Distribution;
-use super::examined::Examined;
 
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
 pub(super) const SHOWN: &str = "/proc/cmdline";
 
-fn is_ostree(examined: &Examined<'_>) -> Result<bool, HostError> {
-    Ok(Distribution::of(examined.host)? == Distribution::RpmOstree)
+fn is_ostree(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    Ok(Distribution::detect(context.host)? == Distribution::RpmOstree)
 }
 
-pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
-    Ok(if is_ostree(examined)? {
+pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
+    Ok(if is_ostree(context)? {
         let words = words.split_ascii_whitespace();
         let words: String = words.map(|word| format!(" --append=\"{word}\"")).collect();
         Remedy::run(format!("rpm-ostree kargs{words}"))
-    } else if examined.is_file(GRUBBY)? {
+    } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
-    } else if examined.is_file(GRUB)? {
+    } else if context.is_file(GRUB)? {
         // Added, and not written, since it keeps the words of the line before it.
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
         Remedy::run(format!("echo '{line}' >> {GRUB}"))
@@ -31,7 +31,7 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
         // The quotes are for GRUB, which reads entries that are edited by hand as a script too; masked, they are for a shell
         // before it. The kernel removes only those that a value begins with (next_arg in lib/cmdline.c).
         let is_script = words.contains('"')
-            && (examined.exists("/boot/grub2")? || examined.exists("/boot/grub")?);
+            && (context.exists("/boot/grub2")? || context.exists("/boot/grub")?);
         let not_read: &[char] = if is_script { &['\\'] } else { &['\\', '"'] };
         Remedy::KernelLine { kernel_line: words.replace(not_read, ""), replaces: None }
     })
@@ -39,8 +39,11 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
 
 /// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
 /// other characters than settings have is none that a command could name.
-pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String>, HostError> {
-    let line = examined.attribute(SHOWN)?.unwrap_or_default();
+pub(super) fn find_word(
+    context: &CheckContext<'_>,
+    start: &str,
+) -> Result<Option<String>, HostError> {
+    let line = context.attribute(SHOWN)?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
     let words = line.split_ascii_whitespace();
     let mut words = words.take_while(|word| *word != "--");
@@ -49,12 +52,16 @@ pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String
 }
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
-pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
-    Ok(if is_ostree(examined)? {
+pub(super) fn replace(
+    context: &CheckContext<'_>,
+    old: &str,
+    new: &str,
+) -> Result<Remedy, HostError> {
+    Ok(if is_ostree(context)? {
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
-    } else if examined.is_file(GRUBBY)? {
+    } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"))
-    } else if examined.is_file(GRUB)? {
+    } else if context.is_file(GRUB)? {
         Remedy::run(format!("sed -i 's|{old}|{new}|' {GRUB}"))
     } else {
         Remedy::KernelLine { kernel_line: new.to_owned(), replaces: Some(old.to_owned()) }
@@ -62,28 +69,34 @@ pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<R
 }
 
 /// A finding with steps that work at once, and those that keep it so after the next boot.
-pub(super) fn then_write(
-    examined: &Examined<'_>,
+pub(super) fn with_kernel_line(
+    context: &CheckContext<'_>,
     finding: Finding,
     words: &str,
 ) -> Result<Finding, HostError> {
-    let finding = finding.then(write(examined, words)?);
-    then_update(examined, finding)
+    let finding = finding.with_remedy(write(context, words)?);
+    with_bootloader_update(context, finding)
 }
 
-fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let distribution = Distribution::of(examined.host)?;
-    let is_told = distribution == Distribution::RpmOstree || examined.is_file(GRUBBY)?;
-    Ok(if is_told || !examined.is_file(GRUB)? {
+fn with_bootloader_update(
+    context: &CheckContext<'_>,
+    finding: Finding,
+) -> Result<Finding, HostError> {
+    let distribution = Distribution::detect(context.host)?;
+    let has_tool = distribution == Distribution::RpmOstree || context.is_file(GRUBBY)?;
+    Ok(if has_tool || !context.is_file(GRUB)? {
         finding
     } else {
-        finding.then(Remedy::run(distribution.update_grub()))
+        finding.with_remedy(Remedy::run(distribution.update_grub()))
     })
 }
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
-pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let finding = then_update(examined, finding)?;
-    let reboot = Distribution::of(examined.host)?.reboot();
-    Ok(finding.then(Remedy::run(reboot)))
+pub(super) fn with_reboot(
+    context: &CheckContext<'_>,
+    finding: Finding,
+) -> Result<Finding, HostError> {
+    let finding = with_bootloader_update(context, finding)?;
+    let reboot = Distribution::detect(context.host)?.reboot_command();
+    Ok(finding.with_remedy(Remedy::run(reboot)))
 }

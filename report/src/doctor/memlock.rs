@@ -7,20 +7,20 @@ use onload_core::config::{CONFIG_PATH, Memlock};
 use onload_core::policy::LEAST_MEMLOCK;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
-fn is_needed(examined: &Examined<'_>) -> bool {
-    let inventory = examined.inventory;
+fn is_needed(context: &CheckContext<'_>) -> bool {
+    let inventory = context.inventory;
     let vfio = inventory.vfio.iter().any(|device| device.viable);
     vfio || !inventory.rdma.is_empty()
 }
 
-pub(super) fn hook(examined: &Examined<'_>) -> Findings {
-    if !is_needed(examined) {
+pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
+    if !is_needed(context) {
         return Ok(Vec::new());
     }
-    let path = &examined.config.cdi.hook_path;
-    let finding = if examined.is_file(path)? {
+    let path = &context.config.cdi.hook_path;
+    let finding = if context.is_file(path)? {
         Finding::pass(format!("{} is there", path.display()))
     } else {
         Finding::fail(
@@ -28,34 +28,34 @@ pub(super) fn hook(examined: &Examined<'_>) -> Findings {
                 "{} is not there: containers keep the engine's memory lock limit, and nothing checks their nodes",
                 path.display()
             ),
-            match found(examined)? {
-                Some(found) => Remedy::write_under(
+            match find_hook(context)? {
+                Some(hook) => Remedy::write_under(
                     CONFIG_PATH,
                     "[cdi]",
-                    format!("hook-path = {:?}", found.display().to_string()),
+                    format!("hook-path = {:?}", hook.display().to_string()),
                 ),
-                None => examined.reinstall()?,
+                None => context.reinstall_remedy()?,
             },
         )
     };
-    Ok(vec![finding.at(path)])
+    Ok(vec![finding.with_path(path)])
 }
 
-fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, onload_host::host::HostError> {
+fn find_hook(context: &CheckContext<'_>) -> Result<Option<PathBuf>, onload_host::host::HostError> {
     for directory in ["/usr/bin", "/usr/local/bin", "/opt/onload-ctk/bin"] {
         let path = PathBuf::from(directory).join("onload-hook");
-        if examined.is_file(&path)? {
+        if context.is_file(&path)? {
             return Ok(Some(path));
         }
     }
     Ok(None)
 }
 
-pub(super) fn limit(examined: &Examined<'_>) -> Findings {
-    if !is_needed(examined) {
+pub(super) fn check_limit(context: &CheckContext<'_>) -> Findings {
+    if !is_needed(context) {
         return Ok(Vec::new());
     }
-    let finding = match examined.config.cdi.memlock {
+    let finding = match context.config.cdi.memlock {
         Memlock::Unlimited => Finding::pass("containers may lock all the memory that they have"),
         Memlock::Bytes(bytes) if bytes >= LEAST_MEMLOCK => {
             Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
@@ -67,5 +67,5 @@ pub(super) fn limit(examined: &Examined<'_>) -> Findings {
             Remedy::write_under(CONFIG_PATH, "[cdi]", "memlock = \"unlimited\""),
         ),
     };
-    Ok(vec![finding.at(CONFIG_PATH)])
+    Ok(vec![finding.with_path(CONFIG_PATH)])
 }

@@ -3,10 +3,10 @@
 
 mod acs;
 mod check;
+mod context;
 mod cpu;
 mod distribution;
 mod engines;
-mod examined;
 mod gpudirect;
 mod hugepages;
 mod iommu;
@@ -21,109 +21,110 @@ mod trust;
 mod units;
 mod unread;
 
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use engines::Engine;
+use engines::InstalledEngine;
 use onload_host::host::HostError;
 
-pub use check::{Check, Family, Finding, Remedy, Verdict};
-pub use examined::Examined;
-use examined::Findings;
+pub use check::{Check, CheckFamily, CheckVerdict, Finding, Remedy};
+pub use context::CheckContext;
+use context::Findings;
 
 /// The check that engines are looked for in, which names those that nobody uses, too.
 const ENGINE: &str = "engine";
 
-type OfHost = fn(&Examined<'_>) -> Findings;
+type HostCheck = fn(&CheckContext<'_>) -> Findings;
 
-const OF_HOST: &[(Family, &str, OfHost)] = &[
-    (Family::Host, "config", unread::configuration),
-    (Family::Host, "discovery", unread::discovery),
-    (Family::Host, "onload-modules", onload::modules),
-    (Family::Host, "onload-library", onload::library),
-    (Family::Host, "onload-interface", onload::interface),
-    (Family::Host, "interface-up", onload::link),
-    (Family::Host, "af-xdp", onload::af_xdp),
-    (Family::Host, "iommu", iommu::on),
-    (Family::Host, "iommu-groups", iommu::groups),
-    (Family::Host, "physical-functions", iommu::parents),
-    (Family::Host, "hugepages", hugepages::near),
-    (Family::Host, "pcie-link", pcie::links),
-    (Family::Host, "cpu-governor", cpu::governor),
-    (Family::Host, "isolated-cpus", cpu::isolated),
-    (Family::Host, "hook", memlock::hook),
-    (Family::Host, "memlock", memlock::limit),
-    (Family::Rdma, "rdma-netns", rdma::netns_mode),
-    (Family::Rdma, "rdma-cm", rdma::connection_manager),
-    (Family::Rdma, "rdma-libraries", rdma::libraries),
-    (Family::Rdma, "peer-memory", gpudirect::peer_memory),
-    (Family::Rdma, "gpu-acs", acs::ports),
-    (Family::Rdma, "gpu-iommu", gpudirect::iommu),
-    (Family::Rdma, "gpu-node", gpudirect::node),
-    (Family::Rdma, "data-direct", gpudirect::data_direct),
-    (Family::Specs, "drained", specs::drained),
-    (Family::Specs, "specs-fresh", specs::fresh),
-    (Family::Specs, "specs-valid", specs::valid),
-    (Family::Specs, "specs-conflict", specs::conflicts),
-    (Family::Specs, "specs-readable", specs::readable),
-    (Family::Trust, "trust", trust::files),
-    (Family::Units, "units", units::enabled),
-    (Family::Units, "udev-rules", units::rules),
-    (Family::Security, "selinux", security::selinux),
-    (Family::Security, "apparmor", security::apparmor),
+const OF_HOST: &[(CheckFamily, &str, HostCheck)] = &[
+    (CheckFamily::Host, "config", unread::check_configuration),
+    (CheckFamily::Host, "discovery", unread::check_discovery),
+    (CheckFamily::Host, "onload-modules", onload::check_modules),
+    (CheckFamily::Host, "onload-library", onload::check_library),
+    (CheckFamily::Host, "onload-interface", onload::check_interfaces),
+    (CheckFamily::Host, "interface-up", onload::link),
+    (CheckFamily::Host, "af-xdp", onload::check_af_xdp),
+    (CheckFamily::Host, "iommu", iommu::check_enabled),
+    (CheckFamily::Host, "iommu-groups", iommu::check_groups),
+    (CheckFamily::Host, "physical-functions", iommu::check_vf_parents),
+    (CheckFamily::Host, "hugepages", hugepages::check_hugepages),
+    (CheckFamily::Host, "pcie-link", pcie::check_links),
+    (CheckFamily::Host, "cpu-governor", cpu::check_governor),
+    (CheckFamily::Host, "isolated-cpus", cpu::check_isolated_cpus),
+    (CheckFamily::Host, "hook", memlock::check_hook),
+    (CheckFamily::Host, "memlock", memlock::check_limit),
+    (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode),
+    (CheckFamily::Rdma, "rdma-cm", rdma::check_connection_manager),
+    (CheckFamily::Rdma, "rdma-libraries", rdma::check_libraries),
+    (CheckFamily::Rdma, "peer-memory", gpudirect::check_peer_memory),
+    (CheckFamily::Rdma, "gpu-acs", acs::check_ports),
+    (CheckFamily::Rdma, "gpu-iommu", gpudirect::check_iommu),
+    (CheckFamily::Rdma, "gpu-node", gpudirect::check_numa_node),
+    (CheckFamily::Rdma, "data-direct", gpudirect::check_data_direct),
+    (CheckFamily::Specs, "drained", specs::check_drained),
+    (CheckFamily::Specs, "specs-fresh", specs::check_up_to_date),
+    (CheckFamily::Specs, "specs-valid", specs::check_valid),
+    (CheckFamily::Specs, "specs-conflict", specs::check_conflicts),
+    (CheckFamily::Specs, "specs-readable", specs::check_readable),
+    (CheckFamily::Trust, "trust", trust::check_files),
+    (CheckFamily::Units, "units", units::check_enabled),
+    (CheckFamily::Units, "udev-rules", units::check_udev_rules),
+    (CheckFamily::Security, "selinux", security::check_selinux),
+    (CheckFamily::Security, "apparmor", security::check_apparmor),
 ];
 
-type OfEngines = fn(&Examined<'_>, &[Engine]) -> Findings;
+type EnginesCheck = fn(&CheckContext<'_>, &[InstalledEngine]) -> Findings;
 
-/// The others of [`Family::Engines`].
-const OF_ENGINES: &[(&str, OfEngines)] = &[
-    ("engine-version", engines::versions),
-    ("engine-cdi", engines::cdi),
-    ("engine-spec-dirs", engines::spec_dirs),
-    ("engine-cdi-version", engines::readers),
-    ("engine-runtime", engines::runtime),
+/// The others of [`CheckFamily::Engines`].
+const OF_ENGINES: &[(&str, EnginesCheck)] = &[
+    ("engine-version", engines::check_versions),
+    ("engine-cdi", engines::check_cdi),
+    ("engine-spec-dirs", engines::check_spec_dirs),
+    ("engine-cdi-version", engines::check_readers),
+    ("engine-runtime", engines::check_runtime),
     ("engine-default-runtime", engines::default_runtime),
-    ("engine-hooks", engines::hooks),
-    ("engine-restarted", engines::restarted),
-    ("engine-restarts", engines::restarts),
-    ("nri-plugin", engines::plugin),
+    ("engine-hooks", engines::check_hook_dirs),
+    ("engine-restarted", engines::check_restarted),
+    ("engine-restarts", engines::check_restarts),
+    ("nri-plugin", engines::check_plugin),
 ];
 
-pub fn names() -> impl Iterator<Item = &'static str> {
-    let of_host = OF_HOST.iter().map(|(_, name, _)| *name);
-    let of_engines = OF_ENGINES.iter().map(|(name, _)| *name);
-    of_host.chain([ENGINE]).chain(of_engines)
+pub fn list_check_names() -> impl Iterator<Item = &'static str> {
+    let host_names = OF_HOST.iter().map(|(_, name, _)| *name);
+    let engine_names = OF_ENGINES.iter().map(|(name, _)| *name);
+    host_names.chain([ENGINE]).chain(engine_names)
 }
 
-pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
+pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
     let mut checks = Vec::new();
-    let mut add = |family, name, found: Findings| {
-        let findings = found.unwrap_or_else(|error| vec![not_read(&error)]);
+    let mut add = |family, name, result: Findings| {
+        let findings = result.unwrap_or_else(|error| vec![unread_finding(&error)]);
         checks.extend(findings.into_iter().map(|finding| Check { family, name, finding }));
     };
-    for (family, name, look) in OF_HOST {
+    for (family, name, check) in OF_HOST {
         begin(name);
-        add(*family, name, look(examined));
+        add(*family, name, check(context));
     }
     // Programs are asked for their versions, which takes its time.
     begin(ENGINE);
-    let mut engines = engines::engines(examined);
-    let of_engines = |look: OfEngines, engines: &Result<Vec<Engine>, HostError>| match engines {
-        Ok(engines) => look(examined, engines),
-        Err(error) => Ok(vec![not_read(error)]),
-    };
-    add(Family::Engines, ENGINE, of_engines(engines::installed, &engines));
+    let mut engines = engines::find_engines(context);
+    let check_engines =
+        |check: EnginesCheck, engines: &Result<Vec<InstalledEngine>, HostError>| match engines {
+            Ok(engines) => check(context, engines),
+            Err(error) => Ok(vec![unread_finding(error)]),
+        };
+    add(CheckFamily::Engines, ENGINE, check_engines(engines::check_installed, &engines));
     if let Ok(engines) = &mut engines {
         engines.retain(|engine| engine.is_used);
     }
-    for (name, look) in OF_ENGINES {
+    for (name, check) in OF_ENGINES {
         begin(name);
-        add(Family::Engines, name, of_engines(*look, &engines));
+        add(CheckFamily::Engines, name, check_engines(*check, &engines));
     }
     checks
 }
 
-fn not_read(error: &HostError) -> Finding {
-    let again = Remedy::run("sudo onload-ctk doctor");
-    let finding = Finding::unknown(Chain(error).to_string(), again);
-    error.unread().iter().fold(finding, Finding::at)
+fn unread_finding(error: &HostError) -> Finding {
+    let retry = Remedy::run("sudo onload-ctk doctor");
+    let finding = Finding::unknown(ErrorChain(error).to_string(), retry);
+    error.unread_path().iter().fold(finding, Finding::with_path)
 }

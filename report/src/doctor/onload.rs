@@ -2,28 +2,28 @@
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::{HELD, RETURNING};
-use onload_host::discover::af_xdp::{PARAMETER, SWITCH_OFF, Trouble};
+use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
-use onload_host::netlink::abilities::{Abilities, FlowFilters};
-use onload_sys::text::shell_word;
+use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.
 const MODULES: [&str; 2] = ["onload", "sfc_char"];
 const EXPLAIN: &str = "onload-ctk discover --explain";
 
-pub(super) fn modules(examined: &Examined<'_>) -> Findings {
-    if examined.inventory.onload.is_none() {
+pub(super) fn check_modules(context: &CheckContext<'_>) -> Findings {
+    if context.inventory.onload.is_none() {
         let finding = Finding::pass("Onload is not installed on this host");
-        return Ok(vec![finding.at("/sys/module/onload")]);
+        return Ok(vec![finding.with_path("/sys/module/onload")]);
     }
     let mut missing = Vec::new();
     for module in MODULES {
-        if !examined.exists(format!("/sys/class/{module}/{module}"))? {
+        if !context.exists(format!("/sys/class/{module}/{module}"))? {
             missing.push(module);
         }
     }
@@ -32,14 +32,14 @@ pub(super) fn modules(examined: &Examined<'_>) -> Findings {
         missing => {
             let load = Remedy::run(format!("modprobe --all {}", missing.join(" ")));
             let finding = Finding::fail(format!("not loaded: {}", missing.join(", ")), load);
-            settings_again(examined)?.into_iter().fold(finding, Finding::then)
+            reapply_remedy(context)?.into_iter().fold(finding, Finding::with_remedy)
         }
     };
-    Ok(vec![finding.at("/sys/class/onload").at("/sys/class/sfc_char")])
+    Ok(vec![finding.with_path("/sys/class/onload").with_path("/sys/class/sfc_char")])
 }
 
-pub(super) fn library(examined: &Examined<'_>) -> Findings {
-    let Some(onload) = &examined.inventory.onload else {
+pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
+    let Some(onload) = &context.inventory.onload else {
         return Ok(Vec::new());
     };
     let Some(installation) = &onload.installation else {
@@ -48,21 +48,21 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         let line = "host-library-dirs = [\"DIRECTORY\"]";
         return Ok(vec![
             Finding::fail(finding, search)
-                .then(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
-                .at("/usr/lib64/libonload.so"),
+                .with_remedy(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
+                .with_path("/usr/lib64/libonload.so"),
         ]);
     };
     // A build from git may have no version.
-    let named = |what: &str, version: &Option<String>| match version {
-        Some(version) => format!("{what} {version}"),
-        None => what.to_owned(),
+    let with_version = |name: &str, version: &Option<String>| match version {
+        Some(version) => format!("{name} {version}"),
+        None => name.to_owned(),
     };
-    let library = named("the library", &onload.library_version);
-    let driver = named("driver", &onload.version);
+    let library = with_version("the library", &onload.library_version);
+    let driver = with_version("driver", &onload.version);
     let finding = match onload.library_matches {
         Some(true) => Finding::pass(format!("{library} was built for this driver")),
-        Some(false) => reload(
-            examined,
+        Some(false) => reload_finding(
+            context,
             format!(
                 "{library} was built for another driver than the loaded {driver}: programs with the preload get no TCP or UDP socket (ELIBACC)"
             ),
@@ -77,42 +77,42 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         ),
     };
     let library = installation.library_dir.join("libonload.so");
-    Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
+    Ok(vec![finding.with_path("/proc/driver/onload/version").with_path(library)])
 }
 
 /// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
 /// library. That ends the registrations for AF_XDP.
-fn reload(examined: &Examined<'_>, text: String) -> Result<Finding, HostError> {
+fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, HostError> {
     let reload = Remedy::run("onload_tool reload");
     let install = Remedy::install(
         "the modules and the library of one Onload",
         "its release, if the reload does not help",
     );
-    let again = settings_again(examined)?;
-    let text = match again {
+    let reapply = reapply_remedy(context)?;
+    let text = match reapply {
         None => text,
         Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
     };
     let finding = Finding::fail(text, reload);
-    Ok(again.into_iter().fold(finding, Finding::then).then(install))
+    Ok(reapply.into_iter().fold(finding, Finding::with_remedy).with_remedy(install))
 }
 
 /// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that
 /// does so at boot.
-fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> {
-    let host = &examined.config.host;
+fn reapply_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
+    let host = &context.config.host;
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
         return Ok(None);
     }
-    Ok(Some(Remedy::run(if examined.has_units()? {
+    Ok(Some(Remedy::run(if context.has_units()? {
         "systemctl restart onload-host.service"
     } else {
         "onload-ctk host apply"
     })))
 }
 
-pub(super) fn interface(examined: &Examined<'_>) -> Findings {
-    let inventory = examined.inventory;
+pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
+    let inventory = context.inventory;
     let is_offered = |onload: &onload_host::discover::onload::Onload| onload.obstacle.is_none();
     if !inventory.onload.as_ref().is_some_and(is_offered) {
         return Ok(Vec::new());
@@ -121,63 +121,63 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
     let finding = if names.is_empty() {
         let explain = Remedy::run(EXPLAIN);
         let text = "Onload works, and no interface is accelerated";
-        match settings_again(examined)? {
-            Some(again) => Finding::warn(text, again).then(explain),
+        match reapply_remedy(context)? {
+            Some(reapply) => Finding::warn(text, reapply).with_remedy(explain),
             None => Finding::warn(text, explain),
         }
     } else {
         Finding::pass(format!("accelerated: {}", names.join(", ")))
     };
-    Ok(vec![finding.at("/sys/class/net")])
+    Ok(vec![finding.with_path("/sys/class/net")])
 }
 
-pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
-    let nics = examined.inventory.nics.iter();
+pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
+    let nics = context.inventory.nics.iter();
     let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
     if nics.is_empty() {
         return Ok(Vec::new());
     }
-    let parameter = examined.attribute(PARAMETER)?;
-    let abilities = examined.host.abilities()?;
-    let install = examined.program("ethtool")?;
-    let is_known = |found: Abilities| match parameter.as_deref() {
-        None => found.flow_filters == Some(FlowFilters::On),
-        Some("0") => found.channels.is_some(),
-        Some(_) => found.flow_filters.is_some(),
+    let parameter = context.attribute(PARAMETER)?;
+    let features_by_name = context.host.interface_features()?;
+    let install = context.install_remedy("ethtool")?;
+    let is_known = |features: InterfaceFeatures| match parameter.as_deref() {
+        None => features.flow_filters == Some(FlowFilters::On),
+        Some("0") => features.channels.is_some(),
+        Some(_) => features.flow_filters.is_some(),
     };
     let findings = nics.into_iter().map(|nic| {
         let name = &nic.name;
-        let found = abilities.get(name).copied().unwrap_or_default();
-        let finding = match Trouble::of(found, parameter.as_deref()) {
+        let features = features_by_name.get(name).copied().unwrap_or_default();
+        let finding = match AfXdpTrouble::find(features, parameter.as_deref()) {
             Some(trouble) => {
                 let text = trouble.to_string();
                 let apply = Remedy::run("onload-ctk host apply");
-                match (trouble.command(name), examined.config.host.af_xdp_flow_filters) {
+                match (trouble.remedy_command(name), context.config.host.af_xdp_flow_filters) {
                     (Some(command), _) => {
-                        Finding::warn(text, Remedy::run(command)).after(install.clone())
+                        Finding::warn(text, Remedy::run(command)).with_first_remedy(install.clone())
                     }
                     // The file has the line already, and takes no second one.
                     (None, Some(false)) => Finding::fail(text, apply),
                     (None, _) => {
                         let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
-                        Finding::fail(text, set).then(apply)
+                        Finding::fail(text, set).with_remedy(apply)
                     }
                 }
             }
-            None if !is_known(found) => {
-                let ask = format!("ethtool -k {}", shell_word(name));
+            None if !is_known(features) => {
+                let command = format!("ethtool -k {}", quote_for_shell(name));
                 let text = "whether its driver has the flow filters and channels that Onload needs is not known";
-                Finding::unknown(text, Remedy::run(ask)).after(install.clone())
+                Finding::unknown(text, Remedy::run(command)).with_first_remedy(install.clone())
             }
             None => Finding::pass("flow filters and channels are as Onload needs them"),
         };
-        finding.at(PARAMETER).of(nic.device.clone())
+        finding.with_path(PARAMETER).with_subject(nic.device.clone())
     });
     Ok(findings.collect())
 }
 
-pub(super) fn link(examined: &Examined<'_>) -> Findings {
-    let nics = examined.inventory.nics.iter();
+pub(super) fn link(context: &CheckContext<'_>) -> Findings {
+    let nics = context.inventory.nics.iter();
     let findings = nics.filter_map(|nic| {
         let state = nic.state.as_deref()?;
         let name = &nic.name;
@@ -187,11 +187,11 @@ pub(super) fn link(examined: &Examined<'_>) -> Findings {
             HELD | RETURNING => return None,
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),
-                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+                Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
         };
-        let finding = finding.at(format!("/sys/class/net/{name}/operstate"));
-        Some(finding.of(nic.device.clone()))
+        let finding = finding.with_path(format!("/sys/class/net/{name}/operstate"));
+        Some(finding.with_subject(nic.device.clone()))
     });
     Ok(findings.collect())
 }

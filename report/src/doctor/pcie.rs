@@ -4,50 +4,50 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onload_host::discover::link;
 use onload_host::discover::pci::DEVICES;
+use onload_host::discover::pcie_link;
 use onload_sys::pci::PciAddress;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
-pub(super) fn links(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
-    for address in cards(examined) {
+    for address in offered_cards(context) {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let Some(now) = link::read(examined.host, &directory, "current")? else {
+        let Some(now) = pcie_link::read(context.host, &directory, "current")? else {
             continue;
         };
-        let Some(card) = link::read(examined.host, &directory, "max")? else {
+        let Some(card) = pcie_link::read(context.host, &directory, "max")? else {
             continue;
         };
-        let above = examined.host.resolve(&directory)?;
-        let above = above.as_deref().and_then(Path::parent);
-        let slot = match above {
-            Some(above) => link::read(examined.host, above, "max")?,
+        let parent = context.host.resolve(&directory)?;
+        let parent = parent.as_deref().and_then(Path::parent);
+        let slot = match parent {
+            Some(parent) => pcie_link::read(context.host, parent, "max")?,
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));
-        let finding = if now.is_below(best) {
+        let finding = if now.is_slower_than(best) {
             Finding::warn(
                 format!(
                     "the link runs at {now}, and card and slot give {best}: seat the card anew"
                 ),
                 Remedy::run(format!("lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\"")),
             )
-            .after(examined.program("lspci")?)
+            .with_first_remedy(context.install_remedy("lspci")?)
         } else {
             Finding::pass(format!("the link runs at {now}"))
         };
-        let finding = finding.at(directory.join("current_link_speed"));
-        findings.push(finding.of(address.to_string()));
+        let finding = finding.with_path(directory.join("current_link_speed"));
+        findings.push(finding.with_subject(address.to_string()));
     }
     Ok(findings)
 }
 
 /// The physical functions of what is offered; a virtual one has no link of its own.
-fn cards(examined: &Examined<'_>) -> BTreeSet<PciAddress> {
-    let inventory = examined.inventory;
+fn offered_cards(context: &CheckContext<'_>) -> BTreeSet<PciAddress> {
+    let inventory = context.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);
     let rdma = inventory.rdma.iter().filter_map(|device| device.pci_address);
     let vfio = inventory.vfio.iter().map(|device| device.pci_address);

@@ -5,24 +5,26 @@ use std::slice;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::providers::{LIBIBVERBS, LIBRDMACM, Misfit, RdmaDevice, lacks_rdmacm, misfit};
-use onload_sys::fs::trust::Trusted;
+use onload_core::rdma_providers::{
+    LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
+};
+use onload_sys::fs::trust::TrustedTree;
 
 use super::check::{Finding, Remedy};
+use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
-use super::examined::{Examined, Findings};
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// The file that `host apply` names too, where the mode can change at boot alone.
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
-pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
-    let Some(mode) = examined.inventory.rdma_netns_mode else {
+pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
+    let Some(mode) = context.inventory.rdma_netns_mode else {
         return Ok(Vec::new());
     };
-    let wanted = examined.config.host.rdma_netns.unwrap_or(mode);
-    let finding = match (mode, wanted) {
+    let configured = context.config.host.rdma_netns.unwrap_or(mode);
+    let finding = match (mode, configured) {
         (RdmaNetns::Shared, RdmaNetns::Shared) => {
             Finding::pass("every network namespace sees the devices (shared)")
         }
@@ -33,20 +35,20 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
             "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
-        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
+        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
         (RdmaNetns::Shared, RdmaNetns::Exclusive) => Finding::fail(
             "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
-        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
+        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
     };
-    Ok(vec![finding.at(MODE)])
+    Ok(vec![finding.with_path(MODE)])
 }
 
 /// Without it librdmacm finds no device.
-pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
     // One that is in a container has nothing here.
-    let mut devices = examined.inventory.rdma.iter();
+    let mut devices = context.inventory.rdma.iter();
     let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
         return Ok(Vec::new());
     };
@@ -56,66 +58,73 @@ pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
             "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
             Remedy::run("modprobe rdma_ucm"),
         )
-        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+        .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
     };
-    Ok(vec![finding.at("/sys/class/misc/rdma_cm")])
+    Ok(vec![finding.with_path("/sys/class/misc/rdma_cm")])
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
-pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_libraries(context: &CheckContext<'_>) -> Findings {
     // A capture has no libraries, and a host of musl none that images with glibc could load.
-    let has_libraries = examined.exists("/etc/ld.so.cache")?;
-    if examined.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
+    let has_libraries = context.exists("/etc/ld.so.cache")?;
+    if context.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
         return Ok(Vec::new());
     }
-    let distribution = Distribution::of(examined.host)?;
-    let install = |library: &str| Remedy::run(distribution.install(distribution.package(library)));
-    let sysfs = examined.host.outside_path(Path::new("/sys"));
-    let host = examined.host.trusted();
-    let devices = examined.inventory.rdma.iter();
+    let distribution = Distribution::detect(context.host)?;
+    let install =
+        |library: &str| Remedy::run(distribution.install(distribution.package_for(library)));
+    let sysfs = context.host.outside_path(Path::new("/sys"));
+    let host = context.host.trusted();
+    let devices = context.inventory.rdma.iter();
     let devices = devices.filter(|device| !device.nodes.is_empty());
     let findings = devices.filter_map(|device| {
         let name = &device.name;
-        let known = RdmaDevice::read(&sysfs, name)?;
-        let judged = match &host {
-            Ok(host) => served(host, &known, &install).map_err(|error| format!("{error:#}")),
+        let known = VerbsDevice::read(&sysfs, name)?;
+        let result = match &host {
+            Ok(host) => {
+                library_finding(host, &known, &install).map_err(|error| format!("{error:#}"))
+            }
             Err(error) => Err(error.to_string()),
         };
-        let finding = judged.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
-        Some(finding.of(name))
+        let finding = result.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
+        Some(finding.with_subject(name))
     });
     Ok(findings.collect())
 }
 
 /// Whether images can be given what they need for a device.
-fn served(
-    host: &Trusted,
-    device: &RdmaDevice,
+fn library_finding(
+    host: &TrustedTree,
+    device: &VerbsDevice,
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
-    let its_own = |whose: &str| {
+    let driver_library = |suffix: &str| {
         let library =
-            format!("the provider library that belongs to the driver {}{whose}", device.driver);
+            format!("the provider library that belongs to the driver {}{suffix}", device.driver);
         Remedy::install(library, "where the driver comes from")
     };
     if !device.has_known_driver() {
         let finding = "which provider library its driver needs is not known, so images are given none of the host's";
-        return Ok(Finding::unknown(finding, its_own(" in the images")));
+        return Ok(Finding::unknown(finding, driver_library(" in the images")));
     }
     let devices = slice::from_ref(device);
-    Ok(if let Some(Misfit { why, is_there, .. }) = misfit(host, "the host", None, devices)? {
-        Finding::warn(
-            format!("{why}: only images with provider libraries of their own can use it"),
-            if is_there { its_own("") } else { install(LIBIBVERBS) },
-        )
-    } else if lacks_rdmacm(host, None)? {
-        Finding::warn(
-            format!(
-                "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
-            ),
-            install(LIBRDMACM),
-        )
-    } else {
-        Finding::pass("images without provider libraries are given the host's")
-    })
+    Ok(
+        if let Some(LibraryMisfit { reason: why, is_present, .. }) =
+            find_misfit(host, "the host", None, devices)?
+        {
+            Finding::warn(
+                format!("{why}: only images with provider libraries of their own can use it"),
+                if is_present { driver_library("") } else { install(LIBIBVERBS) },
+            )
+        } else if is_rdmacm_missing(host, None)? {
+            Finding::warn(
+                format!(
+                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+                ),
+                install(LIBRDMACM),
+            )
+        } else {
+            Finding::pass("images without provider libraries are given the host's")
+        },
+    )
 }

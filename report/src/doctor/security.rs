@@ -1,7 +1,7 @@
 //! SELinux and AppArmor, where they keep containers from devices or from starting.
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// Without it the domain of containers may use nodes that the runtime makes in the container's /dev, which have the container's
@@ -11,12 +11,12 @@ const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const PODMAN: &str = "/usr/bin/podman";
 const PODMAN_PROFILE: &str = "/etc/apparmor.d/podman";
 
-pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
-    if examined.attribute(ENFORCE)?.as_deref() != Some("1") {
+pub(super) fn check_selinux(context: &CheckContext<'_>) -> Findings {
+    if context.attribute(ENFORCE)?.as_deref() != Some("1") {
         return Ok(Vec::new());
     }
     // Absent where there is no policy for containers.
-    let Some(value) = examined.attribute(USE_DEVICES)? else {
+    let Some(value) = context.attribute(USE_DEVICES)? else {
         return Ok(Vec::new());
     };
     let finding = if value.starts_with('1') {
@@ -27,17 +27,17 @@ pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
             Remedy::run("setsebool -P container_use_devices=true"),
         )
     };
-    Ok(vec![finding.at(USE_DEVICES)])
+    Ok(vec![finding.with_path(USE_DEVICES)])
 }
 
-pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
-    let Some(restricts) = examined.attribute(RESTRICT)? else {
+pub(super) fn check_apparmor(context: &CheckContext<'_>) -> Findings {
+    let Some(restricts) = context.attribute(RESTRICT)? else {
         return Ok(Vec::new());
     };
-    if !examined.is_file(PODMAN)? {
+    if !context.is_file(PODMAN)? {
         return Ok(Vec::new());
     }
-    let has_profile = examined.is_file(PODMAN_PROFILE)?;
+    let has_profile = context.is_file(PODMAN_PROFILE)?;
     let finding = if restricts == "1" && !has_profile {
         Finding::warn(
             format!("AppArmor keeps users' podman from making namespaces, and there is no {PODMAN_PROFILE}"),
@@ -46,9 +46,9 @@ pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
                 "kernel.apparmor_restrict_unprivileged_userns = 0",
             ),
         )
-        .then(Remedy::run("sysctl --system"))
+        .with_remedy(Remedy::run("sysctl --system"))
     } else {
         Finding::pass("AppArmor lets users' podman make namespaces")
     };
-    Ok(vec![finding.at(RESTRICT)])
+    Ok(vec![finding.with_path(RESTRICT)])
 }

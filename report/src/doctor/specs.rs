@@ -6,21 +6,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use onload_core::drain::DRAIN_PATH;
-use onload_host::drift::{Compared, drift};
-use onload_host::generate::Surroundings;
+use onload_host::drift::{DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
 use onload_host::host::HostError;
-use onload_host::specdir::{Action, Manifest, OUTPUT_DIR, SpecDir};
-use onload_sys::text::{Chain, counted, shell_word};
+use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
+use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 const MOST_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(if examined.has_units()? {
+fn write_anew(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
+    Ok(Remedy::run(if context.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
         "onload-ctk cdi generate"
@@ -28,53 +28,56 @@ fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
 }
 
 /// So that nobody forgets it.
-pub(super) fn drained(examined: &Examined<'_>) -> Findings {
-    let drain = &examined.inventory.drain;
+pub(super) fn check_drained(context: &CheckContext<'_>) -> Findings {
+    let drain = &context.inventory.drain;
     if drain.is_empty() {
-        return Ok(vec![Finding::pass("nothing is drained").at(DRAIN_PATH)]);
+        return Ok(vec![Finding::pass("nothing is drained").with_path(DRAIN_PATH)]);
     }
     let all = drain.iter().take(MOST_DRAINED);
-    let findings = all.map(|drained| {
-        let target = drained.target.to_string();
-        let again = format!("onload-ctk undrain {}", shell_word(target.clone()));
-        let finding = format!("drained {}: no container gets it", drained.since());
-        let finding = Finding::warn(finding, Remedy::run(again));
-        finding.of(target).at(DRAIN_PATH)
+    let findings = all.map(|entry| {
+        let target = entry.target.to_string();
+        let undrain = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
+        let finding = format!("drained {}: no container gets it", entry.describe());
+        let finding = Finding::warn(finding, Remedy::run(undrain));
+        finding.with_subject(target).with_path(DRAIN_PATH)
     });
     Ok(findings.collect())
 }
 
-pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
     let output = Path::new(OUTPUT_DIR);
-    let shown = examined.host.outside_path(output);
-    let again = Remedy::run("onload-ctk cdi check");
-    let directory = examined.host.directory(output)?;
+    let shown = context.host.outside_path(output);
+    let recheck = Remedy::run("onload-ctk cdi check");
+    let directory = context.host.directory(output)?;
     let directory = directory.map(|open| SpecDir::new(shown, open));
     let (existing, manifest) = match directory.as_ref().map(read) {
         None => Default::default(),
         Some(Ok(read)) => read,
-        Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).at(OUTPUT_DIR)]),
+        Some(Err(reason)) => {
+            return Ok(vec![Finding::unknown(reason, recheck).with_path(OUTPUT_DIR)]);
+        }
     };
-    let compared = drift(Compared {
+    let result = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
-        inventory: examined.inventory,
-        pools: examined.pools,
-        config: examined.config,
-        surroundings: Surroundings::of(examined.host, examined.config)?,
+        inventory: context.inventory,
+        pools: context.pools,
+        config: context.config,
+        installed: InstalledFiles::read(context.host, context.config)?,
     });
-    let drift = match compared {
+    let drift = match result {
         Ok(drift) => drift,
         Err(error) => {
-            let why = format!("{error:#}");
+            let reason = format!("{error:#}");
             let generate = Remedy::run("onload-ctk cdi generate");
-            return Ok(vec![Finding::fail(why, generate).at(OUTPUT_DIR)]);
+            return Ok(vec![Finding::fail(reason, generate).with_path(OUTPUT_DIR)]);
         }
     };
     let stale = drift.plan.steps.iter();
-    let stale = stale.filter(|step| matches!(step.action, Action::Write(_) | Action::Remove));
+    let stale =
+        stale.filter(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove));
     let stale: Vec<&str> = stale.map(|step| step.name.as_str()).collect();
-    let foreign: Vec<&str> = drift.plan.left().collect();
+    let foreign: Vec<&str> = drift.plan.left_files().collect();
     let finding = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
             Finding::pass("nothing is offered, and there are no files")
@@ -85,111 +88,115 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
             Remedy::run("onload-ctk cdi generate --force"),
         ),
         (stale, _) if existing.is_empty() && manifest.is_none() => {
-            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(examined)?)
+            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(context)?)
         }
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
-            write_anew(examined)?,
+            write_anew(context)?,
         ),
     };
-    Ok(vec![finding.at(OUTPUT_DIR)])
+    Ok(vec![finding.with_path(OUTPUT_DIR)])
 }
 
-type Written = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
+type SpecDirContent = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
 
-fn read(directory: &SpecDir) -> Result<Written, String> {
-    let why = |error: anyhow::Error| format!("{error:#}");
-    let existing = directory.existing().map_err(why)?;
-    let manifest = directory.manifest().map_err(why)??;
+fn read(directory: &SpecDir) -> Result<SpecDirContent, String> {
+    let to_reason = |error: anyhow::Error| format!("{error:#}");
+    let existing = directory.read_files().map_err(to_reason)?;
+    let manifest = directory.read_manifest().map_err(to_reason)??;
     Ok((existing, manifest))
 }
 
-pub(super) fn valid(examined: &Examined<'_>) -> Findings {
-    let conflicts = examined.specs.conflicts();
+pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
+    let conflicts = context.specs.conflicts();
     let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
-    let errors = examined.specs.errors().iter();
+    let errors = context.specs.errors().iter();
     // Of those there is a check of its own.
     let errors = errors.filter(|(path, _)| !in_conflict(path));
     let findings = errors.filter_map(|(path, errors)| {
         let error = errors.first()?;
-        let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
-        let text = format!("engines do not read it: {}; correct it, or put it aside", Chain(error));
-        let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
-        let finding = finding.at(path);
-        Some(finding.of(path.display().to_string()))
+        let validate = Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
+        let text =
+            format!("engines do not read it: {}; correct it, or put it aside", ErrorChain(error));
+        let finding = Finding::fail(text, validate).with_remedy(Remedy::run(rename_command(path)));
+        let finding = finding.with_path(path);
+        Some(finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
-    let files = examined.specs.paths().len();
+    let files = context.specs.paths().len();
     if findings.is_empty() && files > 0 {
-        findings
-            .push(Finding::pass(counted(files, "file is valid", "files are valid")).at(OUTPUT_DIR));
+        findings.push(
+            Finding::pass(format_count(files, "file is valid", "files are valid"))
+                .with_path(OUTPUT_DIR),
+        );
     }
     Ok(findings)
 }
 
 /// Whether a device is offered twice, so that engines give nobody either, or by a file that hides another.
-pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_conflicts(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
-    for conflict in examined.specs.conflicts() {
+    for conflict in context.specs.conflicts() {
         let Some(last) = conflict.paths.last().filter(|_| files.insert(conflict.paths.clone()))
         else {
             continue;
         };
         let text = format!("{} is in two files, so no container gets it", conflict.name);
-        let finding = Finding::fail(text, Remedy::run(put_aside(last)));
-        let finding = conflict.paths.iter().fold(finding, Finding::at);
-        findings.push(finding.of(last.display().to_string()));
+        let finding = Finding::fail(text, Remedy::run(rename_command(last)));
+        let finding = conflict.paths.iter().fold(finding, Finding::with_path);
+        findings.push(finding.with_subject(last.display().to_string()));
     }
     let mut hidden: BTreeSet<&Path> = BTreeSet::new();
-    for shadowed in examined.specs.shadowed() {
+    for shadowed in context.specs.shadowed() {
         if !hidden.insert(&shadowed.path) {
             continue;
         }
-        let by = shadowed.by.display();
-        let text = format!("its {} has no effect: {by} takes precedence", shadowed.name);
-        let finding = Finding::warn(text, Remedy::run(put_aside(&shadowed.path)));
-        let finding = finding.at(&shadowed.path).at(&shadowed.by);
-        findings.push(finding.of(shadowed.path.display().to_string()));
+        let shadowing_path = shadowed.by.display();
+        let text =
+            format!("its {} has no effect: {shadowing_path} takes precedence", shadowed.name);
+        let finding = Finding::warn(text, Remedy::run(rename_command(&shadowed.path)));
+        let finding = finding.with_path(&shadowed.path).with_path(&shadowed.by);
+        findings.push(finding.with_subject(shadowed.path.display().to_string()));
     }
-    if findings.is_empty() && examined.specs.devices().next().is_some() {
-        let count = examined.specs.devices().count();
-        let one = "device name, no duplicates";
-        let text = counted(count, one, "device names, no duplicates");
-        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+    if findings.is_empty() && context.specs.devices().next().is_some() {
+        let count = context.specs.devices().count();
+        let singular = "device name, no duplicates";
+        let text = format_count(count, singular, "device names, no duplicates");
+        findings.push(Finding::pass(text).with_path(OUTPUT_DIR));
     }
     Ok(findings)
 }
 
 /// No reader takes a file with that ending.
-fn put_aside(path: &Path) -> String {
+fn rename_command(path: &Path) -> String {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".off");
-    format!("mv {} {}", shell_word(path), shell_word(aside))
+    format!("mv {} {}", quote_for_shell(path), quote_for_shell(aside))
 }
 
 /// Whether users other than root can read the files, as rootless engines do.
-pub(super) fn readable(examined: &Examined<'_>) -> Findings {
-    let paths = examined.specs.paths();
-    let mut places = BTreeSet::new();
+pub(super) fn check_readable(context: &CheckContext<'_>) -> Findings {
+    let paths = context.specs.paths();
+    let mut requirements = BTreeSet::new();
     for path in &paths {
-        places.insert((*path, OTHERS_READ, "o+r"));
-        places.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH, "o+rx")));
+        requirements.insert((*path, OTHERS_READ, "o+r"));
+        requirements.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH, "o+rx")));
     }
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let findings = places.into_iter().filter_map(|(path, wanted, change)| {
+    let findings = requirements.into_iter().filter_map(|(path, required, change)| {
         // A file that has gone meanwhile keeps nobody out.
         let mode = fs::metadata(path).ok()?.permissions().mode();
-        let open = Remedy::run(format!("chmod {change} {}", shell_word(path)));
-        let finding = Finding::warn("rootless engines cannot read it", open).at(path);
-        (mode & wanted != wanted).then(|| finding.of(path.display().to_string()))
+        let open = Remedy::run(format!("chmod {change} {}", quote_for_shell(path)));
+        let finding = Finding::warn("rootless engines cannot read it", open).with_path(path);
+        (mode & required != required).then(|| finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
-        let text = format!("every user can read {}", counted(paths.len(), "file", "files"));
-        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+        let text = format!("every user can read {}", format_count(paths.len(), "file", "files"));
+        findings.push(Finding::pass(text).with_path(OUTPUT_DIR));
     }
     Ok(findings)
 }

@@ -11,87 +11,91 @@ use onload_core::onload::RUNTIMES;
 use onload_host::host::HostError;
 use onload_host::specdir::FILE_PREFIX;
 use onload_sys::fs::trust::TrustError;
-use onload_sys::text::{Chain, counted, shell_word};
+use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 
 /// Whether root alone could have changed each of them, and every directory above.
-pub(super) fn files(examined: &Examined<'_>) -> Findings {
-    let paths = paths(examined)?;
+pub(super) fn check_files(context: &CheckContext<'_>) -> Findings {
+    let paths = trusted_paths(context)?;
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let trusted = match examined.host.trusted() {
+    let trusted = match context.host.trusted() {
         Ok(trusted) => trusted,
         Err(error) => {
-            let why = Chain(&error).to_string();
-            let again = Remedy::run("sudo onload-ctk doctor");
-            return Ok(vec![Finding::unknown(why, again).at("/")]);
+            let reason = ErrorChain(&error).to_string();
+            let retry = Remedy::run("sudo onload-ctk doctor");
+            return Ok(vec![Finding::unknown(reason, retry).with_path("/")]);
         }
     };
     let mut wrong = BTreeSet::new();
-    let judged = paths.iter().filter_map(|path| {
+    let results = paths.iter().filter_map(|path| {
         let error = trusted.check(path).err()?;
-        finding(&error, path, &mut wrong)
+        trust_finding(&error, path, &mut wrong)
     });
-    let mut findings: Vec<Finding> = judged.collect();
+    let mut findings: Vec<Finding> = results.collect();
     if findings.is_empty() {
         let text = format!(
             "only root can change {}",
-            counted(paths.len(), "security-relevant file", "security-relevant files")
+            format_count(paths.len(), "security-relevant file", "security-relevant files")
         );
         let finding = Finding::pass(text);
-        findings.push(paths.iter().fold(finding, Finding::at));
+        findings.push(paths.iter().fold(finding, Finding::with_path));
     }
     Ok(findings)
 }
 
-fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
-    let text = Chain(error).to_string();
-    let fails = |command: &str, place: &Path| {
-        let run = Remedy::run(format!("{command} {}", shell_word(place)));
+fn trust_finding(
+    error: &TrustError,
+    path: &Path,
+    wrong: &mut BTreeSet<PathBuf>,
+) -> Option<Finding> {
+    let text = ErrorChain(error).to_string();
+    let fails = |command: &str, target: &Path| {
+        let run = Remedy::run(format!("{command} {}", quote_for_shell(target)));
         Finding::fail(text.clone(), run)
     };
-    let (place, finding) = match error {
-        TrustError::Owner { path: place, .. } => (place, fails("chown root:root", place)),
-        TrustError::Writable { path: place, .. } => (place, fails("chmod go-w", place)),
-        TrustError::Open { path: place, source }
+    let (target, finding) = match error {
+        TrustError::Owner { path: target, .. } => (target, fails("chown root:root", target)),
+        TrustError::Writable { path: target, .. } => (target, fails("chmod go-w", target)),
+        TrustError::Open { path: target, source }
             if source.kind() == std::io::ErrorKind::PermissionDenied =>
         {
-            let again = Remedy::run("sudo onload-ctk doctor");
-            (place, Finding::unknown(text, again))
+            let retry = Remedy::run("sudo onload-ctk doctor");
+            (target, Finding::unknown(text, retry))
         }
         _ => return None,
     };
-    let is_new = wrong.insert(place.clone());
-    is_new.then(|| finding.at(path).of(place.display().to_string()))
+    let is_new = wrong.insert(target.clone());
+    is_new.then(|| finding.with_path(path).with_subject(target.display().to_string()))
 }
 
-fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
-    let config = examined.config;
-    let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
+fn trusted_paths(context: &CheckContext<'_>) -> Result<Vec<PathBuf>, HostError> {
+    let config = context.config;
+    let mut paths: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
     if config.runtime.path.as_os_str().is_empty() {
-        wanted.push(WRAPPER.into());
-        wanted.extend(RUNTIMES.map(PathBuf::from));
+        paths.push(WRAPPER.into());
+        paths.extend(RUNTIMES.map(PathBuf::from));
     } else {
-        wanted.extend([WRAPPER.into(), config.runtime.path.clone()]);
+        paths.extend([WRAPPER.into(), config.runtime.path.clone()]);
     }
     if config.cdi.preload == Preload::File {
-        wanted.push(PRELOAD_FILE.into());
+        paths.push(PRELOAD_FILE.into());
     }
     for directory in DEFAULT_DIRS.map(Path::new) {
-        let names = examined.host.list(directory)?.names;
+        let names = context.host.list(directory)?.names;
         let names = names.into_iter().filter(|name| name.starts_with(FILE_PREFIX));
-        wanted.extend(names.map(|name| directory.join(name)));
+        paths.extend(names.map(|name| directory.join(name)));
     }
-    let mut there = Vec::new();
-    for path in wanted {
-        if examined.is_file(&path)? {
-            there.push(path);
+    let mut existing = Vec::new();
+    for path in paths {
+        if context.is_file(&path)? {
+            existing.push(path);
         }
     }
-    Ok(there)
+    Ok(existing)
 }

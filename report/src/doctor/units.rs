@@ -6,7 +6,7 @@ use onload_core::host_settings::HostSettings;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
 const INSTALLED: &str = "/usr/lib/systemd/system";
 const CONFIGURED: &str = "/etc/systemd/system";
@@ -19,54 +19,60 @@ const UNITS: [(&str, &str); 3] = [
 ];
 const HOST_UNIT: (&str, &str) = ("onload-host.service", "multi-user.target.wants");
 
-pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
-    if !examined.has_units()? {
+pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
+    if !context.has_units()? {
         return Ok(Vec::new());
     }
-    let config = examined.config;
+    let config = context.config;
     let is_configured = !config.sriov.is_empty() || config.host != HostSettings::default();
     let host_unit = is_configured.then_some(HOST_UNIT);
     let mut findings = Vec::new();
     for (unit, target) in UNITS.into_iter().chain(host_unit) {
-        if examined.is_file(Path::new(INSTALLED).join(unit))? {
-            findings.push(unit_finding(examined, unit, target)?);
+        if context.is_file(Path::new(INSTALLED).join(unit))? {
+            findings.push(unit_finding(context, unit, target)?);
         }
     }
     Ok(findings)
 }
 
-fn unit_finding(examined: &Examined<'_>, unit: &str, target: &str) -> Result<Finding, HostError> {
+fn unit_finding(
+    context: &CheckContext<'_>,
+    unit: &str,
+    target: &str,
+) -> Result<Finding, HostError> {
     let configured = Path::new(CONFIGURED).join(unit);
-    let wanted = Path::new(CONFIGURED).join(target).join(unit);
+    let link = Path::new(CONFIGURED).join(target).join(unit);
     let enable = format!("systemctl enable --now {unit}");
-    let finding = if examined.is_masked(&configured)? {
+    let finding = if context.is_masked(&configured)? {
         let unmask = Remedy::run(format!("systemctl unmask {unit}"));
-        Finding::fail("masked: it is never started", unmask).then(Remedy::run(enable))
-    } else if examined.host.link(&wanted)?.is_some() {
+        Finding::fail("masked: it is never started", unmask).with_remedy(Remedy::run(enable))
+    } else if context.host.link(&link)?.is_some() {
         Finding::pass("starts at boot")
     } else {
         Finding::fail("not enabled: it does not start at boot", Remedy::run(enable))
     };
-    Ok(finding.at(wanted).of(unit))
+    Ok(finding.with_path(link).with_subject(unit))
 }
 
 /// Whether udev's rules are there, which tell of devices that come and go.
-pub(super) fn rules(examined: &Examined<'_>) -> Findings {
-    if !examined.has_units()? {
+pub(super) fn check_udev_rules(context: &CheckContext<'_>) -> Findings {
+    if !context.has_units()? {
         return Ok(Vec::new());
     }
     let installed = format!("/usr/lib/udev/rules.d/{RULES}");
-    let over = format!("/etc/udev/rules.d/{RULES}");
+    let override_path = format!("/etc/udev/rules.d/{RULES}");
     let reload = Remedy::run("udevadm control --reload");
-    let finding = if examined.host.link(Path::new(&over))?.is_some() || examined.exists(&over)? {
-        let remove = Remedy::run(format!("rm {over}"));
-        let text = format!("{over} stands in place of the package's rules");
-        Finding::warn(text, remove).then(reload)
-    } else if examined.is_file(&installed)? {
+    let finding = if context.host.link(Path::new(&override_path))?.is_some()
+        || context.exists(&override_path)?
+    {
+        let remove = Remedy::run(format!("rm {override_path}"));
+        let text = format!("{override_path} stands in place of the package's rules");
+        Finding::warn(text, remove).with_remedy(reload)
+    } else if context.is_file(&installed)? {
         Finding::pass("specifications follow devices that come and go")
     } else {
         let text = format!("{installed} is not there");
-        Finding::fail(text, examined.reinstall()?).then(reload)
+        Finding::fail(text, context.reinstall_remedy()?).with_remedy(reload)
     };
-    Ok(vec![finding.at(installed)])
+    Ok(vec![finding.with_path(installed)])
 }

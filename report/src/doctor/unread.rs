@@ -1,27 +1,28 @@
 //! Whether what decides could be read: the configuration, and what discovery looks at.
 
 use onload_core::config::CONFIG_PATH;
-use onload_host::discover::nic::absent;
+use onload_host::discover::nic::absent_warnings;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::context::{CheckContext, Findings};
 
-pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
-    let problems = examined.config_problems.iter().map(|problem| {
+    let problems = context.config_problems.iter().map(|problem| {
         let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
-        Finding::fail(text, edit()).at(CONFIG_PATH)
+        Finding::fail(text, edit()).with_path(CONFIG_PATH)
     });
-    let inventory = examined.inventory;
-    let ignored = &examined.config.discover.ignored_interfaces;
+    let inventory = context.inventory;
+    let ignored = &context.config.discover.ignored_interfaces;
     // What could not be read may have it.
-    let absent = absent(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
-    let absent = absent.map(|text| Finding::warn(text, edit()).at(CONFIG_PATH));
-    Ok(problems.chain(absent).collect())
+    let warnings =
+        absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
+    let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(CONFIG_PATH));
+    Ok(problems.chain(warnings).collect())
 }
 
-pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
-    let unread = &examined.inventory.unread;
+pub(super) fn check_discovery(context: &CheckContext<'_>) -> Findings {
+    let unread = &context.inventory.unread;
     let finding = match unread.first() {
         None => Finding::pass("everything needed was readable"),
         Some(first) => {
@@ -30,8 +31,8 @@ pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
                 count => format!(", and {} more", count - 1),
             };
             let text = format!("what is offered is not fully known: {}{more}", first.reason);
-            Finding::unknown(text, Remedy::unread()).at(&first.path)
+            Finding::unknown(text, Remedy::for_unread()).with_path(&first.path)
         }
     };
-    Ok(vec![finding.at("/sys")])
+    Ok(vec![finding.with_path("/sys")])
 }

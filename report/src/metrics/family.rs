@@ -13,15 +13,15 @@ const PREFIX: &str = "onload_ctk";
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Family {
+pub(super) struct MetricFamily {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricKind,
     pub(super) samples: Vec<(Labels, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Count,
     /// In bytes.
     Bytes,
@@ -32,38 +32,38 @@ pub(super) enum Kind {
     Kernels,
 }
 
-impl Kind {
+impl MetricKind {
     fn unit(self) -> Option<Unit> {
         match self {
-            Kind::Bytes => Some(Unit::Bytes),
-            Kind::Timestamp => Some(Unit::Seconds),
-            Kind::Count | Kind::Kernels => None,
+            MetricKind::Bytes => Some(Unit::Bytes),
+            MetricKind::Timestamp => Some(Unit::Seconds),
+            MetricKind::Count | MetricKind::Kernels => None,
         }
     }
 
     fn metric_type(self) -> MetricType {
         match self {
-            Kind::Kernels => MetricType::Unknown,
-            Kind::Count | Kind::Bytes | Kind::Timestamp => MetricType::Gauge,
+            MetricKind::Kernels => MetricType::Unknown,
+            MetricKind::Count | MetricKind::Bytes | MetricKind::Timestamp => MetricType::Gauge,
         }
     }
 }
 
-impl Family {
+impl MetricFamily {
     pub(super) fn new(
         name: &'static str,
         help: &'static str,
-        kind: Kind,
+        kind: MetricKind,
         samples: impl IntoIterator<Item = (Labels, f64)>,
-    ) -> Family {
-        Family { name, help, kind, samples: samples.into_iter().collect() }
+    ) -> MetricFamily {
+        MetricFamily { name, help, kind, samples: samples.into_iter().collect() }
     }
 }
 
 #[derive(Debug)]
-struct Families(Vec<Family>);
+struct FamilyCollector(Vec<MetricFamily>);
 
-impl Collector for Families {
+impl Collector for FamilyCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for family in self.0.iter().filter(|family| !family.samples.is_empty()) {
             let (unit, kind) = (family.kind.unit(), family.kind.metric_type());
@@ -83,9 +83,9 @@ impl Collector for Families {
 
 /// The text, which readers of OpenMetrics 1.0 and of Prometheus's older format take alike. That one knows no
 /// type `unknown`, and to both a family without a type is of that.
-pub(super) fn text(families: Vec<Family>) -> String {
+pub(super) fn render(families: Vec<MetricFamily>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(Families(families)));
+    registry.register_collector(Box::new(FamilyCollector(families)));
     let mut text = String::new();
     let _ = encode(&mut text, &registry);
     let is_kept = |line: &&str| !(line.starts_with("# TYPE ") && line.ends_with(" unknown"));

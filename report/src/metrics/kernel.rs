@@ -9,7 +9,7 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::host::Host;
 use onload_sys::pci::PciAddress;
 
-use super::family::{Family, Kind, Labels, count};
+use super::family::{Labels, MetricFamily, MetricKind, count};
 
 const MOST_INTERFACES: usize = 64;
 const MOST_RDMA: usize = 32;
@@ -26,12 +26,12 @@ fn is_virtual(inventory: &Inventory, address: Option<PciAddress>) -> bool {
 }
 
 /// A metric that is not known is not there.
-fn number(host: &Host, path: &Path) -> Option<f64> {
+fn read_number(host: &Host, path: &Path) -> Option<f64> {
     let text = host.attribute(path).ok().flatten()?;
     text.parse::<f64>().ok()
 }
 
-pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
+pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricFamily; 2] {
     let nics = inventory.nics.iter();
     let nics = nics.filter(|nic| !is_virtual(inventory, nic.pci_address));
     let mut names: BTreeSet<&str> = nics.map(|nic| nic.name.as_str()).collect();
@@ -50,28 +50,28 @@ pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
             up.push((vec![("interface", name.to_owned())], is_up));
         }
         for counter in STATISTICS {
-            let value = number(host, &directory.join("statistics").join(counter));
+            let value = read_number(host, &directory.join("statistics").join(counter));
             let labels = || vec![("interface", name.to_owned()), ("counter", counter.to_owned())];
             counted.extend(value.map(|value| (labels(), value)));
         }
     }
     [
-        Family::new(
+        MetricFamily::new(
             "interface_up",
             "Whether the interface is up, by its operstate",
-            Kind::Count,
+            MetricKind::Count,
             up,
         ),
-        Family::new(
+        MetricFamily::new(
             "interface_statistics",
             "What the kernel counts of an interface since its driver was loaded, by the kernel's name",
-            Kind::Kernels,
+            MetricKind::Kernels,
             counted,
         ),
     ]
 }
 
-pub(super) fn rdma(host: &Host, inventory: &Inventory) -> Family {
+pub(super) fn rdma_family(host: &Host, inventory: &Inventory) -> MetricFamily {
     let devices = inventory.rdma.iter();
     let devices = devices.filter(|device| !is_virtual(inventory, device.pci_address));
     let mut samples = Vec::new();
@@ -84,10 +84,10 @@ pub(super) fn rdma(host: &Host, inventory: &Inventory) -> Family {
             samples.extend(port_counters(host, &port_dir, &device.name, port.port));
         }
     }
-    Family::new(
+    MetricFamily::new(
         "rdma_counters",
         "What an RDMA device counts, by port and the driver's name",
-        Kind::Kernels,
+        MetricKind::Kernels,
         samples,
     )
 }
@@ -100,7 +100,7 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
         // A setting of the kernel beside the counters, in milliseconds.
         let names = names.into_iter().filter(|name| name != "lifespan");
         for name in names.take(MOST_COUNTERS) {
-            let Some(value) = number(host, &directory.join(&name)) else {
+            let Some(value) = read_number(host, &directory.join(&name)) else {
                 continue;
             };
             let labels = vec![
@@ -115,16 +115,16 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
     samples
 }
 
-pub(super) fn stacks(host: &Host) -> Family {
+pub(super) fn stack_family(host: &Host) -> MetricFamily {
     let lines = host.lines(Path::new(STACKS), &|line| !line.trim_ascii().is_empty());
     let count = lines.ok().flatten().map(|lines| {
         let lines = lines.iter().filter(|byte| **byte == b'\n');
         count(lines.count())
     });
-    Family::new(
+    MetricFamily::new(
         "onload_stacks",
         "Stacks of Onload that programs hold, in containers and on the host",
-        Kind::Count,
+        MetricKind::Count,
         count.map(|count| (Vec::new(), count)),
     )
 }

@@ -7,83 +7,86 @@ mod offers;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{Host, HostError};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_host::specdir::{FILE_PREFIX, OUTPUT_DIR};
 
-use crate::status::Grantee;
-use family::{Family, Kind, text};
+use crate::status::ContainerGrants;
+use family::{MetricFamily, MetricKind, render};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Measured<'m> {
+pub struct MetricsInput<'m> {
     pub host: &'m Host,
     pub inventory: &'m Inventory,
-    pub offers: &'m [Offer],
+    pub devices: &'m [HostDevice],
     /// Its leases; none where they are not known, as to everybody but root.
-    pub leases: Option<&'m [Listed]>,
-    pub grantees: Option<&'m [Grantee]>,
+    pub leases: Option<&'m [LeaseEntry]>,
+    pub grantees: Option<&'m [ContainerGrants]>,
     pub now: SystemTime,
 }
 
 /// In the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take too.
-pub fn openmetrics(measured: Measured<'_>) -> Result<String, HostError> {
-    let (host, inventory) = (measured.host, measured.inventory);
-    let [devices, held, unhealthy] = offers::devices(measured.offers);
-    let [up, statistics] = kernel::interfaces(host, inventory);
+pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> {
+    let (host, inventory) = (input.host, input.inventory);
+    let [devices, held, unhealthy] = offers::device_families(input.devices);
+    let [up, statistics] = kernel::interface_families(host, inventory);
     let version = vec![("version", inventory.version.to_owned())];
     let mut families = vec![
-        Family::new(
+        MetricFamily::new(
             "build_info",
             "The version of onload-ctk that wrote this",
-            Kind::Count,
+            MetricKind::Count,
             [(version, 1.0)],
         ),
         devices,
         unhealthy,
-        offers::not_offered(inventory),
-        undecided(inventory),
+        offers::exclusion_family(inventory),
+        undecided_family(inventory),
     ];
     if !inventory.drain.is_empty() {
-        families.extend([offers::drained(measured.offers), offers::drained_since(inventory)]);
+        families.extend([
+            offers::drained_family(input.devices),
+            offers::drained_since_family(inventory),
+        ]);
     }
-    families.extend(hugepages(inventory));
+    families.extend(hugepage_families(inventory));
     families.extend([
         up,
         statistics,
-        kernel::rdma(host, inventory),
-        kernel::stacks(host),
-        specifications(host)?,
-        Family::new(
+        kernel::rdma_family(host, inventory),
+        kernel::stack_family(host),
+        spec_family(host)?,
+        MetricFamily::new(
             "last_run_timestamp",
             "When this was written",
-            Kind::Timestamp,
-            [(Vec::new(), seconds(measured.now))],
+            MetricKind::Timestamp,
+            [(Vec::new(), seconds(input.now))],
         ),
     ]);
-    families.extend(measured.grantees.map(offers::containers));
-    if let Some(leases) = measured.leases {
-        families.extend([held, offers::leases(leases)]);
+    families.extend(input.grantees.map(offers::container_family));
+    if let Some(leases) = input.leases {
+        families.extend([held, offers::lease_family(leases)]);
     }
-    Ok(text(families))
+    Ok(render(families))
 }
 
 fn seconds(time: SystemTime) -> f64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs_f64().floor()
+    let elapsed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    elapsed.as_secs_f64().floor()
 }
 
-fn undecided(inventory: &Inventory) -> Family {
-    let classes = inventory.undecided().into_iter();
-    offers::by_class(
+fn undecided_family(inventory: &Inventory) -> MetricFamily {
+    let classes = inventory.undecided_classes().into_iter();
+    offers::class_family(
         "undecided",
         "A class of which something decisive could not be read",
         classes.map(|class| (class, 1)),
     )
 }
 
-fn hugepages(inventory: &Inventory) -> [Family; 2] {
+fn hugepage_families(inventory: &Inventory) -> [MetricFamily; 2] {
     let (mut total, mut free) = (Vec::new(), Vec::new());
     for size in &inventory.hugepages {
         for node in &size.nodes {
@@ -98,34 +101,34 @@ fn hugepages(inventory: &Inventory) -> [Family; 2] {
         }
     }
     [
-        Family::new(
+        MetricFamily::new(
             "hugepages",
             "Memory reserved in huge pages, by NUMA node and size of a page",
-            Kind::Bytes,
+            MetricKind::Bytes,
             total,
         ),
-        Family::new(
+        MetricFamily::new(
             "hugepages_free",
             "Memory in huge pages that nobody uses, by NUMA node and size of a page",
-            Kind::Bytes,
+            MetricKind::Bytes,
             free,
         ),
     ]
 }
 
-fn specifications(host: &Host) -> Result<Family, HostError> {
+fn spec_family(host: &Host) -> Result<MetricFamily, HostError> {
     let directory = Path::new(OUTPUT_DIR);
     let names = host.list(directory)?.names;
     let mut samples = Vec::new();
     for name in names.into_iter().filter(|name| name.starts_with(FILE_PREFIX)) {
-        if let Some(written) = host.modified(&directory.join(&name))? {
-            samples.push((vec![("file", name)], seconds(written)));
+        if let Some(modified) = host.modified(&directory.join(&name))? {
+            samples.push((vec![("file", name)], seconds(modified)));
         }
     }
-    Ok(Family::new(
+    Ok(MetricFamily::new(
         "specification_written_timestamp",
         "When a specification was last written",
-        Kind::Timestamp,
+        MetricKind::Timestamp,
         samples,
     ))
 }

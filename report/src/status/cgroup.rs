@@ -5,7 +5,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Engine {
+pub enum ContainerEngine {
     Docker,
     Podman,
     Containerd,
@@ -15,27 +15,27 @@ pub enum Engine {
     Unknown,
 }
 
-impl Engine {
+impl ContainerEngine {
     pub fn as_str(self) -> &'static str {
         match self {
-            Engine::Docker => "docker",
-            Engine::Podman => "podman",
-            Engine::Containerd => "containerd",
-            Engine::Crio => "cri-o",
-            Engine::Unknown => "unknown",
+            ContainerEngine::Docker => "docker",
+            ContainerEngine::Podman => "podman",
+            ContainerEngine::Containerd => "containerd",
+            ContainerEngine::Crio => "cri-o",
+            ContainerEngine::Unknown => "unknown",
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Named {
+pub(super) struct CgroupContainer {
     /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
     /// alone tells no container from another.
     pub(super) path: String,
     /// The path of the outermost one that is called as a container's is: a container that may make cgroups below its own
     /// calls any number of them so.
     pub(super) outer: String,
-    pub(super) engine: Engine,
+    pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
 }
@@ -45,51 +45,54 @@ const ID: usize = 64;
 
 /// The container in a process's `cgroup`; none for a process of the host. `is_task` says whether containerd has a task
 /// of that id in a namespace of that name: ids that people choose are told from other cgroups by it.
-pub(super) fn named(table: &[u8], is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
+pub(super) fn parse_container(
+    table: &[u8],
+    is_task: &dyn Fn(&str, &str) -> bool,
+) -> Option<CgroupContainer> {
     let text = String::from_utf8_lossy(table);
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.find_map(|path| of_path(path, is_task))
+    paths.find_map(|path| parse_path(path, is_task))
 }
 
 /// The last part of the path that a process's cgroup has, which runtimes name after the container that they
 /// make by themselves.
-pub(super) fn leaf(table: &[u8]) -> Option<String> {
+pub(super) fn last_part(table: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(table);
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let path = paths.find(|path| !path.is_empty() && *path != "/")?;
     path.rsplit('/').next().map(str::to_owned)
 }
 
-fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
+fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<CgroupContainer> {
     let parts: Vec<&str> = path.split('/').collect();
-    let mut found = parts.iter().enumerate().filter_map(|(index, part)| {
+    let mut containers = parts.iter().enumerate().filter_map(|(index, part)| {
         let before = parts.get(..index).unwrap_or_default();
-        Some((index, of_part(part, before, is_task)?))
+        Some((index, parse_part(part, before, is_task)?))
     });
-    let outermost = found.next()?;
+    let outermost = containers.next()?;
     let outer = parts.get(..=outermost.0)?.join("/");
-    let (index, (engine, id)) = found.last().unwrap_or(outermost);
+    let (index, (engine, id)) = containers.last().unwrap_or(outermost);
     // A container may have a cgroup below its own that is called as a slice is.
     let user = parts.iter().take(index).find_map(|part| {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
         user.parse().ok()
     });
-    Some(Named { path: parts.get(..=index)?.join("/"), outer, engine, id, user })
+    Some(CgroupContainer { path: parts.get(..=index)?.join("/"), outer, engine, id, user })
 }
 
-fn of_part(
+fn parse_part(
     part: &str,
     before: &[&str],
     is_task: &dyn Fn(&str, &str) -> bool,
-) -> Option<(Engine, String)> {
+) -> Option<(ContainerEngine, String)> {
     let scope = part.strip_suffix(".scope").unwrap_or(part);
     for (prefix, engine) in [
-        ("docker-", Engine::Docker),
-        ("libpod-payload-", Engine::Podman),
-        ("libpod-", Engine::Podman),
-        ("cri-containerd-", Engine::Containerd),
-        ("nerdctl-", Engine::Containerd),
-        ("crio-", Engine::Crio),
+        ("docker-", ContainerEngine::Docker),
+        ("libpod-payload-", ContainerEngine::Podman),
+        ("libpod-", ContainerEngine::Podman),
+        ("cri-containerd-", ContainerEngine::Containerd),
+        ("nerdctl-", ContainerEngine::Containerd),
+        ("crio-", ContainerEngine::Crio),
     ] {
         let id = scope.strip_prefix(prefix).filter(|id| is_id(id));
         if let Some(id) = id {
@@ -98,15 +101,15 @@ fn of_part(
     }
     if !is_id(part) {
         let namespace = before.last().filter(|namespace| is_task(namespace, part));
-        return namespace.map(|_| (Engine::Containerd, part.to_owned()));
+        return namespace.map(|_| (ContainerEngine::Containerd, part.to_owned()));
     }
     let is_below = |name: &str| before.contains(&name);
     let engine = match before.last() {
-        Some(&"docker") => Engine::Docker,
-        Some(&"libpod_parent") => Engine::Podman,
-        Some(&"default" | &"k8s.io") => Engine::Containerd,
-        _ if is_below("kubepods") => Engine::Containerd,
-        _ => Engine::Unknown,
+        Some(&"docker") => ContainerEngine::Docker,
+        Some(&"libpod_parent") => ContainerEngine::Podman,
+        Some(&"default" | &"k8s.io") => ContainerEngine::Containerd,
+        _ if is_below("kubepods") => ContainerEngine::Containerd,
+        _ => ContainerEngine::Unknown,
     };
     Some((engine, part.to_owned()))
 }
@@ -122,11 +125,11 @@ mod tests {
 
     const A: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 
-    fn found(path: &str) -> Option<(Engine, Option<u32>)> {
-        let named =
-            named(format!("0::{}\n", path.replace("ID", A)).as_bytes(), &|namespace, id| {
-                (namespace, id) == ("default", "redis")
-            })?;
+    fn found(path: &str) -> Option<(ContainerEngine, Option<u32>)> {
+        let named = parse_container(
+            format!("0::{}\n", path.replace("ID", A)).as_bytes(),
+            &|namespace, id| (namespace, id) == ("default", "redis"),
+        )?;
         assert!([A, "redis"].contains(&named.id.as_str()), "{named:?}");
         Some((named.engine, named.user))
     }
@@ -134,27 +137,27 @@ mod tests {
     #[test]
     fn a_container_is_told_by_the_path_that_its_engine_makes() {
         let cases = [
-            ("/system.slice/docker-ID.scope", Engine::Docker, None),
-            ("/docker/ID", Engine::Docker, None),
-            ("/docker/ID/child", Engine::Docker, None),
-            ("/machine.slice/libpod-ID.scope/container", Engine::Podman, None),
+            ("/system.slice/docker-ID.scope", ContainerEngine::Docker, None),
+            ("/docker/ID", ContainerEngine::Docker, None),
+            ("/docker/ID/child", ContainerEngine::Docker, None),
+            ("/machine.slice/libpod-ID.scope/container", ContainerEngine::Podman, None),
             (
                 "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope",
-                Engine::Podman,
+                ContainerEngine::Podman,
                 Some(1000),
             ),
             (
                 "/kubepods.slice/kubepods-pod1.slice/cri-containerd-ID.scope",
-                Engine::Containerd,
+                ContainerEngine::Containerd,
                 None,
             ),
-            ("/kubepods/besteffort/pod1/ID", Engine::Containerd, None),
-            ("/default/ID", Engine::Containerd, None),
-            ("/default/redis", Engine::Containerd, None),
-            ("/default/redis/child", Engine::Containerd, None),
-            ("/team/ID", Engine::Unknown, None),
-            ("/docker/ID/user-1000.slice/x", Engine::Docker, None),
-            ("/kubepods.slice/kubepods-pod1.slice/crio-ID.scope", Engine::Crio, None),
+            ("/kubepods/besteffort/pod1/ID", ContainerEngine::Containerd, None),
+            ("/default/ID", ContainerEngine::Containerd, None),
+            ("/default/redis", ContainerEngine::Containerd, None),
+            ("/default/redis/child", ContainerEngine::Containerd, None),
+            ("/team/ID", ContainerEngine::Unknown, None),
+            ("/docker/ID/user-1000.slice/x", ContainerEngine::Docker, None),
+            ("/kubepods.slice/kubepods-pod1.slice/crio-ID.scope", ContainerEngine::Crio, None),
         ];
         for (path, engine, user) in cases {
             assert_eq!(found(path), Some((engine, user)), "{path}");
@@ -165,8 +168,8 @@ mod tests {
     fn the_inner_container_counts_where_one_runs_in_another() {
         let other = "0".repeat(64);
         let path = format!("/docker/{other}/docker/{A}");
-        assert_eq!(found(&path), Some((Engine::Docker, None)));
-        let named = named(format!("0::{path}/x\n").as_bytes(), &|_, _| false).unwrap();
+        assert_eq!(found(&path), Some((ContainerEngine::Docker, None)));
+        let named = parse_container(format!("0::{path}/x\n").as_bytes(), &|_, _| false).unwrap();
         assert_eq!((named.path, named.id.as_str()), (path, A));
         assert_eq!(named.outer, format!("/docker/{other}"));
     }
@@ -186,15 +189,15 @@ mod tests {
             assert_eq!(found(path), None, "{path}");
         }
         let is_task = |_: &str, _: &str| false;
-        assert_eq!(named(b"", &is_task), None);
-        assert_eq!(named(b"\xff\n0:", &is_task), None);
+        assert_eq!(parse_container(b"", &is_task), None);
+        assert_eq!(parse_container(b"\xff\n0:", &is_task), None);
     }
 
     #[test]
     fn a_table_of_version_1_has_the_path_in_any_of_its_lines() {
         let table = format!("12:pids:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/\n");
-        let named = named(table.as_bytes(), &|_, _| false).unwrap();
-        assert_eq!(named.engine, Engine::Docker);
+        let named = parse_container(table.as_bytes(), &|_, _| false).unwrap();
+        assert_eq!(named.engine, ContainerEngine::Docker);
         assert_eq!(named.path, format!("/docker/{A}"));
     }
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Holder, Lease, Listed};
-use onload_host::bundles;
+use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_host::host::{Host, HostError};
+use onload_host::oci_bundles;
 
-use super::cgroup::{self, Engine};
+use super::cgroup::{self, ContainerEngine};
 use super::process;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) engine: Engine,
+pub(super) struct ContainerGroup {
+    pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
     /// What it shares how much is looked at with: all that are in one container.
@@ -23,7 +23,7 @@ pub(super) struct Group {
     pub(super) pids: Vec<u32>,
 }
 
-impl Group {
+impl ContainerGroup {
     /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
     pub(super) fn is_of_root(&self) -> bool {
         self.is_named && self.user.is_none()
@@ -31,65 +31,71 @@ impl Group {
 }
 
 /// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
-struct Tasks<'h> {
+struct ContainerdTasks<'h> {
     host: &'h Host,
     /// One for each namespace, which it is called after.
     directories: Vec<PathBuf>,
 }
 
-impl<'h> Tasks<'h> {
-    fn of(host: &'h Host) -> Self {
+impl<'h> ContainerdTasks<'h> {
+    fn new(host: &'h Host) -> Self {
         // What cannot be read is not known.
-        let list = |path: &Path| bundles::list(host, path).unwrap_or_default();
-        Tasks { host, directories: bundles::of_containerd(list) }
+        let list = |path: &Path| oci_bundles::list(host, path).unwrap_or_default();
+        ContainerdTasks { host, directories: oci_bundles::list_containerd(list) }
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
     fn has(&self, namespace: &str, id: &str) -> bool {
         let directories = self.directories.iter();
-        let mut own = directories.filter(|one| one.file_name() == Some(OsStr::new(namespace)));
-        own.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
+        let mut matching =
+            directories.filter(|directory| directory.file_name() == Some(OsStr::new(namespace)));
+        matching.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
     }
 }
 
 /// With how many are unknown.
-pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usize), HostError> {
+pub(super) fn group_processes(
+    host: &Host,
+    leases: &[LeaseEntry],
+) -> Result<(Vec<ContainerGroup>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
-    let own = process::own_namespace(host, "pid");
-    let holders = holders(leases);
+    let host_namespace = process::host_namespace(host, "pid");
+    let holders = containers_by_pid(leases);
     // The other processes of a pid namespace are of the container whose lease its first one has.
     let mut leased = BTreeMap::new();
     for (pid, id) in &holders {
-        if let Some(namespace) = process::namespace(host, *pid, "pid") {
+        if let Some(namespace) = process::namespace_link(host, *pid, "pid") {
             leased.entry(namespace).or_insert(id);
         }
     }
-    let tasks = Tasks::of(host);
-    let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
+    let tasks = ContainerdTasks::new(host);
+    let (mut groups, mut unseen) = (BTreeMap::<String, ContainerGroup>::new(), 0);
     for pid in pids {
-        let Some(table) = process::cgroup(host, pid) else {
+        let Some(table) = process::read_cgroup(host, pid) else {
             continue;
         };
-        if let Some(named) = cgroup::named(&table, &|namespace, id| tasks.has(namespace, id)) {
-            let group = groups.entry(named.path).or_insert_with(|| Group {
-                engine: named.engine,
-                outer: named.outer,
-                id: named.id,
-                user: named.user,
+        if let Some(container) =
+            cgroup::parse_container(&table, &|namespace, id| tasks.has(namespace, id))
+        {
+            let group = groups.entry(container.path).or_insert_with(|| ContainerGroup {
+                engine: container.engine,
+                outer: container.outer,
+                id: container.id,
+                user: container.user,
                 is_named: true,
                 pids: Vec::new(),
             });
             group.pids.push(pid);
             continue;
         }
-        match (process::namespace(host, pid, "pid"), &own) {
-            (Some(namespace), Some(own)) if namespace != *own => {
+        match (process::namespace_link(host, pid, "pid"), &host_namespace) {
+            (Some(namespace), Some(host_namespace)) if namespace != *host_namespace => {
                 let lease = holders.get(&pid).or(leased.get(&namespace).copied());
                 // No path of a cgroup is called as an id is.
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
-                let group = groups.entry(id.clone()).or_insert_with(|| Group {
-                    engine: Engine::Unknown,
+                let group = groups.entry(id.clone()).or_insert_with(|| ContainerGroup {
+                    engine: ContainerEngine::Unknown,
                     outer: id.clone(),
                     id,
                     user: None,
@@ -99,7 +105,7 @@ pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usiz
                 group.pids.push(pid);
             }
             // It may have ended since it was listed.
-            (None, _) | (_, None) if process::cgroup(host, pid).is_some() => unseen += 1,
+            (None, _) | (_, None) if process::read_cgroup(host, pid).is_some() => unseen += 1,
             _ => {}
         }
     }
@@ -113,9 +119,9 @@ fn namespace_id(namespace: &Path) -> String {
     format!("pidns-{}", digits.collect::<String>())
 }
 
-fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
-    let live = leases.iter().filter(|listed| !listed.is_over);
-    let live = live.filter_map(|listed| listed.lease.as_ref().ok());
+fn containers_by_pid(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
+    let live = leases.iter().filter(|entry| !entry.has_ended);
+    let live = live.filter_map(|entry| entry.lease.as_ref().ok());
     let holder = |lease: &Lease| match &lease.holder {
         Holder::Init { process, .. } => Some((process.pid, lease.container.to_string())),
         Holder::Reservation { .. } => None,
@@ -124,10 +130,13 @@ fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
-pub(super) fn leases_of<'l>(leases: &'l [Listed], group: &Group) -> Vec<&'l Listed> {
-    let live = leases.iter().filter(|listed| !listed.is_over);
-    let own = live.filter(|listed| {
-        let lease = listed.lease.as_ref().ok();
+pub(super) fn container_leases<'l>(
+    leases: &'l [LeaseEntry],
+    group: &ContainerGroup,
+) -> Vec<&'l LeaseEntry> {
+    let live = leases.iter().filter(|entry| !entry.has_ended);
+    let group_leases = live.filter(|entry| {
+        let lease = entry.lease.as_ref().ok();
         lease.is_some_and(|lease| match &lease.holder {
             Holder::Init { process, .. } => group.pids.contains(&process.pid),
             Holder::Reservation { .. } => {
@@ -135,8 +144,8 @@ pub(super) fn leases_of<'l>(leases: &'l [Listed], group: &Group) -> Vec<&'l List
             }
         })
     });
-    let mut own: Vec<&Listed> = own.collect();
-    own.sort_by(|one, other| one.device.cmp(&other.device));
-    own.dedup_by(|one, other| one.device == other.device);
-    own
+    let mut group_leases: Vec<&LeaseEntry> = group_leases.collect();
+    group_leases.sort_by(|one, other| one.device.cmp(&other.device));
+    group_leases.dedup_by(|one, other| one.device == other.device);
+    group_leases
 }

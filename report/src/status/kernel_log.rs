@@ -6,7 +6,7 @@ use std::path::Path;
 
 use onload_host::host::Host;
 
-use super::process::Process;
+use super::process::ContainerProcess;
 
 const LOG: &str = "/dev/kmsg";
 /// Bytes that are read; the kernel keeps 128 KiB to 16 MiB.
@@ -17,31 +17,31 @@ const RECORD: usize = 16 * 1024;
 const NAME: usize = 15;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct StackFailure {
     /// Hundredths of a second since boot.
-    at: u64,
+    time: u64,
     /// Its number in its own pid namespace.
     pid: u32,
     name: String,
-    pub(super) error: Error,
+    pub(super) error: StackError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Error {
+pub(super) enum StackError {
     /// The driver's error, `rc` of "Failed to allocate stack (rc=-16)".
     Refused(i32),
     /// No interface was there that it might use.
     NoInterface,
 }
 
-impl Failure {
+impl StackFailure {
     /// Whether that is a program's, as it runs now. The library writes the name of its file where a link led there, as
     /// `redis-check-rdb` for Debian's `redis-server`.
-    pub(super) fn is_of(&self, process: &Process, file: Option<&str>) -> bool {
+    pub(super) fn matches_process(&self, process: &ContainerProcess, file: Option<&str>) -> bool {
         let short = |name: &str| name.chars().take(NAME).collect::<String>();
         let mut names = [Some(process.name.as_str()), file].into_iter().flatten();
         Some(self.pid) == process.own_pid
-            && self.at + slack(self.at) >= process.started
+            && self.time + time_slack(self.time) >= process.start_time
             && names.any(|name| short(&self.name) == short(name))
     }
 }
@@ -49,44 +49,44 @@ impl Failure {
 /// How much earlier a program's line may seem to be than the program, in hundredths of a second. The log has the processor's
 /// clock (`local_clock` in kernel/printk/printk.c), which nobody sets right as the clock of process starts is by NTP: after
 /// days the two are seconds apart. 200 ppm, and a second.
-fn slack(at: u64) -> u64 {
-    at / 5_000 + 100
+fn time_slack(time: u64) -> u64 {
+    time / 5_000 + 100
 }
 
 /// The programs that got none, the latest last; empty where the log is not there or not ours to read.
-pub(super) fn failures(host: &Host) -> Vec<Failure> {
+pub(super) fn read_failures(host: &Host) -> Vec<StackFailure> {
     let Ok(Some(mut file)) = host.file(Path::new(LOG)) else {
         return Vec::new();
     };
-    let (mut record, mut all) = (vec![0; RECORD], Vec::new());
-    while all.len() < LIMIT {
+    let (mut record, mut log) = (vec![0; RECORD], Vec::new());
+    while log.len() < LIMIT {
         match file.read(&mut record) {
             Ok(0) => break,
-            Ok(length) => all.extend(record.iter().take(length)),
+            Ok(length) => log.extend(record.iter().take(length)),
             // It has been overwritten meanwhile: the next one is still there.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }
     }
-    let lines = all.split(|byte| *byte == b'\n');
-    lines.filter_map(failure).collect()
+    let lines = log.split(|byte| *byte == b'\n');
+    lines.filter_map(parse_failure).collect()
 }
 
 /// `3,1042,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)`
 /// (Documentation/ABI/testing/dev-kmsg; Onload, `citp_setup_logging_prefix` and `lib/transport/ip/netif_init.c`).
-fn failure(line: &[u8]) -> Option<Failure> {
+fn parse_failure(line: &[u8]) -> Option<StackFailure> {
     let (head, text) = std::str::from_utf8(line).ok()?.split_once(';')?;
     let microseconds: u64 = head.split(',').nth(2)?.parse().ok()?;
     let (_, text) = text.split_once("oo:")?;
     let (name, text) = text.split_once('[')?;
     let (pid, text) = text.split_once("]: ")?;
     let error = match text.split_once("Failed to allocate stack (rc=") {
-        Some((_, rc)) => Error::Refused(rc.split(')').next()?.parse().ok()?),
-        None if text.contains(": ENODEV.") => Error::NoInterface,
+        Some((_, rc)) => StackError::Refused(rc.split(')').next()?.parse().ok()?),
+        None if text.contains(": ENODEV.") => StackError::NoInterface,
         None => return None,
     };
-    Some(Failure {
-        at: microseconds / 10_000,
+    Some(StackFailure {
+        time: microseconds / 10_000,
         pid: pid.parse().ok()?,
         name: name.to_owned(),
         error,
@@ -101,15 +101,19 @@ mod tests {
     fn a_line_is_of_a_program_though_the_log_has_another_clock_for_days() {
         let day = 24 * 60 * 60 * 100;
         let is_of = |at, started| {
-            let failure =
-                Failure { at, pid: 7, name: "redis".to_owned(), error: Error::NoInterface };
-            let process = Process {
-                own_pid: Some(7),
-                started,
+            let failure = StackFailure {
+                time: at,
+                pid: 7,
                 name: "redis".to_owned(),
-                ..Process::default()
+                error: StackError::NoInterface,
             };
-            failure.is_of(&process, None)
+            let process = ContainerProcess {
+                own_pid: Some(7),
+                start_time: started,
+                name: "redis".to_owned(),
+                ..ContainerProcess::default()
+            };
+            failure.matches_process(&process, None)
         };
         // 8 ppm, as it was measured, and 100 ppm.
         for drift in [30 * day / 125_000, 30 * day / 10_000] {
@@ -124,29 +128,29 @@ mod tests {
 
     #[test]
     fn a_line_of_the_log_names_the_program_that_got_no_stack() {
-        let line = |text: &str| failure(format!("3,1042,93274651,-;{text}").as_bytes());
+        let line = |text: &str| parse_failure(format!("3,1042,93274651,-;{text}").as_bytes());
         let found = line(
             "[onload] oo:redis-server[7]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)",
         );
         let found = found.unwrap();
-        assert_eq!((found.at, found.pid, found.error), (9327, 7, Error::Refused(-16)));
-        let mut process = Process {
+        assert_eq!((found.time, found.pid, found.error), (9327, 7, StackError::Refused(-16)));
+        let mut process = ContainerProcess {
             own_pid: Some(7),
-            started: 9000,
+            start_time: 9000,
             name: "redis-server".to_owned(),
-            ..Process::default()
+            ..ContainerProcess::default()
         };
-        assert!(found.is_of(&process, None));
+        assert!(found.matches_process(&process, None));
         // Another one that has had its number before.
-        process.started = 9500;
-        assert!(!found.is_of(&process, None));
-        process.started = 9000;
+        process.start_time = 9500;
+        assert!(!found.matches_process(&process, None));
+        process.start_time = 9000;
         process.name = "main".to_owned();
-        assert!(found.is_of(&process, Some("redis-server")));
-        assert!(!found.is_of(&process, Some("redis-check-rdb")));
+        assert!(found.matches_process(&process, Some("redis-server")));
+        assert!(!found.matches_process(&process, Some("redis-check-rdb")));
         let text = "oo:redis[7]: netif_tcp_helper_alloc_u: ENODEV.\\x0aThis error can occur if:";
         let found = line(text).unwrap();
-        assert_eq!(found.error, Error::NoInterface);
+        assert_eq!(found.error, StackError::NoInterface);
         for other in [
             "oo:redis[7]: Using Onload",
             "oo:redis[x]: Failed to allocate stack (rc=-16)",
@@ -155,7 +159,7 @@ mod tests {
         ] {
             assert_eq!(line(other), None, "{other}");
         }
-        assert_eq!(failure(b"\xff"), None);
-        assert_eq!(failure(b" SUBSYSTEM=x"), None);
+        assert_eq!(parse_failure(b"\xff"), None);
+        assert_eq!(parse_failure(b" SUBSYSTEM=x"), None);
     }
 }

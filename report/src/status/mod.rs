@@ -2,15 +2,15 @@
 //! cgroups of processes, by their namespaces, and by leases. What a container, or a user's engine, says of
 //! itself is shown and decides nothing.
 
-mod asks;
-mod by_kernel;
 mod cgroup;
-mod container;
+mod container_reader;
+mod container_view;
+mod facts;
 mod groups;
-mod inside;
+mod input;
 mod kernel_log;
-mod look;
-mod looked;
+mod kernel_sockets;
+mod link_judge;
 mod mounts;
 mod names;
 mod network;
@@ -18,21 +18,21 @@ mod onload;
 mod patience;
 mod process;
 mod rdma;
+mod requests;
 mod stack;
 mod state;
-mod uppers;
 mod verdict;
 
 #[cfg(test)]
-mod test_asks;
-#[cfg(test)]
 mod test_host;
+#[cfg(test)]
+mod test_hostile_containers;
 #[cfg(test)]
 mod test_mounts;
 #[cfg(test)]
 mod test_onload;
 #[cfg(test)]
-mod test_strangers;
+mod test_requests;
 #[cfg(test)]
 mod tests;
 
@@ -41,42 +41,42 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use asks::grants;
-pub use asks::{Evidence, Grant};
-pub use by_kernel::has_kernel_socket;
-pub use cgroup::Engine;
-use container::Facts;
-use groups::{Group, groups};
-use look::Look;
-pub use looked::{Guarded, Looked, Networks};
-use names::Names;
-pub use network::network;
+pub use cgroup::ContainerEngine;
+use container_reader::ContainerReader;
+use facts::ContainerFacts;
+use groups::{ContainerGroup, group_processes};
+pub use input::{GuardedRead, NetworkLookup, StatusInput};
+pub use kernel_sockets::has_kernel_socket;
+use names::ContainerNames;
+pub use network::read_network;
 pub use onload::START_AGAIN;
 use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;
+use requests::parse_grants;
+pub use requests::{Evidence, Grant};
 use state::HostFacts;
-pub use state::{State, Verdict};
-use verdict::{decide, hidden};
+pub use state::{Verdict, VerdictState};
+use verdict::{decide, hidden_verdict};
 
-pub use onload_host::netlink::namespace::Elsewhere as Network;
+pub use onload_host::netlink::netns_links::NetnsLinks;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct StatusReport {
     /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
     /// name.
-    pub containers: Vec<Container>,
+    pub containers: Vec<ContainerStatus>,
     /// The others, of which nothing was found.
     #[serde(skip)]
-    pub others: Vec<Container>,
+    pub others: Vec<ContainerStatus>,
     pub unseen: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Container {
-    pub engine: Engine,
+pub struct ContainerStatus {
+    pub engine: ContainerEngine,
     pub name: Option<String>,
     /// Its id; of a container that no engine names, that of its lease or its pid namespace.
     pub id: String,
@@ -98,52 +98,52 @@ pub struct Container {
     pub processes: Vec<(u32, String)>,
 }
 
-impl Container {
-    pub fn state(&self) -> State {
-        self.verdicts.first().map_or(State::Ready, |verdict| verdict.state)
+impl ContainerStatus {
+    pub fn state(&self) -> VerdictState {
+        self.verdicts.first().map_or(VerdictState::Ready, |verdict| verdict.state)
     }
 
     /// Whether people may mean it by that word: its name, or the beginning of its id.
-    pub fn is_called(&self, word: &str) -> bool {
+    pub fn matches_name(&self, word: &str) -> bool {
         self.name.as_deref() == Some(word) || self.id.starts_with(word)
     }
 }
 
-pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
-    let (groups, mut unseen) = groups(looked.host, looked.leases.unwrap_or_default())?;
-    let host_facts = host_facts(&looked);
-    let mut look = Look::new(looked, host_facts);
-    let (mut of_strangers, mut of_root) = (Budget::WHOLE, BTreeMap::new());
+pub fn read_status(input: StatusInput<'_>) -> Result<StatusReport, HostError> {
+    let (groups, mut unseen) = group_processes(input.host, input.leases.unwrap_or_default())?;
+    let host_facts = read_host_facts(&input);
+    let mut reader = ContainerReader::new(input, host_facts);
+    let (mut user_budget, mut root_budgets) = (Budget::WHOLE, BTreeMap::new());
     let mut all = Vec::new();
     for group in groups {
         let budget = if group.is_of_root() {
-            let own = of_root.entry(group.outer.clone());
-            own.or_insert(Budget::WHOLE)
+            let entry = root_budgets.entry(group.outer.clone());
+            entry.or_insert(Budget::WHOLE)
         } else {
-            &mut of_strangers
+            &mut user_budget
         };
-        let (facts, missed) = look.facts(group, budget);
+        let (facts, missed) = reader.read_facts(group, budget);
         unseen += missed;
         all.extend(facts);
     }
-    look.settle(&mut all);
-    let (shown, others): (Vec<Facts>, Vec<Facts>) =
-        all.into_iter().partition(|facts| facts.is_of_interest() || facts.unanswered.is_some());
-    let judged = |facts: Vec<Facts>| {
-        let judged = facts.into_iter().map(|facts| container(facts, host_facts));
-        judged.collect::<Vec<Container>>()
+    reader.decide_shared_causes(&mut all);
+    let (relevant, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
+        all.into_iter().partition(|facts| facts.is_relevant() || facts.unanswered.is_some());
+    let to_statuses = |facts: Vec<ContainerFacts>| {
+        let statuses = facts.into_iter().map(|facts| container_status(facts, host_facts));
+        statuses.collect::<Vec<ContainerStatus>>()
     };
-    let (mut containers, others) = (judged(shown), judged(others));
+    let (mut containers, others) = (to_statuses(relevant), to_statuses(others));
     containers.sort();
-    Ok(Status { containers, others, unseen })
+    Ok(StatusReport { containers, others, unseen })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Grantee {
+pub struct ContainerGrants {
     /// Its name or, without one, its id.
     pub container: String,
     #[serde(skip)]
-    pub engine: Engine,
+    pub engine: ContainerEngine,
     #[serde(skip)]
     pub id: String,
     /// The devices, as CLASS=NAME.
@@ -152,19 +152,19 @@ pub struct Grantee {
 
 /// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
 /// process is looked into.
-pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
-    let (groups, _) = groups(host, &[])?;
-    let mut names = Names::new(host);
+pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
+    let (groups, _) = group_processes(host, &[])?;
+    let mut names = ContainerNames::new(host);
     let mut grantees = Vec::new();
-    for group in groups.into_iter().filter(Group::is_of_root) {
-        let Some(config) = names.config(group.engine, &group.id) else {
+    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
+        let Some(config) = names.read_config(group.engine, &group.id) else {
             continue;
         };
         let variables = config.process.env.iter().map(String::as_str);
-        let devices = grants(variables, Evidence::Configuration);
+        let devices = parse_grants(variables, Evidence::Configuration);
         if !devices.is_empty() {
-            let name = names.of(group.engine, &group.id, None, Some(&config));
-            grantees.push(Grantee {
+            let name = names.find(group.engine, &group.id, None, Some(&config));
+            grantees.push(ContainerGrants {
                 container: name.unwrap_or_else(|| group.id.clone()),
                 engine: group.engine,
                 id: group.id,
@@ -176,16 +176,16 @@ pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
     Ok(grantees)
 }
 
-fn container(facts: Facts, host: HostFacts) -> Container {
+fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
     let verdicts = decide(&facts, host);
-    let hidden = hidden(&facts);
+    let hidden = hidden_verdict(&facts);
     let open = facts.processes.iter().flat_map(|process| process.open.iter().flatten());
     let open = open.filter(|target| target.starts_with("/dev/"));
     let open = open.cloned().collect();
-    let nodes = facts.within.nodes.into_iter();
+    let nodes = facts.root.nodes.into_iter();
     let leases = facts.leases.iter();
     let processes = facts.processes.into_iter();
-    Container {
+    ContainerStatus {
         engine: facts.group.engine,
         name: facts.name,
         id: facts.group.id,
@@ -196,13 +196,13 @@ fn container(facts: Facts, host: HostFacts) -> Container {
         hidden,
         leases: leases.map(|(class, name)| format!("{class}={name}")).collect(),
         devices: facts.grants,
-        processes: processes.map(|one| (one.pid, one.name)).collect(),
+        processes: processes.map(|process| (process.pid, process.name)).collect(),
     }
 }
 
-fn host_facts(looked: &Looked<'_>) -> HostFacts {
-    let inventory = looked.inventory;
-    let veth = looked.host.attribute(Path::new(VETH)).ok().flatten();
+fn read_host_facts(input: &StatusInput<'_>) -> HostFacts {
+    let inventory = input.inventory;
+    let veth = input.host.attribute(Path::new(VETH)).ok().flatten();
     HostFacts {
         has_nic: !inventory.attached.is_empty(),
         library_matches: inventory.onload.as_ref().and_then(|onload| onload.library_matches),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use onload_host::host::Host;
 use onload_sys::mountinfo::{MountinfoLine, each_line, parse};
 
-use super::process::{self, Process, directory};
+use super::process::{self, ContainerProcess, proc_dir};
 
 /// Kinds that answer by themselves. Not erofs: nydus has a program fetch what it shows.
 const LOOKED_INTO: [&[u8]; 17] = [
@@ -86,7 +86,7 @@ impl<'h> Mounts<'h> {
     pub(super) fn of(host: &'h Host) -> Self {
         Mounts {
             host,
-            own_users: process::own_namespace(host, "user"),
+            own_users: process::host_namespace(host, "user"),
             own: OnceCell::new(),
             by_place: HashMap::new(),
         }
@@ -94,8 +94,8 @@ impl<'h> Mounts<'h> {
 
     /// What the mounts of a process say; none where they cannot be read. The table of a mount namespace is read once for
     /// each root: it may have 100,000 lines, and shows what is below the root.
-    pub(super) fn of_process(&mut self, process: &Process) -> Option<Mounted> {
-        let root = self.host.link(&directory(process.pid).join("root"));
+    pub(super) fn of_process(&mut self, process: &ContainerProcess) -> Option<Mounted> {
+        let root = self.host.link(&proc_dir(process.pid).join("root"));
         let place = process.mounts.clone().map(|namespace| (namespace, root.ok().flatten()));
         let known = place.as_ref().and_then(|place| self.by_place.get(place));
         if let Some(known) = known {
@@ -116,9 +116,9 @@ impl<'h> Mounts<'h> {
             let point = line.split(|byte| *byte == b' ').nth(4);
             point.is_some_and(|point| is_looked_at(point) || point == PRELOAD_FILE)
         };
-        let path = directory(pid).join("mountinfo");
+        let path = proc_dir(pid).join("mountinfo");
         let lines = self.host.lines(&path, &wanted).ok()??;
-        let is_of_user = process::namespace(self.host, pid, "user") != self.own_users;
+        let is_of_user = process::namespace_link(self.host, pid, "user") != self.own_users;
         let may_look = |mount: &MountinfoLine<'_>| match mount.fs_type {
             OVERLAY => {
                 !(is_of_user && self.has_users_fuse()) && self.are_layers_good(mount.options, DEPTH)

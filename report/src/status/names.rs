@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_core::pod::keys;
-use onload_host::bundles::{self, DOCKER};
+use onload_core::pod::pod_keys;
 use onload_host::host::Host;
+use onload_host::oci_bundles::{self, DOCKER};
 use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cgroup::{Engine, is_id};
+use super::cgroup::{ContainerEngine, is_id};
 use super::mounts::Mounts;
 use super::patience::{PATIENCE, patiently};
 
@@ -36,20 +36,20 @@ const PODMAN: [&str; 8] = [
 ];
 const SHARE: &str = ".local/share";
 
-pub(super) struct Names<'h> {
+pub(super) struct ContainerNames<'h> {
     host: &'h Host,
     podman: HashMap<Option<u32>, HashMap<String, String>>,
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredContainer {
     id: String,
     #[serde(default)]
     names: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct OciConfig {
+pub(super) struct ContainerConfig {
     #[serde(default)]
     pub(super) annotations: BTreeMap<String, String>,
     #[serde(default)]
@@ -62,46 +62,47 @@ pub(super) struct OciProcess {
     pub(super) env: Vec<String>,
 }
 
-impl<'h> Names<'h> {
+impl<'h> ContainerNames<'h> {
     pub(super) fn new(host: &'h Host) -> Self {
-        Names { host, podman: HashMap::new() }
+        ContainerNames { host, podman: HashMap::new() }
     }
 
     /// None where its engine's files do not say, or are not ours to read.
-    pub(super) fn of(
+    pub(super) fn find(
         &mut self,
-        engine: Engine,
+        engine: ContainerEngine,
         id: &str,
         user: Option<u32>,
-        config: Option<&OciConfig>,
+        config: Option<&ContainerConfig>,
     ) -> Option<String> {
         let name = match engine {
-            Engine::Docker if user.is_none() => {
-                let config = self.docker(id, "config.v2.json")?;
+            ContainerEngine::Docker if user.is_none() => {
+                let config = self.read_docker(id, "config.v2.json")?;
                 let name = config.get("Name")?.as_str()?;
                 name.trim_start_matches('/').to_owned()
             }
-            Engine::Podman => {
+            ContainerEngine::Podman => {
                 let host = self.host;
                 let known = self.podman.entry(user);
-                let known = known.or_insert_with(|| podman(host, user).unwrap_or_default());
+                let known =
+                    known.or_insert_with(|| read_podman_names(host, user).unwrap_or_default());
                 known.get(id)?.clone()
             }
-            Engine::Containerd => pod(config?, id)?,
-            Engine::Crio => {
+            ContainerEngine::Containerd => pod_name(config?, id)?,
+            ContainerEngine::Crio => {
                 let config = config?;
                 let name = config.annotations.get("io.kubernetes.cri-o.Name");
-                pod(config, id).or_else(|| name.cloned())?
+                pod_name(config, id).or_else(|| name.cloned())?
             }
-            Engine::Docker | Engine::Unknown => return None,
+            ContainerEngine::Docker | ContainerEngine::Unknown => return None,
         };
         let name: String = name.chars().take(NAME).collect();
         (!name.is_empty()).then_some(name)
     }
 
-    pub(super) fn labels(&self, engine: Engine, id: &str) -> BTreeMap<String, String> {
-        let config = || self.docker(id, "config.v2.json");
-        let config = (engine == Engine::Docker).then(config).flatten();
+    pub(super) fn labels(&self, engine: ContainerEngine, id: &str) -> BTreeMap<String, String> {
+        let config = || self.read_docker(id, "config.v2.json");
+        let config = (engine == ContainerEngine::Docker).then(config).flatten();
         let labels =
             config.and_then(|mut config| Some(config.pointer_mut("/Config/Labels")?.take()));
         let labels = labels.and_then(|labels| serde_json::from_value(labels).ok());
@@ -109,69 +110,74 @@ impl<'h> Names<'h> {
     }
 
     /// None where that is not known.
-    pub(super) fn runtime(&self, engine: Engine, id: &str, config: &OciConfig) -> Option<String> {
+    pub(super) fn runtime(
+        &self,
+        engine: ContainerEngine,
+        id: &str,
+        config: &ContainerConfig,
+    ) -> Option<String> {
         let runtime = match engine {
-            Engine::Docker => {
-                let config = self.docker(id, "hostconfig.json")?;
+            ContainerEngine::Docker => {
+                let config = self.read_docker(id, "hostconfig.json")?;
                 let runtime = config.get("Runtime").and_then(Value::as_str);
                 runtime.unwrap_or_default().to_owned()
             }
             // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
-            Engine::Containerd => {
-                let mut files = self.bundles(engine, id).into_iter();
+            ContainerEngine::Containerd => {
+                let mut files = self.bundle_dirs(engine, id).into_iter();
                 let read = |bundle: PathBuf| self.host.text(&bundle.join("runtime")).ok()?;
                 let path = files.find_map(read)?;
                 let name = Path::new(path.trim()).file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
             }
             // Of a pod's other containers, CRI-O leaves this to the pod (`setupSandboxAnnotations`).
-            Engine::Crio => {
+            ContainerEngine::Crio => {
                 let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
-                let sandbox = self.config(engine, sandbox.filter(|id| is_id(id))?)?;
+                let sandbox = self.read_config(engine, sandbox.filter(|id| is_id(id))?)?;
                 let handler = sandbox.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
                 handler.cloned().unwrap_or_default()
             }
-            Engine::Podman | Engine::Unknown => return None,
+            ContainerEngine::Podman | ContainerEngine::Unknown => return None,
         };
         let runtime: String = runtime.chars().take(NAME).collect();
         Some(if runtime.is_empty() { "the engine's default".to_owned() } else { runtime })
     }
 
-    fn bundles(&self, engine: Engine, id: &str) -> Vec<PathBuf> {
+    fn bundle_dirs(&self, engine: ContainerEngine, id: &str) -> Vec<PathBuf> {
         // What cannot be read is not known.
-        let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
+        let list = |path: &Path| oci_bundles::list(self.host, path).unwrap_or_default();
         match engine {
-            Engine::Docker | Engine::Containerd => {
-                let namespaces = bundles::of_containerd(list).into_iter();
+            ContainerEngine::Docker | ContainerEngine::Containerd => {
+                let namespaces = oci_bundles::list_containerd(list).into_iter();
                 namespaces.map(|namespace| namespace.join(id)).collect()
             }
-            Engine::Podman | Engine::Crio => {
-                let drivers = bundles::of_storage(list).into_iter();
+            ContainerEngine::Podman | ContainerEngine::Crio => {
+                let drivers = oci_bundles::list_storage(list).into_iter();
                 drivers.map(|driver| driver.join(id).join("userdata")).collect()
             }
-            Engine::Unknown => Vec::new(),
+            ContainerEngine::Unknown => Vec::new(),
         }
     }
 
-    pub(super) fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
-        let bundles = self.bundles(engine, id).into_iter();
+    pub(super) fn read_config(&self, engine: ContainerEngine, id: &str) -> Option<ContainerConfig> {
+        let bundles = self.bundle_dirs(engine, id).into_iter();
         let mut configs = bundles.map(|bundle| bundle.join("config.json"));
-        configs.find_map(|path| self.json::<OciConfig>(&path))
+        configs.find_map(|path| self.read_json::<ContainerConfig>(&path))
     }
 
-    fn docker(&self, id: &str, file: &str) -> Option<Value> {
-        self.json(&Path::new(DOCKER).join(id).join(file))
+    fn read_docker(&self, id: &str, file: &str) -> Option<Value> {
+        self.read_json(&Path::new(DOCKER).join(id).join(file))
     }
 
-    fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
+    fn read_json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
         let bytes = self.host.bytes(path, LIMIT).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 }
 
-impl OciConfig {
+impl ContainerConfig {
     /// Whether it has the library in LD_PRELOAD. It tells an environment that was cleared from one that never had it.
-    pub(super) fn preloads(&self) -> bool {
+    pub(super) fn has_preload(&self) -> bool {
         let mut variables = self.process.env.iter();
         variables.any(|variable| {
             let value = variable.strip_prefix("LD_PRELOAD=");
@@ -181,9 +187,9 @@ impl OciConfig {
 }
 
 /// Pod and container, as engines of Kubernetes annotate them; nerdctl's own name.
-fn pod(config: &OciConfig, id: &str) -> Option<String> {
+fn pod_name(config: &ContainerConfig, id: &str) -> Option<String> {
     let annotations = &config.annotations;
-    let keys = keys(annotations, id);
+    let keys = pod_keys(annotations, id);
     match (annotations.get(keys.pod), annotations.get(keys.container)) {
         (Some(pod), Some(container)) => Some(format!("{pod}/{container}")),
         (Some(pod), None) => Some(pod.clone()),
@@ -191,33 +197,34 @@ fn pod(config: &OciConfig, id: &str) -> Option<String> {
     }
 }
 
-fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
+fn read_podman_names(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
     let lists: Vec<Vec<u8>> = match user {
         None => {
-            let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
-            PODMAN.into_iter().filter_map(of_root).collect()
+            let read_list = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
+            PODMAN.into_iter().filter_map(read_list).collect()
         }
         Some(user) => {
-            let home = host.resolve(&home(host, user)?).ok()??;
+            let home = host.resolve(&home_dir(host, user)?).ok()??;
             let mounts = Mounts::of(host);
             let file = |list: &&str| home.join(SHARE).join(list);
             let lists = PODMAN.into_iter().filter(|list| mounts.answers(&file(list)));
             let lists: Vec<&str> = lists.collect();
             // It may be slow all the same.
             patiently(host, PATIENCE, move |host| {
-                let of_user = |list| of_home(host, &home, list);
-                lists.into_iter().filter_map(of_user).collect()
+                let read_list = |list| read_in_home(host, &home, list);
+                lists.into_iter().filter_map(read_list).collect()
             })?
         }
     };
     let lists = lists.into_iter();
-    let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
-    let named =
+    let stored =
+        lists.filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(&bytes).ok());
+    let names =
         stored.flatten().filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
-    Some(named.collect())
+    Some(names.collect())
 }
 
-fn home(host: &Host, user: u32) -> Option<PathBuf> {
+fn home_dir(host: &Host, user: u32) -> Option<PathBuf> {
     let text = host.text(Path::new("/etc/passwd")).ok()??;
     let mut lines = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     lines.find_map(|fields| match fields[..] {
@@ -226,15 +233,15 @@ fn home(host: &Host, user: u32) -> Option<PathBuf> {
     })
 }
 
-fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
+fn read_in_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let path = Path::new(SHARE).join(list);
-    let found = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
-    let stat = rustix::fs::fstat(&found).ok()?;
+    let descriptor = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
+    let stat = rustix::fs::fstat(&descriptor).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let mut bytes = Vec::new();
-    let file = is_file.then(|| File::from(found))?;
+    let file = is_file.then(|| File::from(descriptor))?;
     file.take(LIMIT).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

@@ -7,13 +7,13 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
-use onload_host::netlink::namespace::{Elsewhere as Network, elsewhere};
-use onload_sys::netlink::link::{self, Link, address_text};
+use onload_host::netlink::netns_links::{NetnsLinks, list_links};
+use onload_sys::netlink::link::{self, Link, format_hwaddr};
 
-use super::looked::Looked;
+use super::input::StatusInput;
+use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 use super::patience::{PATIENCE, patiently};
-use super::process::directory;
-use super::uppers::{Carried, Judged, Port, judge, with_uppers};
+use super::process::proc_dir;
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
 const MOST: usize = 4096;
@@ -21,20 +21,20 @@ const MOST: usize = 4096;
 const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
 /// None where the kernel does not say.
-pub fn network(host: &Host, pid: u32) -> Option<Network> {
-    let look = move |host: &Host| {
-        let file = directory(pid).join("ns/net");
-        host.is_running().then(|| elsewhere(&file).ok()).flatten()
+pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
+    let list = move |host: &Host| {
+        let file = proc_dir(pid).join("ns/net");
+        host.is_running().then(|| list_links(&file).ok()).flatten()
     };
-    patiently(host, PATIENCE, look).flatten()
+    patiently(host, PATIENCE, list).flatten()
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Interface {
+pub(super) struct ContainerInterface {
     pub(super) name: String,
     pub(super) other_names: Vec<String>,
     /// Those by which Onload sends for it.
-    pub(super) ports: BTreeSet<Port>,
+    pub(super) ports: BTreeSet<PortId>,
     /// Whether Onload accelerates it, itself or the one below it; none where that is not known.
     pub(super) is_accelerated: Option<bool>,
     /// Whether it is one of a PCI function, and not one of software.
@@ -45,95 +45,104 @@ pub(super) struct Interface {
 }
 
 #[derive(Debug)]
-pub(super) struct Accelerators<'l> {
+pub(super) struct AcceleratedInterfaces<'l> {
     functions: &'l PciFunctions,
     /// The host's accelerated interfaces, and what is on them, by their numbers.
-    own: BTreeMap<u32, Carried>,
+    host_paths: BTreeMap<u32, LowerPath>,
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
-    pub(super) hosts: Vec<Interface>,
+    pub(super) host_interfaces: Vec<ContainerInterface>,
     /// What Onload has attached to, in whatever network; none where that is not known.
-    attached: Option<Vec<nic::Listed>>,
-    with_veth: bool,
+    attached: Option<Vec<nic::DebugfsNic>>,
+    accelerates_veth: bool,
 }
 
-impl<'l> Accelerators<'l> {
-    pub(super) fn of(looked: &Looked<'l>, with_veth: bool) -> Self {
-        let host = looked.host;
+impl<'l> AcceleratedInterfaces<'l> {
+    pub(super) fn new(input: &StatusInput<'l>, accelerates_veth: bool) -> Self {
+        let host = input.host;
         let number = |name: &String| {
             let text = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("ifindex"));
             Some((name.clone(), text.ok()??.parse().ok()?))
         };
-        let here = looked.inventory.attached.iter();
-        let here: BTreeMap<String, u32> = here.filter_map(number).collect();
+        let index_by_name = input.inventory.attached.iter();
+        let index_by_name: BTreeMap<String, u32> = index_by_name.filter_map(number).collect();
         let links = host.network().ok().flatten();
         let links = links.map(|all| all.links).unwrap_or_default();
-        let own = with_uppers(&here.values().copied().collect(), &links);
+        let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
-        let hosts = here.into_iter().chain(links).map(|(name, number)| Interface {
-            name,
-            is_accelerated: Some(own.contains_key(&number)),
-            ports: own.get(&number).map(|own| own.ports.clone()).unwrap_or_default(),
-            ..Interface::default()
-        });
-        Accelerators {
-            functions: &looked.inventory.functions,
-            hosts: hosts.collect(),
-            own,
-            attached: attached(host),
-            with_veth,
+        let host_interfaces =
+            index_by_name.into_iter().chain(links).map(|(name, number)| ContainerInterface {
+                name,
+                is_accelerated: Some(host_paths.contains_key(&number)),
+                ports: host_paths.get(&number).map(|path| path.ports.clone()).unwrap_or_default(),
+                ..ContainerInterface::default()
+            });
+        AcceleratedInterfaces {
+            functions: &input.inventory.functions,
+            host_interfaces: host_interfaces.collect(),
+            host_paths,
+            attached: read_attached(host),
+            accelerates_veth,
         }
     }
 
     /// Without the loopback; none where there are too many.
-    pub(super) fn interfaces(&self, network: &Network) -> Option<Vec<Interface>> {
+    pub(super) fn interfaces(&self, network: &NetnsLinks) -> Option<Vec<ContainerInterface>> {
         if network.links.len() > MOST {
             return None;
         }
         let links = network.links.iter();
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
-        let shown = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
-        let judged = judge(&network.links, &|link| self.base(network, link));
+        let to_text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+        let accelerations = judge_links(&network.links, &|link| self.judge_base(network, link));
         let interfaces = links.map(|link| {
-            let judged = judged.get(&link.index).cloned();
-            let judged = judged.unwrap_or(Judged::Unknown);
-            Interface {
-                name: link.shown(),
-                other_names: link.alternative_names.iter().map(shown).collect(),
-                is_accelerated: judged.is_accelerated(),
-                ports: judged.ports(),
+            let acceleration = accelerations.get(&link.index).cloned();
+            let acceleration = acceleration.unwrap_or(Acceleration::Unknown);
+            ContainerInterface {
+                name: link.display_name(),
+                other_names: link.alternative_names.iter().map(to_text).collect(),
+                is_accelerated: acceleration.is_accelerated(),
+                ports: acceleration.ports(),
                 is_physical: link.kind.is_empty(),
                 is_up: link.flags & link::UP != 0,
                 has_link: link.flags & LOWER_UP != 0,
             }
         });
-        let mut interfaces: Vec<Interface> = interfaces.collect();
+        let mut interfaces: Vec<ContainerInterface> = interfaces.collect();
         interfaces.sort_by(|one, other| one.name.cmp(&other.name));
         Some(interfaces)
     }
 
     /// Of one that is on no other of its network, and has no members.
-    fn base(&self, network: &Network, link: &Link) -> Judged {
+    fn judge_base(&self, network: &NetnsLinks, link: &Link) -> Acceleration {
         // The number of an interface says nothing without the namespace that it is of.
-        let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own;
+        let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own_id;
         let lower = link.lower.filter(|_| is_on_host);
-        let on_host = lower.and_then(|lower| self.own.get(&lower));
+        let lower_path = lower.and_then(|lower| self.host_paths.get(&lower));
         match link.kind.as_slice() {
-            b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => Judged::Unknown,
+            b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => {
+                Acceleration::Unknown
+            }
             b"macvlan" | b"ipvlan" | b"vlan" => {
-                on_host.map_or(Judged::No, |below| Judged::Yes(below.clone()))
+                lower_path.map_or(Acceleration::No, |path| Acceleration::Yes(path.clone()))
             }
             b"veth" => {
-                let all = self.own.values().flat_map(|own| own.ports.iter().copied());
-                let all: BTreeSet<Port> = all.collect();
-                Judged::of(Some(self.with_veth && is_on_host && !all.is_empty()), all)
+                let ports = self.host_paths.values().flat_map(|path| path.ports.iter().copied());
+                let ports: BTreeSet<PortId> = ports.collect();
+                Acceleration::from_known(
+                    Some(self.accelerates_veth && is_on_host && !ports.is_empty()),
+                    ports,
+                )
             }
-            b"" => Judged::of(self.has(link), [(false, link.index)].into()),
-            _ => Judged::No,
+            b"" => Acceleration::from_known(
+                self.is_onload_interface(link),
+                [(false, link.index)].into(),
+            ),
+            _ => Acceleration::No,
         }
     }
 
     /// Whether Onload has an interface of a device. Its name is one of many; with its hardware address it is that one.
-    fn has(&self, link: &Link) -> Option<bool> {
+    fn is_onload_interface(&self, link: &Link) -> Option<bool> {
         // A kernel before 5.14 does not say the function.
         let function = link.function.and_then(|function| self.functions.get(function));
         if function
@@ -142,40 +151,40 @@ impl<'l> Accelerators<'l> {
             return Some(true);
         }
         let attached = self.attached.as_ref()?.iter();
-        let called_so = attached.filter(|attached| link.name == attached.name.as_bytes());
-        any(called_so.map(|attached| {
+        let namesakes = attached.filter(|attached| link.name == attached.name.as_bytes());
+        any_known(namesakes.map(|attached| {
             let address = attached.address.as_deref()?;
             Some(
                 [&link.address, &link.permanent_address]
                     .into_iter()
-                    .any(|own| address_text(own) == address),
+                    .any(|hwaddr| format_hwaddr(hwaddr) == address),
             )
         }))
     }
 }
 
 /// Whether one is; not known where none is known to be and of one it is not known.
-pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    let mut found = Some(false);
+pub(super) fn any_known(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut known = Some(false);
     for answer in answers {
         match answer {
             Some(true) => return answer,
             Some(false) => {}
-            None => found = None,
+            None => known = None,
         }
     }
-    found
+    known
 }
 
 /// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,
 /// `lib/efhw/debugfs_nic.c`). `dev` in it is no PCI function: an auxiliary device, or nothing with AF_XDP.
-fn attached(host: &Host) -> Option<Vec<nic::Listed>> {
+fn read_attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
     if host.entry(Path::new(RESOURCE_MODULE)).ok()?.is_none() {
         return Some(Vec::new());
     }
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
     let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let found = names.iter().filter_map(|entry| nic::Listed::read(entry, attribute));
-    Some(found.collect())
+    let nics = names.iter().filter_map(|entry| nic::DebugfsNic::read(entry, attribute));
+    Some(nics.collect())
 }

@@ -1,53 +1,59 @@
 //! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
 //! why. Like all verdicts it looks at nothing.
 
-use onload_sys::text::first_of;
+use onload_sys::text::join_first;
 
-use super::container::{ByKernel, Cause, Environment, Facts, NodeState, Program};
-use super::kernel_log::Error;
-use super::process::{Preload, Process};
-use super::state::{HostFacts, State, Verdict};
+use super::facts::{
+    ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
+    ProgramLinkage,
+};
+use super::kernel_log::StackError;
+use super::process::{ContainerProcess, LibraryMapping};
+use super::state::{HostFacts, Verdict, VerdictState};
 
 /// What most remedies end with, in a container that runs.
 pub const START_AGAIN: &str = "start it again";
 const SHOWN: usize = 3;
 
 /// More is open in its processes than was looked at, or one did not show what it maps: what was not found may be there.
-pub(super) fn not_all(facts: &Facts, what: &str) -> Verdict {
+pub(super) fn incomplete_verdict(facts: &ContainerFacts, subject: &str) -> Verdict {
     let cut = facts.processes.iter().find(|process| process.is_cut);
     let pid = cut.map_or(0, |process| process.pid);
     Verdict::bad(
-        State::Unknown,
+        VerdictState::Unknown,
         format!(
-            "{what}: its processes have more files open or mapped than are looked at, or do not show them in time"
+            "{subject}: its processes have more files open or mapped than are looked at, or do not show them in time"
         ),
         format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
     )
 }
 
-pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
-    let has_onload = facts.has_node("/dev/onload") || facts.maps();
-    let is_broken = |node: &super::container::NodeFact| {
+pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
+    let has_onload = facts.has_node("/dev/onload") || facts.maps_library();
+    let is_broken = |node: &super::facts::NodeFact| {
         node.path.starts_with("/dev/onload") && node.state != NodeState::Good
     };
-    if !has_onload || facts.within.nodes.iter().any(is_broken) {
+    if !has_onload || facts.root.nodes.iter().any(is_broken) {
         return None;
     }
-    if !facts.maps() {
-        return Some(without_library(facts));
+    if !facts.maps_library() {
+        return Some(without_library_verdict(facts));
     }
     // A stack is one of the loaded driver, whatever has become of the file of its library.
-    let has_stack = facts.stacks() > 0;
-    if !has_stack && facts.mapping(Preload::Replaced) > 0 {
+    let has_stack = facts.count_stacks() > 0;
+    if !has_stack && facts.count_mapping(LibraryMapping::Replaced) > 0 {
         return Some(Verdict::bad(
-            State::OtherLibrary,
+            VerdictState::OtherLibrary,
             "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
             "start the container again",
         ));
     }
-    if !has_stack && host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
+    if !has_stack
+        && host.library_matches == Some(false)
+        && facts.count_mapping(LibraryMapping::Yes) > 0
+    {
         return Some(Verdict::bad(
-            State::OtherLibrary,
+            VerdictState::OtherLibrary,
             "the host's libonload.so was built for another driver than the loaded one: its programs get no TCP or UDP socket (ELIBACC)",
             "run onload-ctk doctor, which says how the two become one build, and start the container again",
         ));
@@ -55,7 +61,7 @@ pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     with_library(facts, host)
 }
 
-fn with_library(facts: &Facts, host: HostFacts) -> Option<Verdict> {
+fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     let has_interface = match facts.has_host_network {
         Some(true) => Some(host.has_nic),
         Some(false) => facts.has_accelerated(),
@@ -64,119 +70,128 @@ fn with_library(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     Some(match has_interface {
         // That it lost it has a verdict of its own.
         Some(false) if !facts.lost.is_empty() => return None,
-        Some(false) => no_interface(facts, host),
-        None => unknown_interfaces(facts),
-        Some(true) if facts.stacks() > 0 => accelerated(facts),
-        Some(true) => without_stack(facts),
+        Some(false) => no_interface_verdict(facts, host),
+        None => unknown_interfaces_verdict(facts),
+        Some(true) if facts.count_stacks() > 0 => accelerated_verdict(facts),
+        Some(true) => without_stack_verdict(facts),
     })
 }
 
-fn who(programs: &[&ByKernel]) -> String {
-    let names = programs.iter().map(|one| format!("{} {}", one.pid, one.name));
-    first_of(&names.collect::<Vec<_>>(), SHOWN)
+fn describe_programs(programs: &[&KernelSocketProgram]) -> String {
+    let names = programs.iter().map(|program| format!("{} {}", program.pid, program.name));
+    join_first(&names.collect::<Vec<_>>(), SHOWN)
 }
 
-fn accelerated(facts: &Facts) -> Verdict {
-    let (stacks, all) = (facts.stacks(), facts.processes.len());
-    let others: Vec<&ByKernel> = facts.by_kernel.iter().collect();
-    let others = if others.is_empty() {
+fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
+    let (stacks, all) = (facts.count_stacks(), facts.processes.len());
+    let programs: Vec<&KernelSocketProgram> = facts.kernel_socket_programs.iter().collect();
+    let others_text = if programs.is_empty() {
         String::new()
     } else {
-        format!("; on the kernel's sockets: {}", who(&others))
+        format!("; on the kernel's sockets: {}", describe_programs(&programs))
     };
-    let replaced = match facts.mapping(Preload::Replaced) {
+    let replaced = match facts.count_mapping(LibraryMapping::Replaced) {
         0 => "",
         _ => {
             "; the host's libonload.so was replaced since: start it again before the driver is loaded anew"
         }
     };
-    let reason = format!("processes with a stack of Onload: {stacks} of {all}{others}{replaced}");
-    Verdict::good(State::Accelerated, reason)
+    let reason =
+        format!("processes with a stack of Onload: {stacks} of {all}{others_text}{replaced}");
+    Verdict::good(VerdictState::Accelerated, reason)
 }
 
-fn without_stack(facts: &Facts) -> Verdict {
-    let (programs, all) = (facts.preloading(), facts.processes.len());
-    let (with, without): (Vec<_>, Vec<_>) = facts.by_kernel.iter().partition(|one| one.has_library);
-    let is_unknown =
-        |process: &Process| !process.sockets.is_empty() && process.has_kernel_socket.is_none();
-    if facts.is_cut() {
-        return not_all(facts, "whether a program has a stack of Onload is not known");
+fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
+    let (programs, all) = (facts.count_preloading(), facts.processes.len());
+    let (preloading, plain): (Vec<_>, Vec<_>) =
+        facts.kernel_socket_programs.iter().partition(|program| program.has_library);
+    let is_unknown = |process: &ContainerProcess| {
+        !process.sockets.is_empty() && process.has_kernel_socket.is_none()
+    };
+    if facts.is_truncated() {
+        return incomplete_verdict(facts, "whether a program has a stack of Onload is not known");
     }
-    if let Some(first) = with.first() {
-        return no_stack(facts, &who(&with), &first.cause);
+    if let Some(first) = preloading.first() {
+        return no_stack_verdict(facts, &describe_programs(&preloading), &first.cause);
     }
     // The driver refuses every other build than its own, and a program then goes on without it.
-    if facts.mapping(Preload::Foreign) > 0 && !facts.processes.iter().any(Process::has_driver) {
+    if facts.count_mapping(LibraryMapping::Foreign) > 0
+        && !facts.processes.iter().any(ContainerProcess::has_driver)
+    {
         return Verdict::bad(
-            State::Unknown,
+            VerdictState::Unknown,
             "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
             "leave out the image's own library and LD_PRELOAD, so that it has the host's",
         );
     }
-    if !without.is_empty() {
+    if !plain.is_empty() {
         return Verdict::bad(
-            State::NoStack,
+            VerdictState::NoStack,
             format!(
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
-                who(&without)
+                describe_programs(&plain)
             ),
             "make it the container's own program, or give it the library: docker exec -e LD_PRELOAD=libonload.so",
         );
     }
     if facts.processes.iter().any(is_unknown) {
         return Verdict::bad(
-            State::Unknown,
+            VerdictState::Unknown,
             "it preloads the library, and whether its sockets are the kernel's could not be found out in time",
             "look for them: onload_stackdump, ss --tcp --udp --processes",
         );
     }
     Verdict::good(
-        State::Ready,
+        VerdictState::Ready,
         format!(
             "processes that preload the library: {programs} of {all}; no program has opened a socket yet"
         ),
     )
 }
 
-fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
+fn no_stack_verdict(
+    facts: &ContainerFacts,
+    program_names: &str,
+    cause: &KernelSocketCause,
+) -> Verdict {
     let names = facts.accelerated.join(", ");
     let (reason, remedy) = match cause {
-        Cause::Forbidden => (
+        KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
             format!("leave EF_DONT_ACCELERATE out, and {START_AGAIN}"),
         ),
-        Cause::Interfaces { variable, value } => (
+        KernelSocketCause::Interfaces { variable, value } => (
             format!("{variable}={value} leaves no accelerated interface ({names})"),
             format!("leave {variable} out, or correct it, and {START_AGAIN}"),
         ),
-        Cause::Failed(Error::Refused(-16)) => (
+        KernelSocketCause::Failed(StackError::Refused(-16)) => (
             "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free".to_owned(),
             format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {START_AGAIN}"),
         ),
-        Cause::Failed(Error::Refused(rc)) => (
+        KernelSocketCause::Failed(StackError::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
             format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {START_AGAIN}"),
         ),
-        Cause::Failed(Error::NoInterface) => (
+        KernelSocketCause::Failed(StackError::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
             format!("{START_AGAIN} now that {names} is there"),
         ),
-        Cause::OtherBuild => (
+        KernelSocketCause::OtherBuild => (
             "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
             "leave out the image's own library and LD_PRELOAD, so that it has the host's".to_owned(),
         ),
-        Cause::Unknown => (
+        KernelSocketCause::Unknown => (
             format!("why is not known; it may have been started before Onload had {names}"),
             format!("{START_AGAIN}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
         ),
     };
     let reason = format!(
-        "on the kernel's sockets, with the library and without a stack of Onload: {who}; {reason}"
+        "on the kernel's sockets, with the library and without a stack of Onload: {program_names}; {reason}"
     );
-    Verdict::bad(State::NoStack, reason, remedy)
+    Verdict::bad(VerdictState::NoStack, reason, remedy)
 }
 
-fn unknown_interfaces(facts: &Facts) -> Verdict {
+fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
     let unknown = facts.interfaces.iter().flatten();
     let unknown: Vec<&str> = unknown
         .filter(|interface| interface.is_accelerated.is_none())
@@ -184,13 +199,13 @@ fn unknown_interfaces(facts: &Facts) -> Verdict {
         .collect();
     if unknown.is_empty() {
         Verdict::bad(
-            State::Unknown,
+            VerdictState::Unknown,
             "it preloads the library, and its interfaces could not be looked at",
             "run as root: sudo onload-ctk status",
         )
     } else {
         Verdict::bad(
-            State::Unknown,
+            VerdictState::Unknown,
             format!(
                 "it preloads the library, and whether Onload has its interface {} is not known",
                 unknown.join(", ")
@@ -200,15 +215,19 @@ fn unknown_interfaces(facts: &Facts) -> Verdict {
     }
 }
 
-fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
+fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     if facts.has_host_network == Some(true) {
         let reason = "it preloads the library, and the host has no accelerated interface";
-        return Verdict::bad(State::NoInterface, reason, "run onload-ctk discover --explain");
+        return Verdict::bad(
+            VerdictState::NoInterface,
+            reason,
+            "run onload-ctk discover --explain",
+        );
     }
     let names = facts.interfaces.iter().flatten();
     let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
-    let seen = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
-    let stacks = match facts.stacks() {
+    let name_list = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
+    let stacks = match facts.count_stacks() {
         0 => "",
         _ => "; it has a stack of Onload, which has none to send on",
     };
@@ -219,9 +238,9 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
         Some(true) | None => "",
     };
     Verdict::bad(
-        State::NoInterface,
+        VerdictState::NoInterface,
         format!(
-            "it preloads the library, and no interface in its network is accelerated ({seen}){stacks}"
+            "it preloads the library, and no interface in its network is accelerated ({name_list}){stacks}"
         ),
         format!(
             "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev, once [discover] offer-netdevs names it{veth}"
@@ -229,27 +248,28 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
     )
 }
 
-fn without_library(facts: &Facts) -> Verdict {
-    let lost = |reason: &str, remedy: &str| Verdict::bad(State::PreloadLost, reason, remedy);
-    if facts.is_cut() {
-        return not_all(facts, "whether a program has the library is not known");
+fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
+    let lost = |reason: &str, remedy: &str| Verdict::bad(VerdictState::PreloadLost, reason, remedy);
+    if facts.is_truncated() {
+        return incomplete_verdict(facts, "whether a program has the library is not known");
     }
-    let is_wanted =
-        facts.start.has_preload_file || facts.start.was_given.unwrap_or(facts.start.is_told);
+    let is_wanted = facts.start.has_preload_file
+        || facts.start.is_preload_configured.unwrap_or(facts.start.has_our_variables);
     if !is_wanted {
-        return match (facts.start.was_given, facts.start.environment) {
-            (None, Environment::Unknown) => Verdict::bad(
-                State::Unknown,
+        return match (facts.start.is_preload_configured, facts.start.environment) {
+            (None, PreloadEnvironment::Unknown) => Verdict::bad(
+                VerdictState::Unknown,
                 "whether it was given the preload is unknown",
                 "run as root: sudo onload-ctk status; if that says the same, look for LD_PRELOAD in what its engine was told",
             ),
             _ => Verdict::good(
-                State::Plain,
+                VerdictState::Plain,
                 "it has the nodes of Onload and no preload, or its first program cleared its environment",
             ),
         };
     }
-    let reads_environment = matches!(facts.start.program, Program::Glibc | Program::Unknown);
+    let reads_environment =
+        matches!(facts.start.program, ProgramLinkage::Glibc | ProgramLinkage::Unknown);
     if facts.start.is_secure && reads_environment {
         return lost(
             "the loader preloads nothing into a program that has more rights than who started it (set-user-ID, set-group-ID, file capabilities) or gets another SELinux label at its start",
@@ -257,24 +277,24 @@ fn without_library(facts: &Facts) -> Verdict {
         );
     }
     match (facts.start.program, facts.start.environment) {
-        (Program::Static, _) => lost(
+        (ProgramLinkage::Static, _) => lost(
             "its program is static, and nothing can be preloaded into it",
             "use a build of it that is linked with glibc",
         ),
-        (Program::Musl, _) => lost(
+        (ProgramLinkage::Musl, _) => lost(
             "its program is linked with musl, and libonload.so needs glibc",
             "use an image with glibc",
         ),
-        (_, Environment::Other) => lost(
+        (_, PreloadEnvironment::Other) => lost(
             "LD_PRELOAD was set to something else by the user or the image",
             "leave LD_PRELOAD out, or set LD_PRELOAD=libonload.so",
         ),
-        (_, Environment::None) if !facts.start.has_preload_file => lost(
+        (_, PreloadEnvironment::None) if !facts.start.has_preload_file => lost(
             "LD_PRELOAD was taken out of its environment, or all of that was cleared",
             "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
         ),
-        (Program::Unknown, _) => Verdict::bad(
-            State::Unknown,
+        (ProgramLinkage::Unknown, _) => Verdict::bad(
+            VerdictState::Unknown,
             "it was given the preload, no process maps the library, and its program cannot be read",
             "run as root: sudo onload-ctk status",
         ),

@@ -38,13 +38,13 @@ const MOST_ASKED: usize = 64;
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ContainerProcess {
     /// Its number, or that of another of its threads where the first one has ended.
     pub(super) pid: u32,
     /// Its number in its own pid namespace, by which its library names it.
     pub(super) own_pid: Option<u32>,
     /// When it started, in hundredths of a second since boot.
-    pub(super) started: u64,
+    pub(super) start_time: u64,
     /// Its name, which it chooses itself.
     pub(super) name: String,
     /// Whether it is the first of its pid namespace.
@@ -53,7 +53,7 @@ pub(super) struct Process {
     /// (ld.so(8), "secure-execution mode").
     pub(super) is_secure: bool,
     /// Whether it maps the library; none where that is not ours to see.
-    pub(super) preload: Option<Preload>,
+    pub(super) preload: Option<LibraryMapping>,
     /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
     pub(super) open: Option<Vec<String>>,
     pub(super) sockets: Vec<u64>,
@@ -63,14 +63,14 @@ pub(super) struct Process {
     /// Whether its stderr is a terminal.
     pub(super) has_terminal: bool,
     pub(super) is_cut: bool,
-    pub(super) memlock: Option<Limit>,
+    pub(super) memlock: Option<MemlockLimit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
     pub(super) mounts: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Preload {
+pub(super) enum LibraryMapping {
     No,
     Yes,
     /// It maps a file that has been removed or replaced since.
@@ -81,44 +81,44 @@ pub(super) enum Preload {
 
 /// In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Limit {
+pub(super) enum MemlockLimit {
     Bytes(u64),
     Unlimited,
 }
 
-pub(super) fn directory(pid: u32) -> PathBuf {
+pub(super) fn proc_dir(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
 /// None where it has ended.
-pub(super) fn cgroup(host: &Host, pid: u32) -> Option<Vec<u8>> {
-    host.bytes(&directory(pid).join("cgroup"), SMALL).ok()?
+pub(super) fn read_cgroup(host: &Host, pid: u32) -> Option<Vec<u8>> {
+    host.bytes(&proc_dir(pid).join("cgroup"), SMALL).ok()?
 }
 
 /// A namespace of it, as the kernel names it: `pid:[4026531836]`.
-pub(super) fn namespace(host: &Host, pid: u32, kind: &str) -> Option<PathBuf> {
-    host.link(&directory(pid).join("ns").join(kind)).ok()?
+pub(super) fn namespace_link(host: &Host, pid: u32, kind: &str) -> Option<PathBuf> {
+    host.link(&proc_dir(pid).join("ns").join(kind)).ok()?
 }
 
 /// The namespace of the host itself: that of its first process, or else of this one, where the first one is
 /// not ours to see.
-pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
-    let this = Path::new("/proc/self/ns").join(kind);
-    namespace(host, 1, kind).or_else(|| host.link(&this).ok()?)
+pub(super) fn host_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
+    let own_link = Path::new("/proc/self/ns").join(kind);
+    namespace_link(host, 1, kind).or_else(|| host.link(&own_link).ok()?)
 }
 
 /// None where no process runs, as in a tree that is unpacked. Of a host that does not run here it is up to a second
 /// earlier than it was: what the kernel writes is cut to whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
-    let wanted = |line: &[u8]| line.starts_with(b"btime ");
-    let line = host.lines(Path::new("/proc/stat"), &wanted)?;
+    let is_boot_time = |line: &[u8]| line.starts_with(b"btime ");
+    let line = host.lines(Path::new("/proc/stat"), &is_boot_time)?;
     let seconds = line.and_then(|line| {
         let text = String::from_utf8(line).ok()?;
         text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
     });
     if host.is_running() && seconds.is_some() {
-        let since = Duration::from_millis(since_boot_ms());
-        return Ok(SystemTime::now().checked_sub(since));
+        let uptime = Duration::from_millis(since_boot_ms());
+        return Ok(SystemTime::now().checked_sub(uptime));
     }
     Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
 }
@@ -153,7 +153,7 @@ impl Budget {
     }
 }
 
-pub(super) struct Reader<'h> {
+pub(super) struct ProcessReader<'h> {
     host: &'h Host,
     /// The user namespace in which a capability counts for the whole host.
     user_namespace: Option<PathBuf>,
@@ -161,80 +161,88 @@ pub(super) struct Reader<'h> {
     library: Option<u64>,
 }
 
-pub(super) struct Ended;
+pub(super) struct ProcessEnded;
 
-impl<'h> Reader<'h> {
+impl<'h> ProcessReader<'h> {
     pub(super) fn new(host: &'h Host, library: Option<u64>) -> Self {
-        Reader { host, user_namespace: own_namespace(host, "user"), library }
+        ProcessReader { host, user_namespace: host_namespace(host, "user"), library }
     }
 
     /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
-    pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<Process> {
-        let started = self.start_time(pid)?;
-        let mut process = self.look(pid).ok()?;
-        self.maps(&mut process, budget).ok()?;
+    pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<ContainerProcess> {
+        let start_time = self.start_time(pid)?;
+        let mut process = self.read_process(pid).ok()?;
+        self.read_maps(&mut process, budget).ok()?;
         self.open(&mut process, budget).ok()?;
-        (self.start_time(pid) == Some(started)).then_some(Process { started, ..process })
+        (self.start_time(pid) == Some(start_time))
+            .then_some(ContainerProcess { start_time, ..process })
     }
 
     /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
     fn start_time(&self, pid: u32) -> Option<u64> {
-        let stat = self.host.bytes(&directory(pid).join("stat"), SMALL).ok()??;
+        let stat = self.host.bytes(&proc_dir(pid).join("stat"), SMALL).ok()??;
         (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
     }
 
-    fn look(&self, pid: u32) -> Result<Process, Ended> {
-        let directory = directory(pid);
-        let small = |name: &str| seen(self.host.bytes(&directory.join(name), SMALL));
+    fn read_process(&self, pid: u32) -> Result<ContainerProcess, ProcessEnded> {
+        let directory = proc_dir(pid);
+        let small = |name: &str| if_readable(self.host.bytes(&directory.join(name), SMALL));
         let status = small("status")?.unwrap_or_default();
-        let status = Status(String::from_utf8_lossy(&status));
+        let status = ProcStatus(String::from_utf8_lossy(&status));
         let limits = small("limits")?.unwrap_or_default();
         let auxiliary = small("auxv")?.unwrap_or_default();
         let own_pid = status.words("NSpid").next_back();
-        let shown = match status.field("State") {
-            Some(state) if state.starts_with('Z') => self.living_thread(pid).unwrap_or(pid),
+        let visible_pid = match status.field("State") {
+            Some(state) if state.starts_with('Z') => self.find_live_thread(pid).unwrap_or(pid),
             _ => pid,
         };
-        Ok(Process {
-            pid: shown,
-            own_pid: own_pid.and_then(|own| own.parse().ok()),
+        Ok(ContainerProcess {
+            pid: visible_pid,
+            own_pid: own_pid.and_then(|text| text.parse().ok()),
             name: status.field("Name").unwrap_or_default().to_owned(),
             is_init: own_pid == Some("1"),
             is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
-            memlock: if self.locks_any_amount(pid, &status) {
-                Some(Limit::Unlimited)
+            memlock: if self.is_memlock_unlimited(pid, &status) {
+                Some(MemlockLimit::Unlimited)
             } else {
                 parse_memlock(&String::from_utf8_lossy(&limits))
             },
-            network: namespace(self.host, shown, "net"),
-            mounts: namespace(self.host, shown, "mnt"),
-            ..Process::default()
+            network: namespace_link(self.host, visible_pid, "net"),
+            mounts: namespace_link(self.host, visible_pid, "mnt"),
+            ..ContainerProcess::default()
         })
     }
 
     /// Of a process whose first thread has ended (pthread_exit(3)): its directory in /proc shows no memory, descriptors and
     /// root any more (kernel/exit.c, `do_exit`), and that of each other thread shows them, which is there and not listed.
-    fn living_thread(&self, pid: u32) -> Option<u32> {
-        let threads = self.host.list(&directory(pid).join("task")).ok()?;
+    fn find_live_thread(&self, pid: u32) -> Option<u32> {
+        let threads = self.host.list(&proc_dir(pid).join("task")).ok()?;
         let mut threads = threads.names.iter().filter_map(|name| name.parse().ok());
-        threads.find(|thread| namespace(self.host, *thread, "net").is_some())
+        threads.find(|thread| namespace_link(self.host, *thread, "net").is_some())
     }
 
     /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.
-    fn locks_any_amount(&self, pid: u32, status: &Status<'_>) -> bool {
+    fn is_memlock_unlimited(&self, pid: u32, status: &ProcStatus<'_>) -> bool {
         let capabilities = status.field("CapEff").unwrap_or_default();
         let capabilities = u64::from_str_radix(capabilities, 16).unwrap_or_default();
-        let has = capabilities & (1 << IPC_LOCK) != 0;
-        let own = self.user_namespace.as_ref();
-        has && own.is_some_and(|own| namespace(self.host, pid, "user").as_ref() == Some(own))
+        let has_capability = capabilities & (1 << IPC_LOCK) != 0;
+        let expected = self.user_namespace.as_ref();
+        has_capability
+            && expected.is_some_and(|namespace| {
+                namespace_link(self.host, pid, "user").as_ref() == Some(namespace)
+            })
     }
 
-    fn maps(&self, process: &mut Process, budget: &mut Budget) -> Result<(), Ended> {
+    fn read_maps(
+        &self,
+        process: &mut ContainerProcess,
+        budget: &mut Budget,
+    ) -> Result<(), ProcessEnded> {
         if budget.mappings == 0 {
-            (process.preload, process.is_cut) = (Some(Preload::No), true);
+            (process.preload, process.is_cut) = (Some(LibraryMapping::No), true);
             return Ok(());
         }
-        let Some(lines) = mapped(self.host, process.pid, is_library, budget) else {
+        let Some(lines) = read_mappings(self.host, process.pid, is_onload_library, budget) else {
             process.is_cut = true;
             return Ok(());
         };
@@ -244,35 +252,39 @@ impl<'h> Reader<'h> {
             lines.filter(|line| !line.is_empty())
         };
         let is_foreign = |line: &[u8]| {
-            let inodes = number(line, INODE).zip(self.library);
-            inodes.is_some_and(|(mapped, own)| mapped != own)
+            let inodes = parse_column(line, INODE).zip(self.library);
+            inodes.is_some_and(|(mapped, host)| mapped != host)
         };
         process.preload = Some(if lines().any(|line| line.ends_with(DELETED)) {
-            Preload::Replaced
+            LibraryMapping::Replaced
         } else if lines().any(is_foreign) {
-            Preload::Foreign
+            LibraryMapping::Foreign
         } else if lines().next().is_some() {
-            Preload::Yes
+            LibraryMapping::Yes
         } else {
-            Preload::No
+            LibraryMapping::No
         });
         Ok(())
     }
 
-    fn open(&self, process: &mut Process, budget: &mut Budget) -> Result<(), Ended> {
+    fn open(
+        &self,
+        process: &mut ContainerProcess,
+        budget: &mut Budget,
+    ) -> Result<(), ProcessEnded> {
         if budget.descriptors == 0 {
             (process.open, process.is_cut) = (Some(Vec::new()), true);
             return Ok(());
         }
-        let directory = directory(process.pid).join("fd");
-        let Some(listed) = seen(self.host.list(&directory).map(Some))? else {
+        let directory = proc_dir(process.pid).join("fd");
+        let Some(descriptors) = if_readable(self.host.list(&directory).map(Some))? else {
             return Ok(());
         };
-        let most = budget.descriptors;
-        budget.descriptors = most.saturating_sub(listed.names.len());
-        process.is_cut |= listed.names.len() > most;
-        let mut ours = Vec::new();
-        for name in listed.names.iter().take(most) {
+        let max = budget.descriptors;
+        budget.descriptors = max.saturating_sub(descriptors.names.len());
+        process.is_cut |= descriptors.names.len() > max;
+        let mut targets = Vec::new();
+        for name in descriptors.names.iter().take(max) {
             let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
                 continue;
             };
@@ -281,21 +293,21 @@ impl<'h> Reader<'h> {
             };
             if target.starts_with("/dev/")
                 || target.starts_with("anon_inode:[vfio")
-                || is_onloads(target)
+                || is_onload_descriptor(target)
             {
-                ours.push(target.to_owned());
+                targets.push(target.to_owned());
             }
-            process.sockets.extend(socket(target));
+            process.sockets.extend(socket_inode(target));
             process.has_terminal |= name == STDERR && is_terminal(target);
         }
-        process.open = Some(ours);
+        process.open = Some(targets);
         Ok(())
     }
 }
 
 /// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
 /// one of that name. No file of a container's own is called so: their names begin with `/`.
-pub(super) fn is_onloads(target: &str) -> bool {
+pub(super) fn is_onload_descriptor(target: &str) -> bool {
     let name = target.strip_prefix("anon_inode:").unwrap_or(target);
     name.starts_with("onload:[")
 }
@@ -306,12 +318,12 @@ fn is_terminal(target: &str) -> bool {
 }
 
 /// The inode of a socket: `socket:[1234]`.
-pub(super) fn socket(target: &str) -> Option<u64> {
+pub(super) fn socket_inode(target: &str) -> Option<u64> {
     let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
 }
 
-impl Process {
+impl ContainerProcess {
     pub(super) fn has_open(&self, start: &str) -> bool {
         let mut open = self.open.iter().flatten();
         open.any(|target| target.starts_with(start))
@@ -326,50 +338,50 @@ impl Process {
 
 /// The wanted lines of a process's `maps`. None where they do not come: whoever reads them waits while the process changes
 /// what it maps, and what it maps may be a file whose server never answers.
-pub(super) fn mapped(
+pub(super) fn read_mappings(
     host: &Host,
     pid: u32,
     is_wanted: fn(&[u8]) -> bool,
     budget: &mut Budget,
-) -> Option<Result<Option<Vec<u8>>, Ended>> {
-    let asked = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    let look = move |host: &Host| {
-        let read = Cell::new(0);
-        let wanted = |line: &[u8]| {
-            read.set(read.get() + 1);
+) -> Option<Result<Option<Vec<u8>>, ProcessEnded>> {
+    let in_progress = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let read_lines = move |host: &Host| {
+        let line_count = Cell::new(0);
+        let count_line = |line: &[u8]| {
+            line_count.set(line_count.get() + 1);
             is_wanted(line)
         };
-        let lines = host.lines(&directory(pid).join("maps"), &wanted);
-        asked().remove(&pid);
-        (seen(lines), read.get())
+        let lines = host.lines(&proc_dir(pid).join("maps"), &count_line);
+        in_progress().remove(&pid);
+        (if_readable(lines), line_count.get())
     };
-    let is_first = |asked: &mut BTreeSet<u32>| asked.len() < MOST_ASKED && asked.insert(pid);
-    let found = budget.wait(|left| {
+    let is_first = |pids: &mut BTreeSet<u32>| pids.len() < MOST_ASKED && pids.insert(pid);
+    let result = budget.wait(|remaining| {
         // Files that stand for a host answer.
-        let may_ask = !host.is_running() || is_first(&mut asked());
-        may_ask.then(|| patiently(host, PATIENCE.min(left), look))?
+        let may_ask = !host.is_running() || is_first(&mut in_progress());
+        may_ask.then(|| patiently(host, PATIENCE.min(remaining), read_lines))?
     });
-    let (lines, read) = found??;
-    budget.mappings = budget.mappings.saturating_sub(read);
+    let (lines, line_count) = result??;
+    budget.mappings = budget.mappings.saturating_sub(line_count);
     Some(lines)
 }
 
-fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
-    match read {
+fn if_readable<T>(result: Result<Option<T>, HostError>) -> Result<Option<T>, ProcessEnded> {
+    match result {
         Ok(Some(content)) => Ok(Some(content)),
-        Ok(None) => Err(Ended),
+        Ok(None) => Err(ProcessEnded),
         Err(HostError::Read { source, .. })
             if matches!(Errno::from_io_error(&source), Some(Errno::NOENT | Errno::SRCH)) =>
         {
-            Err(Ended)
+            Err(ProcessEnded)
         }
         Err(_) => Ok(None),
     }
 }
 
-struct Status<'s>(Cow<'s, str>);
+struct ProcStatus<'s>(Cow<'s, str>);
 
-impl Status<'_> {
+impl ProcStatus<'_> {
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -404,7 +416,7 @@ fn is_secure(auxiliary: &[u8]) -> Option<bool> {
 const DELETED: &[u8] = b" (deleted)";
 
 /// Whether a line of `maps` is of a file that is called as the library is.
-fn is_library(line: &[u8]) -> bool {
+fn is_onload_library(line: &[u8]) -> bool {
     let path = line.strip_suffix(DELETED).unwrap_or(line);
     let name = path.rsplit(|byte| *byte == b'/').next();
     let version = name.and_then(|name| name.strip_prefix(LIBRARY));
@@ -412,18 +424,18 @@ fn is_library(line: &[u8]) -> bool {
 }
 
 /// The number in a column of one of the kernel's tables.
-pub(super) fn number(line: &[u8], column: usize) -> Option<u64> {
+pub(super) fn parse_column(line: &[u8], column: usize) -> Option<u64> {
     let words = line.split(|byte| *byte == b' ');
     let word = words.filter(|word| !word.is_empty()).nth(column)?;
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-fn parse_memlock(text: &str) -> Option<Limit> {
+fn parse_memlock(text: &str) -> Option<MemlockLimit> {
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max locked memory"))?;
     match line.split_whitespace().next()? {
-        "unlimited" => Some(Limit::Unlimited),
-        number => number.parse().ok().map(Limit::Bytes),
+        "unlimited" => Some(MemlockLimit::Unlimited),
+        number => number.parse().ok().map(MemlockLimit::Bytes),
     }
 }
 
@@ -436,8 +448,8 @@ mod tests {
         let line = |soft: &str| {
             format!("Limit  Soft Limit\nMax locked memory         {soft}    67108864   bytes\n")
         };
-        assert_eq!(parse_memlock(&line("8388608")), Some(Limit::Bytes(8_388_608)));
-        assert_eq!(parse_memlock(&line("unlimited")), Some(Limit::Unlimited));
+        assert_eq!(parse_memlock(&line("8388608")), Some(MemlockLimit::Bytes(8_388_608)));
+        assert_eq!(parse_memlock(&line("unlimited")), Some(MemlockLimit::Unlimited));
         assert_eq!(parse_memlock("Max locked memory\n"), None);
         assert_eq!(parse_memlock(""), None);
     }

@@ -2,20 +2,22 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBRARY_DIRS, Misfit, RdmaDevice, Running, lacks_rdmacm, misfit};
+use onload_core::rdma_providers::{
+    LIBRARY_DIRS, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit, is_rdmacm_missing,
+};
 use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
 use serde::Deserialize;
 
-use super::process::{self, Budget, Process};
+use super::process::{self, Budget, ContainerProcess};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
 const NO_DEVICE: &str = "programs find no RDMA device";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Libraries {
+pub(super) enum LibraryUse {
     #[default]
     Unknown,
     /// Those where a loader looks serve the devices, or would.
@@ -28,19 +30,19 @@ pub(super) enum Libraries {
     /// system calls.
     BuiltIn,
     /// Which devices programs do not find that look where a loader does, and why.
-    Misfit { effect: String, why: String },
+    Misfit { effect: String, reason: String },
     /// The same, with the reason that the hook recorded which could not mount the host's.
-    Recorded { effect: String, why: String },
+    Recorded { effect: String, reason: String },
 }
 
 /// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
 #[derive(Deserialize)]
-struct Record {
-    live: Option<Live>,
+struct HookRecord {
+    live: Option<RecordedInjection>,
 }
 
 #[derive(Deserialize)]
-struct Live {
+struct RecordedInjection {
     pid: u32,
     #[serde(rename = "libraryWarnings", default)]
     library_warnings: Vec<String>,
@@ -49,77 +51,84 @@ struct Live {
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// With the hook's own reason, where it has recorded one, in the place of what is found now.
-pub(super) fn or_recorded(
-    judged: Libraries,
+pub(super) fn prefer_recorded(
+    library_use: LibraryUse,
     host: &Host,
     id: &str,
-    processes: &[Process],
-) -> Libraries {
-    let effect = match &judged {
-        Libraries::Misfit { effect, .. } => effect.clone(),
-        Libraries::Unknown => "programs may find no RDMA device".to_owned(),
-        _ => return judged,
+    processes: &[ContainerProcess],
+) -> LibraryUse {
+    let effect = match &library_use {
+        LibraryUse::Misfit { effect, .. } => effect.clone(),
+        LibraryUse::Unknown => "programs may find no RDMA device".to_owned(),
+        _ => return library_use,
     };
-    match recorded(host, id, processes) {
-        Some(why) => Libraries::Recorded { effect, why },
-        None => judged,
+    match recorded_reason(host, id, processes) {
+        Some(reason) => LibraryUse::Recorded { effect, reason },
+        None => library_use,
     }
 }
 
 /// Why the host's libraries were not mounted when the container of these processes started.
-fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<String> {
+fn recorded_reason(host: &Host, id: &str, processes: &[ContainerProcess]) -> Option<String> {
     let path = Path::new(RUN_DIR).join(id).join("record.json");
     let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
-    let live = serde_json::from_slice::<Record>(&bytes).ok()?.live?;
-    let is_its = processes.iter().any(|process| process.pid == live.pid);
-    let said = live.library_warnings.join("; ");
-    (is_its && !said.is_empty()).then_some(said)
+    let live = serde_json::from_slice::<HookRecord>(&bytes).ok()?.live?;
+    let is_current = processes.iter().any(|process| process.pid == live.pid);
+    let warnings = live.library_warnings.join("; ");
+    (is_current && !warnings.is_empty()).then_some(warnings)
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
-pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]) -> Libraries {
+pub(super) fn judge_libraries(
+    host: &Host,
+    pid: u32,
+    path: Option<&str>,
+    nodes: &[String],
+) -> LibraryUse {
     let sysfs = host.outside_path(Path::new("/sys"));
     let devices = nodes.iter().filter_map(|node| {
         let node = node.strip_prefix("/dev/infiniband/")?;
         let ibdev = Path::new("/sys/class/infiniband_verbs").join(node).join("ibdev");
         let name = host.attribute(&ibdev).ok()??;
-        RdmaDevice::read(&sysfs, &name).filter(RdmaDevice::has_known_driver)
+        VerbsDevice::read(&sysfs, &name).filter(VerbsDevice::has_known_driver)
     });
-    let devices: Vec<RdmaDevice> = devices.collect();
-    let Ok(Some(root)) = host.directory(&process::directory(pid).join("root")) else {
-        return Libraries::Unknown;
+    let devices: Vec<VerbsDevice> = devices.collect();
+    let Ok(Some(root)) = host.directory(&process::proc_dir(pid).join("root")) else {
+        return LibraryUse::Unknown;
     };
-    let root = Running(ContainerRoot::of_process(root));
-    match misfit(&root, "the container", path, &devices) {
-        Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
-        Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
-        Ok(None) => Libraries::Usual,
-        Ok(Some(Misfit { why, devices, .. })) => {
+    let root = RunningFiles(ContainerRoot::from_process(root));
+    match find_misfit(&root, "the container", path, &devices) {
+        Ok(None) if devices.len() < nodes.len() => LibraryUse::Unknown,
+        Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => LibraryUse::WithoutRdmacm,
+        Ok(None) => LibraryUse::Usual,
+        Ok(Some(LibraryMisfit { reason: why, devices, .. })) => {
             let effect = if devices.len() < nodes.len() {
                 format!("programs do not find {}", devices.join(", "))
             } else {
                 NO_DEVICE.to_owned()
             };
-            Libraries::Misfit { effect, why }
+            LibraryUse::Misfit { effect, reason: why }
         }
-        Err(error) => Libraries::Misfit { effect: NO_DEVICE.to_owned(), why: format!("{error:#}") },
+        Err(error) => {
+            LibraryUse::Misfit { effect: NO_DEVICE.to_owned(), reason: format!("{error:#}") }
+        }
     }
 }
 
 /// What a process that has a device open has loaded for it.
-pub(super) fn loaded(host: &Host, pid: u32, budget: &mut Budget) -> Libraries {
+pub(super) fn loaded_libraries(host: &Host, pid: u32, budget: &mut Budget) -> LibraryUse {
     let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let Some(Ok(Some(lines))) = process::mapped(host, pid, is_library, budget) else {
-        return Libraries::Unknown;
+    let Some(Ok(Some(lines))) = process::read_mappings(host, pid, is_library, budget) else {
+        return LibraryUse::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);
     let path = lines.lines().next().and_then(|line| Some(&line[line.find('/')?..]));
     let Some(path) = path else {
-        return Libraries::BuiltIn;
+        return LibraryUse::BuiltIn;
     };
     let directory = Path::new(path).parent().and_then(Path::to_str);
     match directory {
-        Some(directory) if LIBRARY_DIRS.contains(&directory) => Libraries::Usual,
-        _ => Libraries::Elsewhere(path.to_owned()),
+        Some(directory) if LIBRARY_DIRS.contains(&directory) => LibraryUse::Usual,
+        _ => LibraryUse::Elsewhere(path.to_owned()),
     }
 }

@@ -1,32 +1,33 @@
 //! Whether a program has a stack of Onload, and whether Onload's log keeps a descriptor of the device beside it.
 
-use super::container::variable;
-use super::process::{Process, is_onloads};
+use super::facts::find_variable;
+use super::process::{ContainerProcess, is_onload_descriptor};
 
 /// Whether it has a stack, its own, one that it inherited or one that it shares. Who made one and has no socket of it has the
 /// device open, once more than for the log. `is_listed`: whether the driver lists a stack of its. `variables`: what it was
 /// started with.
 pub(super) fn has_stack(
-    process: &Process,
+    process: &ContainerProcess,
     is_listed: bool,
     variables: impl FnOnce() -> Vec<u8>,
 ) -> bool {
     let open = || process.open.iter().flatten();
-    if open().any(|target| is_onloads(target)) {
+    if open().any(|target| is_onload_descriptor(target)) {
         return true;
     }
     let devices = open().filter(|target| *target == "/dev/onload").count();
-    let is_of_log = |variables: &[u8]| logs_by_driver(process, variables) && has_banner(variables);
-    is_listed && devices > 0 && (devices > 1 || !is_of_log(&variables()))
+    let logs_banner =
+        |variables: &[u8]| logs_by_driver(process, variables) && has_banner(variables);
+    is_listed && devices > 0 && (devices > 1 || !logs_banner(&variables()))
 }
 
 /// Whether Onload writes what it says of a program by the driver, which keeps one descriptor of the device (Onload,
 /// `citp_opts_getenv` and `init_citp_log_fd`).
-pub(super) fn logs_by_driver(process: &Process, variables: &[u8]) -> bool {
-    let number = variable(variables, "EF_LOG_VIA_IOCTL");
+pub(super) fn logs_by_driver(process: &ContainerProcess, variables: &[u8]) -> bool {
+    let number = find_variable(variables, "EF_LOG_VIA_IOCTL");
     let number = number.and_then(|number| std::str::from_utf8(number).ok()?.trim().parse().ok());
     match number.unwrap_or(BY_DEFAULT) {
-        BY_DEFAULT => variable(variables, "EF_LOG_FILE").is_none() && !process.has_terminal,
+        BY_DEFAULT => find_variable(variables, "EF_LOG_FILE").is_none() && !process.has_terminal,
         number => number != 0,
     }
 }
@@ -35,12 +36,12 @@ const BY_DEFAULT: i32 = 3;
 
 /// Whether it says something of each stack (Onload, `convert_string_to_bitmask`: a word may be cut).
 fn has_banner(variables: &[u8]) -> bool {
-    let words = variable(variables, "EF_LOG").unwrap_or_default();
+    let words = find_variable(variables, "EF_LOG").unwrap_or_default();
     let words = words.split(|byte| *byte == b',').rev();
-    let mut said = words.filter_map(|word| {
+    let mut settings = words.filter_map(|word| {
         let rest = word.strip_prefix(b"-");
         let name = rest.unwrap_or(word);
         (!name.is_empty() && b"banner".starts_with(name)).then_some(rest.is_none())
     });
-    said.next().unwrap_or(true)
+    settings.next().unwrap_or(true)
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How a container does with what it was given; the worse, the later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum VerdictState {
     Accelerated,
     Ready,
     /// It has the nodes of Onload and was not given the preload.
@@ -34,48 +34,48 @@ pub enum State {
     DeviceGone,
 }
 
-impl State {
+impl VerdictState {
     pub fn as_str(self) -> &'static str {
         match self {
-            State::Accelerated => "accelerated",
-            State::Ready => "ready",
-            State::Plain => "without preload",
-            State::Unknown => "not known",
-            State::Unused => "held and unused",
-            State::Memlock => "memlock too small",
-            State::InterfaceDown => "interface down",
-            State::NoInterface => "no accelerated interface",
-            State::NoStack => "not accelerated",
-            State::NothingGiven => "asked and got nothing",
-            State::NoProvider => "no provider library",
-            State::RdmaNamespace => "RDMA device in another namespace",
-            State::PreloadLost => "preload lost",
-            State::OtherLibrary => "library of another build",
-            State::DeviceRenumbered => "device renumbered",
-            State::DeviceGone => "device gone",
+            VerdictState::Accelerated => "accelerated",
+            VerdictState::Ready => "ready",
+            VerdictState::Plain => "without preload",
+            VerdictState::Unknown => "not known",
+            VerdictState::Unused => "held and unused",
+            VerdictState::Memlock => "memlock too small",
+            VerdictState::InterfaceDown => "interface down",
+            VerdictState::NoInterface => "no accelerated interface",
+            VerdictState::NoStack => "not accelerated",
+            VerdictState::NothingGiven => "asked and got nothing",
+            VerdictState::NoProvider => "no provider library",
+            VerdictState::RdmaNamespace => "RDMA device in another namespace",
+            VerdictState::PreloadLost => "preload lost",
+            VerdictState::OtherLibrary => "library of another build",
+            VerdictState::DeviceRenumbered => "device renumbered",
+            VerdictState::DeviceGone => "device gone",
         }
     }
 
     pub fn is_good(self) -> bool {
-        self < State::Unknown
+        self < VerdictState::Unknown
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Verdict {
-    pub state: State,
+    pub state: VerdictState,
     pub reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl Verdict {
-    pub(super) fn good(state: State, reason: impl Into<String>) -> Verdict {
+    pub(super) fn good(state: VerdictState, reason: impl Into<String>) -> Verdict {
         Verdict { state, reason: reason.into(), remedy: None }
     }
 
     pub(super) fn bad(
-        state: State,
+        state: VerdictState,
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Verdict {

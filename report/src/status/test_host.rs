@@ -6,13 +6,13 @@ use std::path::Path;
 
 use crate::test_tree::{AsHost, Tree};
 use onload_core::config::Config;
-use onload_core::lease::{Device, Holder, Lease, Listed};
+use onload_core::lease::{DeviceId, Holder, Lease, LeaseEntry};
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
-use onload_sys::processes::Process as Holding;
+use onload_sys::processes::ProcessId as Holding;
 
-use super::groups::Group;
+use super::groups::ContainerGroup;
 use super::process::Budget;
 use super::*;
 
@@ -30,11 +30,11 @@ pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1
 /// A made-up host with one docker container, whose process is 77.
 pub(super) struct Made {
     pub(super) tree: Tree,
-    pub(super) leases: Vec<Listed>,
+    pub(super) leases: Vec<LeaseEntry>,
     /// The host's interfaces that Onload has.
     pub(super) attached: Vec<String>,
     /// The container's network, of which the host's is number 0.
-    pub(super) network: Option<Network>,
+    pub(super) network: Option<NetnsLinks>,
 }
 
 pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
@@ -60,9 +60,9 @@ impl Made {
             tree: Tree::new(),
             leases: Vec::new(),
             attached: vec!["ens1".to_owned()],
-            network: Some(Network {
+            network: Some(NetnsLinks {
                 links: vec![Link { index: 1, flags: 0x1_0049, ..link("lo", "") }],
-                own: Some(0),
+                own_id: Some(0),
             }),
         };
         made.file("/sys/class/net/ens1/ifindex", "5\n");
@@ -209,11 +209,11 @@ impl Made {
             ticket: None,
             moved: None,
         };
-        self.leases.push(Listed {
-            device: device.parse::<Device>().unwrap(),
+        self.leases.push(LeaseEntry {
+            device: device.parse::<DeviceId>().unwrap(),
             slot: 0,
             lease: Ok(lease),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         });
         self
@@ -229,11 +229,11 @@ impl Made {
         inventory
     }
 
-    pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
+    pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> StatusReport {
         let host = self.tree.host();
         let mut inventory = self.inventory(&host);
         change(&mut inventory);
-        status(Looked {
+        read_status(StatusInput {
             host: &host,
             inventory: &inventory,
             leases: Some(&self.leases),
@@ -243,7 +243,7 @@ impl Made {
         .unwrap()
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> StatusReport {
         self.status_with(|_| ())
     }
 
@@ -256,7 +256,7 @@ impl Made {
     }
 
     #[track_caller]
-    pub(super) fn assert_is(&self, state: State, reason: &str, remedy: &str) {
+    pub(super) fn assert_is(&self, state: VerdictState, reason: &str, remedy: &str) {
         let verdicts = self.verdicts();
         let found = verdicts.iter().find(|verdict| verdict.state == state);
         let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
@@ -330,31 +330,31 @@ pub(super) fn lost(program: Option<&str>, environment: &str) -> Made {
 }
 
 /// What is known of the container.
-pub(super) fn facts_of(made: &Made) -> Facts {
+pub(super) fn facts_of(made: &Made) -> ContainerFacts {
     facts_within(made, Budget::WHOLE).0
 }
 
 /// The same of which no more is looked at, and what is known of its host.
-pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
+pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (ContainerFacts, HostFacts) {
     let host = made.tree.host();
     let inventory = made.inventory(&host);
-    let looked = Looked {
+    let looked = StatusInput {
         host: &host,
         inventory: &inventory,
         leases: Some(&made.leases),
         guarded: &|path: &Path, _| fs::read(path).ok(),
         networks: &|_| made.network.clone(),
     };
-    let group = Group {
-        engine: Engine::Docker,
+    let group = ContainerGroup {
+        engine: ContainerEngine::Docker,
         outer: String::new(),
         id: ID.to_owned(),
         user: None,
         is_named: true,
         pids: vec![77],
     };
-    let host_facts = host_facts(&looked);
-    let (facts, _) = Look::new(looked, host_facts).facts(group, &mut budget);
+    let host_facts = read_host_facts(&looked);
+    let (facts, _) = ContainerReader::new(looked, host_facts).read_facts(group, &mut budget);
     (facts.unwrap(), host_facts)
 }
 

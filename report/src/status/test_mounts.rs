@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 
 use crate::test_tree::AsHost;
 
-use super::process::Process;
+use super::process::ContainerProcess;
 use super::test_host::*;
 use super::*;
 
@@ -14,7 +14,7 @@ fn is_looked_into(made: &Made, mounts: &str) -> bool {
     made.file("/proc/77/mountinfo", mounts);
     let verdicts = made.verdicts();
     let is_told = verdicts.iter().any(|one| one.reason.contains("of a kind that may never"));
-    let state = if is_told { State::Unknown } else { State::Accelerated };
+    let state = if is_told { VerdictState::Unknown } else { VerdictState::Accelerated };
     assert_eq!(verdicts[0].state, state, "{mounts}: {verdicts:?}");
     !is_told
 }
@@ -127,7 +127,11 @@ fn the_mounts_of_one_mount_namespace_are_read_once() {
     let made = accelerated();
     let host = made.tree.host();
     let mut mounts = mounts::Mounts::of(&host);
-    let process = |pid| Process { pid, mounts: Some("mnt:[5]".into()), ..Process::default() };
+    let process = |pid| ContainerProcess {
+        pid,
+        mounts: Some("mnt:[5]".into()),
+        ..ContainerProcess::default()
+    };
     let first = mounts.of_process(&process(77));
     assert!(first.unwrap().may_look);
     made.file("/proc/77/mountinfo", "");
@@ -138,6 +142,6 @@ fn the_mounts_of_one_mount_namespace_are_read_once() {
     made.file("/proc/78/mountinfo", "");
     made.link("/proc/78/root", "/mnt/fuse");
     assert!(!mounts.of_process(&process(78)).unwrap().may_look);
-    let other = Process { mounts: Some("mnt:[6]".into()), ..process(77) };
+    let other = ContainerProcess { mounts: Some("mnt:[6]".into()), ..process(77) };
     assert!(!mounts.of_process(&other).unwrap().may_look);
 }

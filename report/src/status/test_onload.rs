@@ -38,13 +38,13 @@ fn a_program_with_a_stack_on_the_hosts_network_is_accelerated() {
     let made = of_host();
     made.stack().open(6, "socket:[1]");
     let wanted = "processes with a stack of Onload: 1 of 1";
-    made.assert_is(State::Accelerated, wanted, "");
+    made.assert_is(VerdictState::Accelerated, wanted, "");
 }
 
 #[test]
 fn one_descriptor_of_the_device_is_no_stack() {
     by_kernel().assert_is(
-        State::NoStack,
+        VerdictState::NoStack,
         "on the kernel's sockets, with the library and without a stack of Onload: 77 redis; why is not known",
         "start it again",
     );
@@ -52,20 +52,20 @@ fn one_descriptor_of_the_device_is_no_stack() {
     let made = by_kernel();
     made.open(4, "/dev/onload_epoll").open(5, "anon_inode:[eventpoll]");
     made.open(6, "/tmp/onload:[tcp:0:3]");
-    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
 }
 
 #[test]
 fn the_stack_that_a_process_made_counts_before_it_has_a_socket() {
     let made = of_host();
     made.open(3, "/dev/onload").open(4, "/dev/onload");
-    assert_eq!(made.verdicts()[0].state, State::Ready);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Ready);
     made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     // A stack whose maker has ended, and whose number another process has now.
     let made = by_kernel();
     made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n1: 0 0\n");
-    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
 }
 
 /// A stack that was imported has no descriptor of the device: it came by EF_NAME, or a socket of it by exec or SCM_RIGHTS.
@@ -73,10 +73,10 @@ fn the_stack_that_a_process_made_counts_before_it_has_a_socket() {
 fn a_descriptor_of_a_stack_is_a_stack_however_many_of_the_device_there_are() {
     let made = of_host();
     made.open(3, "/dev/onload").open(5, "onload:[tcp:0:1]");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     let made = of_host();
     made.open(3, "onload:[stack:0]").open(5, "onload:[udp:0:3]");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
 }
 
 #[test]
@@ -88,16 +88,16 @@ fn where_onload_logs_to_a_terminal_the_one_descriptor_is_the_stacks() {
         made
     };
     let made = terminal();
-    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
     made.open(3, "/dev/onload");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     // The stack of another: none of its own.
     made.file("/proc/driver/onload/stacks", "0: 70 0 1 2 3\n");
-    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
     let made = terminal();
     made.open(3, "/dev/onload");
     made.file("/proc/77/environ", "EF_LOG_VIA_IOCTL=1\0");
-    assert_eq!(made.verdicts()[0].state, State::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
 }
 
 #[test]
@@ -110,14 +110,14 @@ fn the_variables_of_a_program_say_whether_its_log_has_a_descriptor() {
         made
     };
     for (variables, state) in [
-        ("EF_LOG_FILE=/tmp/log", State::Accelerated),
-        ("EF_LOG_VIA_IOCTL=0", State::Accelerated),
-        ("EF_LOG=-banner", State::Accelerated),
-        ("EF_LOG=conn_drop,-b", State::Accelerated),
-        ("EF_LOG_FILE=/tmp/log\0EF_LOG_VIA_IOCTL=1", State::NoStack),
-        ("EF_LOG_VIA_IOCTL=no", State::NoStack),
-        ("EF_LOG=-conn_drop", State::NoStack),
-        ("EF_LOG=-banner,banner", State::NoStack),
+        ("EF_LOG_FILE=/tmp/log", VerdictState::Accelerated),
+        ("EF_LOG_VIA_IOCTL=0", VerdictState::Accelerated),
+        ("EF_LOG=-banner", VerdictState::Accelerated),
+        ("EF_LOG=conn_drop,-b", VerdictState::Accelerated),
+        ("EF_LOG_FILE=/tmp/log\0EF_LOG_VIA_IOCTL=1", VerdictState::NoStack),
+        ("EF_LOG_VIA_IOCTL=no", VerdictState::NoStack),
+        ("EF_LOG=-conn_drop", VerdictState::NoStack),
+        ("EF_LOG=-banner,banner", VerdictState::NoStack),
     ] {
         assert_eq!(listed(variables).verdicts()[0].state, state, "{variables}");
     }
@@ -125,7 +125,7 @@ fn the_variables_of_a_program_say_whether_its_log_has_a_descriptor() {
     let made = listed("");
     made.file("/proc/77/environ", "\0".repeat(153));
     made_with(&made, r#""LD_PRELOAD=libonload.so","EF_LOG_VIA_IOCTL=0""#);
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_child_that_inherited_a_stack_is_accelerated_though_the_driver_lists_its_par
     let made = of_host();
     made.file("/proc/driver/onload/stacks", "0: 70 0 1 2 3\n");
     made.stack();
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_container_is_ready_while_no_program_has_a_socket() {
     let made = of_host();
     made.open(9, "socket:[901]");
     made.file("/proc/77/net/tcp", "  sl  local_address\n   0: 0:1 0:0 0A 0:0 0:0 0 0 0 902 1\n");
-    made.assert_is(State::Ready, "no program has opened a socket yet", "");
+    made.assert_is(VerdictState::Ready, "no program has opened a socket yet", "");
     // Whether it is one of them cannot be seen.
     made.tree.remove("/proc/77/net/tcp");
     made.tree.directory("/proc/77/net/tcp");
     let verdicts = made.verdicts();
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
 }
 
 #[test]
@@ -169,14 +169,14 @@ fn a_server_that_was_started_without_the_preload_is_named() {
     made.process(81, &cgroup, "nc", HOST_NET, "pid:[7]");
     made.listens(81, 905);
     made.assert_is(
-        State::NoStack,
+        VerdictState::NoStack,
         "on the kernel's sockets, without libonload.so, which other programs of it preload: 81 nc",
         "docker exec -e LD_PRELOAD=libonload.so",
     );
     // Beside one that has a stack it is named, and the container is accelerated.
     made.stack();
     made.assert_is(
-        State::Accelerated,
+        VerdictState::Accelerated,
         "processes with a stack of Onload: 1 of 2; on the kernel's sockets: 81 nc",
         "",
     );
@@ -189,7 +189,7 @@ const PORTS: &str = "link 5 ens1 - - - -\nlink 6 ens0 - - - -\n";
 fn said_with(made: &Made, variables: &str) -> String {
     made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
     let verdict = made.verdicts().remove(0);
-    assert_eq!(verdict.state, State::NoStack, "{verdict:?}");
+    assert_eq!(verdict.state, VerdictState::NoStack, "{verdict:?}");
     verdict.reason
 }
 
@@ -284,7 +284,7 @@ fn the_variables_of_a_program_are_a_cause() {
         let made = by_kernel();
         made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
-        made.assert_is(State::NoStack, reason, "leave EF_");
+        made.assert_is(VerdictState::NoStack, reason, "leave EF_");
     }
     for variables in [
         "EF_DONT_ACCELERATE=0",
@@ -301,7 +301,7 @@ fn the_variables_of_a_program_are_a_cause() {
         let made = by_kernel();
         made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
-        made.assert_is(State::NoStack, "why is not known", "");
+        made.assert_is(VerdictState::NoStack, "why is not known", "");
     }
 }
 
@@ -312,10 +312,10 @@ fn the_variables_of_a_program_that_wrote_over_them_are_those_that_its_container_
     made.file("/proc/77/environ", "\0".repeat(153));
     made_with(&made, r#""LD_PRELOAD=libonload.so","EF_DONT_ACCELERATE=1""#);
     let reason = "EF_DONT_ACCELERATE is in its environment";
-    made.assert_is(State::NoStack, reason, "leave EF_");
+    made.assert_is(VerdictState::NoStack, reason, "leave EF_");
     // What it shows is what it has.
     made.file("/proc/77/environ", PRELOADED);
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     let made = by_kernel();
     made.file("/dev/kmsg", line(1, refused));
     made.assert_is(
-        State::NoStack,
+        VerdictState::NoStack,
         "\"Failed to allocate stack (rc=-16)\" of it: no stack was free",
         "onload_stackdump",
     );
@@ -348,16 +348,16 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     // The library names a program by its file: redis-server is a link to redis-check-rdb in Debian.
     let named = line(1, refused).replace("oo:redis[", "oo:redis-check-rdb[");
     made.file("/dev/kmsg", &named);
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
     made.link("/proc/77/exe", "/usr/bin/redis-check-rdb");
-    made.assert_is(State::NoStack, "no stack was free", "");
+    made.assert_is(VerdictState::NoStack, "no stack was free", "");
     made.file("/dev/kmsg", line(1, "ENODEV."));
-    made.assert_is(State::NoStack, "found no interface for it", "");
+    made.assert_is(VerdictState::NoStack, "found no interface for it", "");
     // The log of another program, and one that is not there.
     made.file("/dev/kmsg", line(2, refused));
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
     made.tree.remove("/dev/kmsg");
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
 }
 
 #[test]
@@ -405,18 +405,18 @@ fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
     made.file("/usr/lib64/libonload.so", "");
     let reason =
         "77 redis; its libonload.so is not this host's, and the driver gave it no descriptor";
-    made.assert_is(State::NoStack, reason, "leave out the image's own library");
+    made.assert_is(VerdictState::NoStack, reason, "leave out the image's own library");
     // With one of the driver's build it has a descriptor.
     made.open(4, "/dev/onload");
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
     // One that logs to a terminal has none either way.
     made.tree.remove("/proc/77/fd/4");
     made.open(2, "/dev/pts/0");
-    made.assert_is(State::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "why is not known", "");
     made.tree.remove("/proc/77/fd/2");
     // Its variables take precedence: the library then asks the driver for nothing.
     made.file("/proc/77/environ", format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"));
-    made.assert_is(State::NoStack, "EF_DONT_ACCELERATE is in", "leave EF_");
+    made.assert_is(VerdictState::NoStack, "EF_DONT_ACCELERATE is in", "leave EF_");
 }
 
 /// Onload has attached to an interface of that name and hardware address.
@@ -436,7 +436,7 @@ fn no_time_tells_whether_a_program_was_started_before_onload_had_an_interface() 
     for boot in [1_000_000_000, 9_000_000_000_u64] {
         made.file("/proc/stat", format!("cpu 1\nbtime {boot}\n"));
         made.assert_is(
-            State::NoStack,
+            VerdictState::NoStack,
             "why is not known; it may have been started before Onload had ens1",
             "start it again; if that does not help, look at what the program prints",
         );
@@ -446,7 +446,7 @@ fn no_time_tells_whether_a_program_was_started_before_onload_had_an_interface() 
 #[test]
 fn an_interface_on_one_of_the_host_that_is_accelerated_is_accelerated() {
     for kind in ["macvlan", "ipvlan", "vlan"] {
-        with(on_host("eth0", kind, 5)).assert_is(State::Accelerated, "stack", "");
+        with(on_host("eth0", kind, 5)).assert_is(VerdictState::Accelerated, "stack", "");
     }
     for (link, why) in [
         (on_host("eth0", "macvlan", 6), "another interface of the host"),
@@ -459,7 +459,7 @@ fn an_interface_on_one_of_the_host_that_is_accelerated_is_accelerated() {
         ),
     ] {
         let verdicts = with(link).verdicts();
-        assert_eq!(verdicts[0].state, State::NoInterface, "{why}: {verdicts:?}");
+        assert_eq!(verdicts[0].state, VerdictState::NoInterface, "{why}: {verdicts:?}");
     }
 }
 
@@ -474,14 +474,14 @@ fn a_program_with_a_stack_keeps_its_interface_though_none_is_offered_any_more() 
     let function = tree.pci(Pci::network("0000:05:00.0", "1924:0b03", "sfc"));
     let interface = tree.interface(&function, "ens6");
     tree.attribute(&format!("{interface}/ifindex"), "6");
-    assert_eq!(made.verdicts()[0].state, State::NoInterface);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoInterface);
     tree.auxiliary(&function, "sfc.onload.0", "sfc_resource.ef10", Some("1"));
     let offered = |inventory: &mut Inventory| assert_eq!(inventory.nics, []);
     let status = made.status_with(offered);
-    assert_eq!(status.containers[0].state(), State::Accelerated, "{status:?}");
+    assert_eq!(status.containers[0].state(), VerdictState::Accelerated, "{status:?}");
     // So it is of the host's network, and where the operator ignores the interface.
     made.link("/proc/77/ns/net", HOST_NET);
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     let ignored = Config::parse("[discover]\nignored-interfaces = [\"ens6\"]\n").unwrap();
     assert_eq!(discover(&made.tree.host(), &ignored).attached, ["ens6"]);
 }
@@ -490,20 +490,20 @@ fn a_program_with_a_stack_keeps_its_interface_though_none_is_offered_any_more() 
 fn a_macvlan_on_a_vlan_of_the_host_is_accelerated() {
     let made = with(on_host("eth0", "macvlan", 9));
     made.file("/network.table", "link 5 ens1 - - - -\nlink 9 ens1.50 vlan - 5 -\n");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     made.file("/network.table", "link 5 ens1 - - - -\nlink 9 ens0.50 vlan - 4 -\n");
-    assert_eq!(made.verdicts()[0].state, State::NoInterface);
+    assert_eq!(made.verdicts()[0].state, VerdictState::NoInterface);
 }
 
 #[test]
 fn an_ipvlan_is_accelerated_in_mode_l2_and_a_vlan_of_802_1q() {
     for (kind, variant, state) in [
-        ("ipvlan", 0, State::Accelerated),
-        ("ipvlan", 1, State::NoInterface),
-        ("ipvlan", 2, State::NoInterface),
-        ("vlan", 0x8100, State::Accelerated),
-        ("vlan", 0x88a8, State::NoInterface),
-        ("macvlan", 4, State::Accelerated),
+        ("ipvlan", 0, VerdictState::Accelerated),
+        ("ipvlan", 1, VerdictState::NoInterface),
+        ("ipvlan", 2, VerdictState::NoInterface),
+        ("vlan", 0x8100, VerdictState::Accelerated),
+        ("vlan", 0x88a8, VerdictState::NoInterface),
+        ("macvlan", 4, VerdictState::Accelerated),
     ] {
         let made = with(Link { variant: Some(variant), ..on_host("eth0", kind, 5) });
         assert_eq!(made.verdicts()[0].state, state, "{kind} {variant}");
@@ -518,12 +518,12 @@ fn a_vlan_on_a_vlan_is_not_accelerated_whatever_is_between_them() {
         made.verdicts()[0].state
     };
     let vlan = "link 9 ens1.50 vlan:33024 - 5 -\n";
-    assert_eq!(made("macvlan", vlan), State::Accelerated);
-    assert_eq!(made("vlan", vlan), State::NoInterface);
+    assert_eq!(made("macvlan", vlan), VerdictState::Accelerated);
+    assert_eq!(made("vlan", vlan), VerdictState::NoInterface);
     let between = "link 8 ens1.50 vlan:33024 - 5 -\nlink 9 mac0 macvlan - 8 -\n";
-    assert_eq!(made("ipvlan", between), State::Accelerated);
-    assert_eq!(made("vlan", between), State::NoInterface);
-    assert_eq!(made("macvlan", "link 9 ens1.50 vlan:34984 - 5 -\n"), State::NoInterface);
+    assert_eq!(made("ipvlan", between), VerdictState::Accelerated);
+    assert_eq!(made("vlan", between), VerdictState::NoInterface);
+    assert_eq!(made("macvlan", "link 9 ens1.50 vlan:34984 - 5 -\n"), VerdictState::NoInterface);
 }
 
 /// A bond with two members of its container: ens2, which is Onload's, and ens3.
@@ -575,16 +575,16 @@ fn a_bond_of_the_host_is_accelerated_if_all_its_members_are() {
         made.verdicts()[0].state
     };
     let bond = "link 5 ens1 - 9 - -\nlink 9 bond0 bond:1 - - -\n";
-    assert_eq!(state(bond), State::Accelerated);
+    assert_eq!(state(bond), VerdictState::Accelerated);
     let foreign = format!("{bond}link 6 ens0 - 9 - -\n");
-    assert_eq!(state(&foreign), State::NoInterface);
-    assert_eq!(state(&bond.replace(":1", ":0")), State::NoInterface);
+    assert_eq!(state(&foreign), VerdictState::NoInterface);
+    assert_eq!(state(&bond.replace(":1", ":0")), VerdictState::NoInterface);
     let of_vlans =
         "link 5 ens1 - - - -\nlink 8 ens1.50 vlan:33024 9 5 -\nlink 9 bond0 bond:1 - - -\n";
-    assert_eq!(state(of_vlans), State::NoInterface);
+    assert_eq!(state(of_vlans), VerdictState::NoInterface);
     let on_vlan =
         "link 5 ens1 - 8 - -\nlink 8 bond0 bond:4 - - -\nlink 9 bond0.50 vlan:33024 - 8 -\n";
-    assert_eq!(state(on_vlan), State::Accelerated);
+    assert_eq!(state(on_vlan), VerdictState::Accelerated);
 }
 
 #[test]
@@ -594,40 +594,40 @@ fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() 
     made.function("0000:05:00.0", "0x8086", "0x10ca");
     // One of another name, and one that is called so in another network.
     attached(&made, "ens1", "02:00:00:00:00:0a");
-    made.assert_is(State::NoInterface, "(ens2); it has a stack", "onload.dev/netdev");
+    made.assert_is(VerdictState::NoInterface, "(ens2); it has a stack", "onload.dev/netdev");
     attached(&made, "ens2", "02:00:00:00:00:0b");
-    made.assert_is(State::NoInterface, "(ens2)", "");
+    made.assert_is(VerdictState::NoInterface, "(ens2)", "");
     attached(&made, "ens2", "02:00:00:00:00:0a");
-    made.assert_is(State::Accelerated, "with a stack", "");
+    made.assert_is(VerdictState::Accelerated, "with a stack", "");
     // Without its address, or without debugfs, that is not known.
     made.tree.remove("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr");
-    made.assert_is(State::Unknown, "whether Onload has its interface ens2", "debugfs");
+    made.assert_is(VerdictState::Unknown, "whether Onload has its interface ens2", "debugfs");
     made.tree.remove("/sys/kernel/debug");
-    made.assert_is(State::Unknown, "whether Onload has its interface ens2", "debugfs");
+    made.assert_is(VerdictState::Unknown, "whether Onload has its interface ens2", "debugfs");
     // Links that lead to each other cannot be read, like what is only root's.
     made.tree.remove("/sys/kernel");
     made.link("/sys/kernel", "loop");
     made.link("/sys/loop", "kernel");
-    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
 }
 
 #[test]
 fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
     let made = with(on_host("eth0", "veth", 5));
-    made.assert_is(State::NoInterface, "(eth0)", "--network host");
-    made.assert_is(State::NoInterface, "", "onload.dev/netdev");
+    made.assert_is(VerdictState::NoInterface, "(eth0)", "--network host");
+    made.assert_is(VerdictState::NoInterface, "", "onload.dev/netdev");
     let veth = "/sys/module/onload/parameters/oo_accelerate_veth";
     let remedy = made.verdicts()[0].remedy.clone().unwrap();
     assert!(!remedy.contains(veth), "this Onload has none: {remedy}");
     made.file(veth, "N\n");
-    made.assert_is(State::NoInterface, "", veth);
+    made.assert_is(VerdictState::NoInterface, "", veth);
     // Where Onload is told to, it accelerates what leads to the host's own network.
     made.file(veth, "Y\n");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     let made = with(Link { lower_namespace: Some(3), ..on_host("eth0", "veth", 5) });
     made.file(veth, "Y\n");
     let verdicts = made.verdicts();
-    assert_eq!(verdicts[0].state, State::NoInterface);
+    assert_eq!(verdicts[0].state, VerdictState::NoInterface);
     let remedy = verdicts[0].remedy.as_ref().unwrap();
     assert!(!remedy.contains("veth"), "{verdicts:?}");
 }
@@ -637,20 +637,20 @@ fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
     let mut made = preloaded();
     made.stack();
     made.network = None;
-    made.assert_is(State::Unknown, "its interfaces could not be looked at", "root");
+    made.assert_is(VerdictState::Unknown, "its interfaces could not be looked at", "root");
     // Nor does one whose lower one is not in the list.
     let made = with(Link { lower: Some(99), ..link("eth0", "macvlan") });
-    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
     // Nor more than a network of somebody's who means well has.
     let mut made = with(on_host("eth0", "macvlan", 5));
     for _ in 0..4096 {
         made.interface(link("v", "vlan"));
     }
-    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
     // Nor interfaces that are each on the other, which no kernel has.
     let around =
         |index, lower| Link { index, lower: Some(lower), ..link(&format!("v{index}"), "vlan") };
     let mut made = with(around(7, 8));
     made.interface(around(8, 7));
-    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
 }

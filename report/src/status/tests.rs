@@ -1,9 +1,9 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
 use onload_core::host_settings::RdmaNetns;
-use onload_host::bundles;
 use onload_host::devices::BRING_BACK;
 use onload_host::devices::inventory::Inventory;
+use onload_host::oci_bundles;
 use onload_sys::netlink::link::Link;
 use onload_test_tree::MULTIARCH;
 use onload_test_tree::elf::SharedLibrary;
@@ -17,7 +17,7 @@ fn the_hosts_network_without_an_accelerated_interface_is_not() {
     made.attached.clear();
     made.link("/proc/77/ns/net", HOST_NET);
     made.assert_is(
-        State::NoInterface,
+        VerdictState::NoInterface,
         "the host has no accelerated interface",
         "discover --explain",
     );
@@ -25,58 +25,62 @@ fn the_hosts_network_without_an_accelerated_interface_is_not() {
 
 #[test]
 fn a_static_program_loses_the_preload() {
-    lost(STATIC, PRELOADED).assert_is(State::PreloadLost, "its program is static", "glibc");
+    lost(STATIC, PRELOADED).assert_is(VerdictState::PreloadLost, "its program is static", "glibc");
 }
 
 #[test]
 fn a_program_of_musl_loses_the_preload() {
-    lost(MUSL, PRELOADED).assert_is(State::PreloadLost, "musl", "use an image with glibc");
+    lost(MUSL, PRELOADED).assert_is(VerdictState::PreloadLost, "musl", "use an image with glibc");
 }
 
 #[test]
 fn a_set_user_id_program_loses_the_preload() {
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", auxiliary(1));
-    made.assert_is(State::PreloadLost, "set-user-ID", "without the set-user-ID bit");
+    made.assert_is(VerdictState::PreloadLost, "set-user-ID", "without the set-user-ID bit");
 }
 
 #[test]
 fn an_environment_without_the_preload_loses_it() {
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0PATH=/bin\0");
-    made.assert_is(State::PreloadLost, "taken out of its environment", "preload = \"file\"");
+    made.assert_is(VerdictState::PreloadLost, "taken out of its environment", "preload = \"file\"");
 }
 
 #[test]
 fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload() {
     let made = lost(GLIBC, "PATH=/bin\0");
-    made.assert_is(State::Plain, "or its first program cleared its environment", "");
+    made.assert_is(VerdictState::Plain, "or its first program cleared its environment", "");
     made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
-    made.assert_is(State::PreloadLost, "or all of that was cleared", "preload = \"file\"");
+    made.assert_is(VerdictState::PreloadLost, "or all of that was cleared", "preload = \"file\"");
     // Without a preload as the operator or the container wants it.
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0");
     made_with(&made, r#""PATH=/bin","ONLOAD_CTK_NIC_ENS1=ens1""#);
-    made.assert_is(State::Plain, "no preload", "");
+    made.assert_is(VerdictState::Plain, "no preload", "");
 }
 
 #[test]
 fn a_preload_that_the_user_set_to_something_else_loses_it() {
     for value in ["", "libjemalloc.so"] {
         let made = lost(GLIBC, &format!("LD_PRELOAD={value}\0ONLOAD_CTK_NIC_ENS1=ens1\0"));
-        made.assert_is(State::PreloadLost, "set to something else", "LD_PRELOAD=libonload.so");
+        made.assert_is(
+            VerdictState::PreloadLost,
+            "set to something else",
+            "LD_PRELOAD=libonload.so",
+        );
     }
 }
 
 #[test]
 fn a_library_that_the_loader_could_not_load_is_lost() {
     let wanted = "the loader could not load libonload.so";
-    lost(GLIBC, PRELOADED).assert_is(State::PreloadLost, wanted, "cannot be preloaded");
+    lost(GLIBC, PRELOADED).assert_is(VerdictState::PreloadLost, wanted, "cannot be preloaded");
     // The file is read whatever the environment is.
     let made = lost(GLIBC, "PATH=/bin\0");
     made.file(
         "/proc/77/mountinfo",
         format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n"),
     );
-    made.assert_is(State::PreloadLost, wanted, "");
+    made.assert_is(VerdictState::PreloadLost, wanted, "");
 }
 
 /// As redis-server leaves it, and nginx and PostgreSQL.
@@ -85,19 +89,19 @@ fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
     for written in ["\0\0\0\0", "er process nginx -g daemon off;\0\0"] {
         let made = lost(GLIBC, written);
         let unknown = "whether it was given the preload is unknown";
-        made.assert_is(State::Unknown, unknown, "what its engine was told");
+        made.assert_is(VerdictState::Unknown, unknown, "what its engine was told");
         made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
         let wanted = "the loader could not load libonload.so";
-        made.assert_is(State::PreloadLost, wanted, "glibc may be too old");
+        made.assert_is(VerdictState::PreloadLost, wanted, "glibc may be too old");
         made.file("/proc/77/exe", program(MUSL, 200));
-        made.assert_is(State::PreloadLost, "musl", "");
+        made.assert_is(VerdictState::PreloadLost, "musl", "");
         made_with(&made, r#""PATH=/bin""#);
-        made.assert_is(State::Plain, "no preload", "");
+        made.assert_is(VerdictState::Plain, "no preload", "");
     }
     // Whoever starts it without any environment leaves no bytes.
     let made = lost(GLIBC, "");
     made_with(&made, r#""LD_PRELOAD=libonload.so""#);
-    made.assert_is(State::PreloadLost, "all of that was cleared", "");
+    made.assert_is(VerdictState::PreloadLost, "all of that was cleared", "");
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn nodes_without_a_preload_are_as_asked_for() {
     for environment in
         ["PATH=/bin\0", "ONLOAD_CTK_NIC_PLAIN_ENS1=ens1\0", "ONLOAD_CTK_ZF_ENS1=ens1\0"]
     {
-        lost(GLIBC, environment).assert_is(State::Plain, "no preload", "");
+        lost(GLIBC, environment).assert_is(VerdictState::Plain, "no preload", "");
     }
 }
 
@@ -114,8 +118,8 @@ fn a_program_and_environment_that_cannot_be_read_give_no_bad_verdict() {
     let mut made = Made::new();
     made.onload();
     let verdicts = made.verdicts();
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
-    assert!(verdicts.iter().all(|verdict| verdict.state != State::PreloadLost));
+    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
+    assert!(verdicts.iter().all(|verdict| verdict.state != VerdictState::PreloadLost));
 }
 
 #[test]
@@ -123,11 +127,11 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     let made = preloaded();
     made.maps("/usr/lib64/libonload.so (deleted)");
     made.link("/proc/77/ns/net", HOST_NET);
-    made.assert_is(State::OtherLibrary, "Onload was upgraded", "start the container again");
+    made.assert_is(VerdictState::OtherLibrary, "Onload was upgraded", "start the container again");
     // One that has a stack keeps it, as beside a real Onload.
     made.stack();
     made.assert_is(
-        State::Accelerated,
+        VerdictState::Accelerated,
         "with a stack of Onload: 1 of 1; the host's libonload.so was replaced since: start it again",
         "",
     );
@@ -145,9 +149,9 @@ fn a_library_of_another_build_than_the_driver_is_told() {
     let (status, facts) = (made.status(), facts_of(&made));
     assert_eq!(status.containers.len(), 1);
     let verdicts = decide(&facts, host);
-    assert_eq!(verdicts[0].state, State::OtherLibrary, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::OtherLibrary, "{verdicts:?}");
     let verdicts = decide(&facts, HostFacts { library_matches: Some(true), ..host });
-    assert!(verdicts.iter().all(|verdict| verdict.state != State::OtherLibrary));
+    assert!(verdicts.iter().all(|verdict| verdict.state != VerdictState::OtherLibrary));
 }
 
 #[test]
@@ -155,7 +159,11 @@ fn a_device_that_is_gone_is_told_and_nothing_else_of_it() {
     let mut made = Made::new();
     made.node("/dev/onload", (243, 0), "onload", None);
     made.program(GLIBC, PRELOADED);
-    made.assert_is(State::DeviceGone, "/dev/onload leads to a device", "load its driver again");
+    made.assert_is(
+        VerdictState::DeviceGone,
+        "/dev/onload leads to a device",
+        "load its driver again",
+    );
     assert_eq!(made.verdicts().len(), 1, "{:?}", made.verdicts());
 }
 
@@ -164,7 +172,7 @@ fn a_device_that_has_another_number_now_is_told() {
     let mut made = Made::new();
     made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 193)));
     made.assert_is(
-        State::DeviceRenumbered,
+        VerdictState::DeviceRenumbered,
         "/dev/infiniband/uverbs0 is 231:192, and the device is 231:193 now",
         "systemctl start onload-cdi.service",
     );
@@ -190,7 +198,7 @@ fn every_kind_of_node_is_compared_with_its_own_class() {
         assert!(status.containers[0].state().is_good(), "{path}: {status:?}");
         let mut made = Made::new();
         made.node(path, (10, 3), class, None);
-        assert_eq!(made.verdicts()[0].state, State::DeviceGone, "{path}");
+        assert_eq!(made.verdicts()[0].state, VerdictState::DeviceGone, "{path}");
     }
 }
 
@@ -200,11 +208,11 @@ fn a_limit_that_is_too_small_for_rdma_is_told() {
     made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     let limits = "Max locked memory         8388608              8388608              bytes\n";
     made.file("/proc/77/limits", limits);
-    made.assert_is(State::Memlock, "8388608 bytes", "--ulimit memlock=-1");
+    made.assert_is(VerdictState::Memlock, "8388608 bytes", "--ulimit memlock=-1");
     // Onload pins nothing of the process.
     let mut made = Made::new();
     made.onload().file("/proc/77/limits", limits);
-    assert!(made.verdicts().iter().all(|verdict| verdict.state != State::Memlock));
+    assert!(made.verdicts().iter().all(|verdict| verdict.state != VerdictState::Memlock));
 }
 
 #[test]
@@ -214,7 +222,7 @@ fn an_rdma_device_of_another_namespace_is_told() {
     let exclusive =
         |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let status = made.status_with(exclusive);
-    assert_eq!(status.containers[0].state(), State::RdmaNamespace, "{status:?}");
+    assert_eq!(status.containers[0].state(), VerdictState::RdmaNamespace, "{status:?}");
     // What it has lost is said as such.
     made.lease("rdma:mlx5_0", ID, 77);
     let moved = r#"{"rdma":{"name":"mlx5_0","pci":"0000:05:00.2","index":0},"namespace":7}"#;
@@ -251,7 +259,7 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     let mut made = with_rdma();
     let remedy = "rdma-libraries = \"auto\"";
     made.assert_is(
-        State::NoProvider,
+        VerdictState::NoProvider,
         "the container has no libibverbs.so.1: programs find no RDMA device",
         remedy,
     );
@@ -261,17 +269,17 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
         .says("/etc/libibverbs.d")
         .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
     place(&made, "libibverbs.so.1", &verbs);
-    made.assert_is(State::NoProvider, "the container has no provider", remedy);
+    made.assert_is(VerdictState::NoProvider, "the container has no provider", remedy);
     let provider = SharedLibrary::new("librxe-rdmav34.so").needs(
         "libibverbs.so.1",
         "IBVERBS_PRIVATE_34",
         &["verbs_register_driver"],
     );
     place(&made, "libibverbs/librxe-rdmav34.so", &provider);
-    made.assert_is(State::NoProvider, "does not name the driver rxe", remedy);
+    made.assert_is(VerdictState::NoProvider, "does not name the driver rxe", remedy);
     made.file("/proc/77/root/etc/libibverbs.d/rxe.driver", "driver rxe\n");
     let without = "no program has opened one; it has no librdmacm.so.1, without which programs that connect by it, such as rping, do not load";
-    made.assert_is(State::Ready, without, "");
+    made.assert_is(VerdictState::Ready, without, "");
     place(&made, "librdmacm.so.1", &SharedLibrary::new("librdmacm.so.1"));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert_eq!(reason, "it has RDMA devices, and no program has opened one");
@@ -280,7 +288,7 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     made.file("/sys/class/infiniband_verbs/uverbs1/ibdev", "siw0\n");
     made.file("/sys/class/infiniband/siw0/node_type", "4: RNIC\n");
     made.assert_is(
-        State::NoProvider,
+        VerdictState::NoProvider,
         "the container has no provider \"/usr/lib/x86_64-linux-gnu/libibverbs/libsiw-rdmav34.so\": programs do not find siw0",
         remedy,
     );
@@ -297,7 +305,7 @@ fn a_container_without_libraries_for_a_device_in_its_own_namespace_is_told() {
         |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let status = made.status_with(exclusive);
     let verdict = &status.containers[0].verdicts[0];
-    assert_eq!(verdict.state, State::NoProvider, "{status:?}");
+    assert_eq!(verdict.state, VerdictState::NoProvider, "{status:?}");
 }
 
 #[test]
@@ -312,7 +320,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     };
     made.file(&path, record(77));
     made.assert_is(
-        State::NoProvider,
+        VerdictState::NoProvider,
         "when it started, onload.dev/rdma=rxe0: not mounted: live-devices = false",
         "do what that says",
     );
@@ -321,7 +329,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     // The host does not show which device the node is of.
     made.tree.remove("/sys/class/infiniband_verbs/uverbs0/ibdev");
     made.assert_is(
-        State::NoProvider,
+        VerdictState::NoProvider,
         "programs may find no RDMA device; when it started, onload.dev/rdma=rxe0: not mounted",
         "do what that says",
     );
@@ -338,7 +346,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     ] {
         made.file(&path, other);
         let remedy = "rdma-libraries = \"auto\"";
-        made.assert_is(State::NoProvider, "has no libibverbs.so.1", remedy);
+        made.assert_is(VerdictState::NoProvider, "has no libibverbs.so.1", remedy);
     }
 }
 
@@ -346,10 +354,10 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
 fn libraries_that_nothing_judges_are_named_once_a_program_has_the_device_open() {
     let made = with_rdma();
     made.open(3, "/dev/infiniband/uverbs0");
-    made.assert_is(State::Ready, "by a libibverbs of their own", "");
+    made.assert_is(VerdictState::Ready, "by a libibverbs of their own", "");
     let maps = |path: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 9 {path}\n");
     made.file("/proc/77/maps", maps("/opt/hpcx/lib/libibverbs.so.1.14"));
-    made.assert_is(State::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");
+    made.assert_is(VerdictState::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");
     made.file("/proc/77/maps", maps(&format!("{MULTIARCH}/libibverbs.so.1.14")));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert_eq!(reason, "its programs have 1 descriptors of RDMA devices");
@@ -360,11 +368,11 @@ fn a_function_that_is_held_and_not_used_is_told() {
     let mut made = Made::new();
     made.lease("vfio:0000:81:10.0", ID, 77);
     made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
-    made.assert_is(State::Unused, "it holds vfio 0000:81:10.0", "stop the container");
+    made.assert_is(VerdictState::Unused, "it holds vfio 0000:81:10.0", "stop the container");
     made.open(3, "/dev/vfio/vfio");
-    made.assert_is(State::Unused, "", "");
+    made.assert_is(VerdictState::Unused, "", "");
     made.open(4, "/dev/vfio/15");
-    made.assert_is(State::Ready, "its programs use vfio 0000:81:10.0", "");
+    made.assert_is(VerdictState::Ready, "its programs use vfio 0000:81:10.0", "");
 }
 
 #[test]
@@ -373,7 +381,7 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     let mut made = preloaded();
     made.interface(down(0x1002));
     made.assert_is(
-        State::InterfaceDown,
+        VerdictState::InterfaceDown,
         "ens2 is in its network and down",
         "nsenter --net=/proc/77/ns/net",
     );
@@ -381,14 +389,14 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     let mut made = preloaded();
     made.interface(down(0x1003));
     made.assert_is(
-        State::InterfaceDown,
+        VerdictState::InterfaceDown,
         "ens2 is in its network and set up, and has no link",
         "look at its cable",
     );
     // One of software is nobody's device.
     let mut made = preloaded();
     made.interface(Link { flags: 0x1002, ..link("eth0", "veth") });
-    assert!(made.verdicts().iter().all(|verdict| verdict.state != State::InterfaceDown));
+    assert!(made.verdicts().iter().all(|verdict| verdict.state != VerdictState::InterfaceDown));
 }
 
 #[test]
@@ -412,7 +420,7 @@ fn an_interface_that_was_moved_in_and_is_gone_is_told() {
     };
     let lost = made(false, OWN_NET);
     lost.assert_is(
-        State::DeviceGone,
+        VerdictState::DeviceGone,
         "ens2v0 has left its network: its function 0000:05:00.2 is gone",
         BRING_BACK,
     );
@@ -420,7 +428,7 @@ fn an_interface_that_was_moved_in_and_is_gone_is_told() {
     assert_eq!(lost.verdicts().len(), 1, "{:?}", lost.verdicts());
     for there in [made(true, OWN_NET), made(false, HOST_NET)] {
         let mut verdicts = there.verdicts().into_iter();
-        assert!(verdicts.all(|verdict| verdict.state != State::DeviceGone));
+        assert!(verdicts.all(|verdict| verdict.state != VerdictState::DeviceGone));
     }
 }
 
@@ -452,7 +460,7 @@ fn what_is_not_ours_to_see_is_counted_and_judged_by_nothing() {
     assert_eq!(status.unseen, 1);
     let verdicts = &status.containers[0].verdicts;
     assert_eq!(verdicts.len(), 1, "{verdicts:?}");
-    assert_eq!(verdicts[0].state, State::Unknown);
+    assert_eq!(verdicts[0].state, VerdictState::Unknown);
 }
 
 #[test]
@@ -464,7 +472,7 @@ fn a_container_that_no_engine_names_has_the_name_of_its_lease() {
     let status = made.status();
     assert_eq!(status.containers.len(), 1, "{status:#?}");
     let container = &status.containers[0];
-    assert_eq!((container.engine, container.id.as_str()), (Engine::Unknown, "web"));
+    assert_eq!((container.engine, container.id.as_str()), (ContainerEngine::Unknown, "web"));
     let pids: Vec<u32> = container.processes.iter().map(|(pid, _)| *pid).collect();
     assert_eq!(pids, [80, 81]);
     assert_eq!(container.leases, ["vfio=0000:81:10.0"]);
@@ -524,11 +532,11 @@ fn names_come_from_what_engines_keep() {
 #[test]
 fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
     let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
-    for state in bundles::CONTAINERD {
+    for state in oci_bundles::CONTAINERD {
         let made = preloaded();
         made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
         let other = ID.replace('3', "4");
-        let tasks = format!("{state}/{}/k8s.io", bundles::TASKS);
+        let tasks = format!("{state}/{}/k8s.io", oci_bundles::TASKS);
         made.file(&format!("{tasks}/{other}/config.json"), annotations);
         assert_eq!(made.status().containers[0].name, None, "{state}");
         made.file(&format!("{tasks}/{ID}/config.json"), annotations);
@@ -569,12 +577,12 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
     // The container's own sysfs is a link to a path that only the host has.
     made.file("/elsewhere/class/net/lo/operstate", "up\n");
     made.program(GLIBC, "PATH=/bin\0");
-    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    assert_eq!(facts_of(&made).root.has_rdma, Some(false));
     made.tree.remove("/proc/77/root/sys");
     for target in ["/elsewhere", "../../../elsewhere", "elsewhere"] {
         made.file("/proc/77/root/elsewhere/class/net/lo/operstate", "up\n");
         made.link("/proc/77/root/sys", target);
-        assert_eq!(facts_of(&made).within.has_rdma, None, "{target}");
+        assert_eq!(facts_of(&made).root.has_rdma, None, "{target}");
     }
 }
 
@@ -586,9 +594,9 @@ fn a_container_is_called_by_its_name_or_the_beginning_of_its_id() {
     let status = made.status();
     let container = &status.containers[0];
     for word in ["redis", "3f2a", ID] {
-        assert!(container.is_called(word), "{word}");
+        assert!(container.matches_name(word), "{word}");
     }
     for word in ["red", "a3f2", "/redis"] {
-        assert!(!container.is_called(word), "{word}");
+        assert!(!container.matches_name(word), "{word}");
     }
 }

@@ -2,48 +2,48 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::policy::LEAST_MEMLOCK;
-use onload_core::providers::LIBRDMACM;
+use onload_core::rdma_providers::LIBRDMACM;
 use onload_host::devices::BRING_BACK;
-use onload_sys::text::{first_of, shell_word};
+use onload_sys::text::{join_first, quote_for_shell};
 
-use super::container::{Facts, NodeState};
-use super::onload::{not_all, onload};
-use super::process::Limit;
-use super::rdma::Libraries;
-use super::state::{HostFacts, State, Verdict};
+use super::facts::{ContainerFacts, NodeState};
+use super::onload::{incomplete_verdict, onload_verdict};
+use super::process::MemlockLimit;
+use super::rdma::LibraryUse;
+use super::state::{HostFacts, Verdict, VerdictState};
 
-pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
+pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {
         return vec![unanswered.clone()];
     }
-    let mut verdicts = devices(facts, host);
-    verdicts.extend(facts.lost.iter().map(lost));
-    verdicts.extend(onload(facts, host));
-    verdicts.extend(rdma(facts, host));
-    verdicts.extend(vfio(facts));
-    verdicts.extend(memlock(facts));
-    verdicts.extend(down(facts));
+    let mut verdicts = device_verdicts(facts, host);
+    verdicts.extend(facts.lost.iter().map(lost_verdict));
+    verdicts.extend(onload_verdict(facts, host));
+    verdicts.extend(rdma_verdict(facts, host));
+    verdicts.extend(vfio_verdict(facts));
+    verdicts.extend(memlock_verdict(facts));
+    verdicts.extend(down_verdict(facts));
     if facts.is_stuck {
-        verdicts.push(stuck(facts));
+        verdicts.push(stuck_verdict(facts));
     } else if facts.is_partly_unseen() {
         verdicts.push(Verdict::bad(
-            State::Unknown,
+            VerdictState::Unknown,
             "not all of its processes could be inspected",
             "run as root: sudo onload-ctk status",
         ));
     }
     if verdicts.is_empty() && !facts.grants.is_empty() {
-        verdicts.push(Verdict::good(State::Ready, "it has what it was given"));
+        verdicts.push(Verdict::good(VerdictState::Ready, "it has what it was given"));
     }
     verdicts.sort_by(|a, b| b.cmp(a));
     verdicts.dedup();
     verdicts
 }
 
-fn stuck(facts: &Facts) -> Verdict {
+fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
     let pid = facts.processes.first().map_or(0, |process| process.pid);
     Verdict::bad(
-        State::Unknown,
+        VerdictState::Unknown,
         "a file system in it did not answer in time, or is of a kind that may never (FUSE, NFS, an overlay on one)",
         format!("look at what it has mounted: findmnt --task {pid}"),
     )
@@ -51,19 +51,19 @@ fn stuck(facts: &Facts) -> Verdict {
 
 /// Why a container may have more than was found of it. The configuration of one of root's says what it may open, and what a
 /// sandbox of some program shows is the host's.
-pub(super) fn hidden(facts: &Facts) -> Option<Verdict> {
+pub(super) fn hidden_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     if facts.is_configured {
         return None;
     }
     if facts.is_stuck && facts.group.is_named {
-        return Some(stuck(facts));
+        return Some(stuck_verdict(facts));
     }
-    let what = "what it has open is not known";
-    facts.is_cut().then(|| not_all(facts, what))
+    let subject = "what it has open is not known";
+    facts.is_truncated().then(|| incomplete_verdict(facts, subject))
 }
 
-fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
-    let verdicts = facts.within.nodes.iter().filter_map(|node| {
+fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
+    let verdicts = facts.root.nodes.iter().filter_map(|node| {
         let path = &node.path;
         // In mode exclusive a device that is in the container's namespace is not on the host.
         let is_away = host.is_rdma_exclusive && path.starts_with("/dev/infiniband/");
@@ -71,12 +71,12 @@ fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
             NodeState::Good => None,
             NodeState::Gone if is_away => None,
             NodeState::Gone => Some(Verdict::bad(
-                State::DeviceGone,
+                VerdictState::DeviceGone,
                 format!("{path} leads to a device that the host no longer has"),
                 "load its driver again, and start a new container",
             )),
             NodeState::Renumbered { was, now } => Some(Verdict::bad(
-                State::DeviceRenumbered,
+                VerdictState::DeviceRenumbered,
                 format!("{path} is {}:{}, and the device is {}:{} now", was.0, was.1, now.0, now.1),
                 "run systemctl start onload-cdi.service, and start a new container",
             )),
@@ -85,47 +85,47 @@ fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts.collect()
 }
 
-fn lost((name, why): &(String, String)) -> Verdict {
+fn lost_verdict((name, why): &(String, String)) -> Verdict {
     let reason = format!("{name} has left its network: {why}");
-    Verdict::bad(State::DeviceGone, reason, BRING_BACK)
+    Verdict::bad(VerdictState::DeviceGone, reason, BRING_BACK)
 }
 
-fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
+fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     if !facts.has_node("/dev/infiniband/uverbs") {
         return None;
     }
     let is_elsewhere = host.is_rdma_exclusive
         && facts.has_host_network == Some(false)
-        && facts.within.has_rdma == Some(false);
+        && facts.root.has_rdma == Some(false);
     if is_elsewhere {
         // That it lost one has a verdict of its own.
         return facts.lost.is_empty().then(|| Verdict::bad(
-            State::RdmaNamespace,
+            VerdictState::RdmaNamespace,
             "RDMA devices belong to one network namespace each, and none is in the container's: opening one gives EPERM",
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
-    if let Libraries::Misfit { effect, why } = &facts.rdma {
+    if let LibraryUse::Misfit { effect, reason } = &facts.rdma {
         return Some(Verdict::bad(
-            State::NoProvider,
-            format!("{why}: {effect}"),
+            VerdictState::NoProvider,
+            format!("{reason}: {effect}"),
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
         ));
     }
-    if let Libraries::Recorded { effect, why } = &facts.rdma {
+    if let LibraryUse::Recorded { effect, reason } = &facts.rdma {
         return Some(Verdict::bad(
-            State::NoProvider,
-            format!("{effect}; when it started, {why}"),
+            VerdictState::NoProvider,
+            format!("{effect}; when it started, {reason}"),
             "do what that says, and start a new container",
         ));
     }
-    let count = facts.descriptors("/dev/infiniband");
-    let by = match &facts.rdma {
-        Libraries::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
-        Libraries::BuiltIn => {
+    let count = facts.count_descriptors("/dev/infiniband");
+    let library_note = match &facts.rdma {
+        LibraryUse::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
+        LibraryUse::BuiltIn => {
             ", by a libibverbs of their own, which nothing here judges".to_owned()
         }
-        Libraries::WithoutRdmacm => {
+        LibraryUse::WithoutRdmacm => {
             format!(
                 "; it has no {LIBRDMACM}, without which programs that connect by it, such as rping, do not load"
             )
@@ -133,21 +133,21 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
         _ => String::new(),
     };
     let reason = match count {
-        0 => format!("it has RDMA devices, and no program has opened one{by}"),
-        count => format!("its programs have {count} descriptors of RDMA devices{by}"),
+        0 => format!("it has RDMA devices, and no program has opened one{library_note}"),
+        count => format!("its programs have {count} descriptors of RDMA devices{library_note}"),
     };
-    Some(Verdict::good(State::Ready, reason))
+    Some(Verdict::good(VerdictState::Ready, reason))
 }
 
 /// A function that it holds and does not use.
-fn vfio(facts: &Facts) -> Option<Verdict> {
+fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     let leases = facts.leases.iter();
     let held = leases.filter(|(class, _)| class.is_iommu_group());
     let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
     if held.is_empty() {
         return None;
     }
-    let names = first_of(&held, 1);
+    let names = join_first(&held, 1);
     let groups = facts.processes.iter().filter_map(|process| process.open.as_ref());
     let is_used = groups.flatten().any(|target| {
         let group = target.strip_prefix("/dev/vfio/");
@@ -155,28 +155,28 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     });
     if is_used {
         let reason = format!("its programs use vfio {names}");
-        return Some(Verdict::good(State::Ready, reason));
+        return Some(Verdict::good(VerdictState::Ready, reason));
     }
     // Descriptors that are not ours to see may be among them.
     if facts.is_partly_unseen() {
         return None;
     }
-    if facts.is_cut() {
-        let what = format!("whether its programs use vfio {names} is not known");
-        return Some(not_all(facts, &what));
+    if facts.is_truncated() {
+        let subject = format!("whether its programs use vfio {names} is not known");
+        return Some(incomplete_verdict(facts, &subject));
     }
     Some(Verdict::bad(
-        State::Unused,
+        VerdictState::Unused,
         format!("it holds vfio {names}, and no program has a group open"),
         "stop the container, or start the program that is to use it",
     ))
 }
 
-fn memlock(facts: &Facts) -> Option<Verdict> {
+fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     let pins = facts.has_node("/dev/infiniband/uverbs") || facts.has_node("/dev/vfio/");
     match facts.memlock() {
-        Some(Limit::Bytes(bytes)) if pins && bytes < LEAST_MEMLOCK => Some(Verdict::bad(
-            State::Memlock,
+        Some(MemlockLimit::Bytes(bytes)) if pins && bytes < LEAST_MEMLOCK => Some(Verdict::bad(
+            VerdictState::Memlock,
             format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
             "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
         )),
@@ -185,27 +185,28 @@ fn memlock(facts: &Facts) -> Option<Verdict> {
 }
 
 /// An interface of a function that was moved into its network, and is down or has no link.
-fn down(facts: &Facts) -> Option<Verdict> {
+fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     if facts.has_host_network != Some(false) {
         return None;
     }
     let interfaces = facts.interfaces.iter().flatten();
     let physical = interfaces.filter(|interface| interface.is_physical);
-    let idle: Vec<_> = physical.filter(|one| !one.is_up || !one.has_link).collect();
+    let idle: Vec<_> =
+        physical.filter(|interface| !interface.is_up || !interface.has_link).collect();
     let pid = facts.processes.first().map_or(0, |process| process.pid);
     // One that can be set up from here comes first.
-    if let Some(down) = idle.iter().find(|one| !one.is_up) {
+    if let Some(down) = idle.iter().find(|interface| !interface.is_up) {
         let name = &down.name;
-        let word = shell_word(name);
+        let word = quote_for_shell(name);
         return Some(Verdict::bad(
-            State::InterfaceDown,
+            VerdictState::InterfaceDown,
             format!("{name} is in its network and down"),
             format!("run nsenter --net=/proc/{pid}/ns/net ip link set dev {word} up"),
         ));
     }
     let name = &idle.first()?.name;
     Some(Verdict::bad(
-        State::InterfaceDown,
+        VerdictState::InterfaceDown,
         format!("{name} is in its network and set up, and has no link"),
         "look at its cable and at the port at the other end; a virtual function needs its physical function up",
     ))

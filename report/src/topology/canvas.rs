@@ -3,7 +3,7 @@
 
 use onload_core::class::Class;
 
-use super::model::State;
+use super::model::Occupancy;
 
 /// Beside printable ASCII, the characters of ours that stand in texts: all are as wide as any other.
 const OURS: [char; 2] = ['·', '…'];
@@ -49,17 +49,17 @@ pub enum Shape {
     },
     Pages,
     PagesUsed,
-    Text(Style, String),
+    Text(TextStyle, String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paint {
     pub class: Option<Class>,
-    pub state: State,
+    pub state: Occupancy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum TextStyle {
     Title,
     Heading,
     Name,
@@ -81,14 +81,14 @@ impl Rect {
     }
 }
 
-impl Style {
+impl TextStyle {
     pub fn size(self) -> i32 {
         match self {
-            Style::Title => 22,
-            Style::Heading => 16,
-            Style::Name => 14,
-            Style::Detail => 12,
-            Style::Chip(_) => 12,
+            TextStyle::Title => 22,
+            TextStyle::Heading => 16,
+            TextStyle::Name => 14,
+            TextStyle::Detail => 12,
+            TextStyle::Chip(_) => 12,
         }
     }
 
@@ -100,8 +100,8 @@ impl Style {
     /// a fixed width have 600 or 602, and of the others no ordinary text has more on average.
     fn advance(self) -> i32 {
         match self {
-            Style::Title | Style::Heading => 720,
-            Style::Name | Style::Detail | Style::Chip(_) => 610,
+            TextStyle::Title | TextStyle::Heading => 720,
+            TextStyle::Name | TextStyle::Detail | TextStyle::Chip(_) => 610,
         }
     }
 
@@ -111,30 +111,30 @@ impl Style {
     }
 
     /// A text that fits into that many pixels: what is too long ends in `…`.
-    fn fitting(self, text: &str, room: i32) -> String {
+    fn fit(self, text: &str, room: i32) -> String {
         if self.width(text) <= room {
             return text.to_owned();
         }
-        let most = (room - 1).max(0) * 1000 / (self.size() * self.advance());
-        let kept = usize::try_from(most - 1).unwrap_or(0);
-        match most {
+        let max = (room - 1).max(0) * 1000 / (self.size() * self.advance());
+        let count = usize::try_from(max - 1).unwrap_or(0);
+        match max {
             ..1 => String::new(),
-            _ => text.chars().take(kept).chain(['…']).collect(),
+            _ => text.chars().take(count).chain(['…']).collect(),
         }
     }
 }
 
 /// A text of a host in which nothing has a width that is not known, and nothing is forbidden in XML.
-pub(super) fn plain(text: &str) -> String {
-    let mut shown = String::new();
+pub(super) fn sanitize(text: &str) -> String {
+    let mut sanitized = String::new();
     for c in text.chars() {
         match c {
-            ' '..='~' => shown.push(c),
-            c if OURS.contains(&c) => shown.push(c),
-            c => shown.extend(c.escape_default()),
+            ' '..='~' => sanitized.push(c),
+            c if OURS.contains(&c) => sanitized.push(c),
+            c => sanitized.extend(c.escape_default()),
         }
     }
-    shown
+    sanitized
 }
 
 #[derive(Clone, Debug, Default)]
@@ -148,8 +148,8 @@ impl Canvas {
         self.items.len() - 1
     }
 
-    pub(super) fn note(&mut self, item: usize, note: &str) {
-        self.items[item].note = Some(plain(note));
+    pub(super) fn add_note(&mut self, item: usize, note: &str) {
+        self.items[item].note = Some(sanitize(note));
     }
 
     pub(super) fn end(&mut self, item: usize, bottom: i32) {
@@ -158,39 +158,39 @@ impl Canvas {
     }
 
     /// As far as there is room; gives the place that it takes.
-    pub(super) fn text(
+    pub(super) fn add_text(
         &mut self,
         parent: Option<usize>,
         (x, y): (i32, i32),
         room: i32,
-        style: Style,
+        style: TextStyle,
         text: &str,
     ) -> Rect {
-        let whole = plain(text);
-        let shown = style.fitting(&whole, room);
-        let rect = Rect::new(x, y, style.width(&shown), style.height());
-        if !shown.is_empty() {
-            let is_short = shown != whole;
-            let item = self.add(parent, rect, Shape::Text(style, shown));
+        let sanitized = sanitize(text);
+        let fitted = style.fit(&sanitized, room);
+        let rect = Rect::new(x, y, style.width(&fitted), style.height());
+        if !fitted.is_empty() {
+            let is_short = fitted != sanitized;
+            let item = self.add(parent, rect, Shape::Text(style, fitted));
             if is_short {
-                self.note(item, &whole);
+                self.add_note(item, &sanitized);
             }
         }
         rect
     }
 
     /// With the place of its right end.
-    pub(super) fn text_ending(
+    pub(super) fn add_text_right(
         &mut self,
         parent: Option<usize>,
         (right, y): (i32, i32),
         room: i32,
-        style: Style,
+        style: TextStyle,
         text: &str,
     ) -> Rect {
-        let shown = style.fitting(&plain(text), room);
-        let x = right - style.width(&shown);
-        self.text(parent, (x, y), right - x, style, text)
+        let fitted = style.fit(&sanitize(text), room);
+        let x = right - style.width(&fitted);
+        self.add_text(parent, (x, y), right - x, style, text)
     }
 
     pub(super) fn append(&mut self, other: Canvas, (x, y): (i32, i32)) {
@@ -210,20 +210,20 @@ mod tests {
 
     #[test]
     fn a_text_fits_its_room_whatever_it_is() {
-        for style in [Style::Title, Style::Heading, Style::Name, Style::Detail] {
+        for style in [TextStyle::Title, TextStyle::Heading, TextStyle::Name, TextStyle::Detail] {
             for room in [-5, 0, 1, 8, 20, 100, 1000] {
                 for text in ["", "a", "enp101s0f0np0", &"x".repeat(5000)] {
-                    let shown = style.fitting(text, room);
+                    let shown = style.fit(text, room);
                     let fits = style.width(&shown) <= room;
                     assert!(shown.is_empty() || fits, "{style:?} {room} {text}");
                 }
             }
         }
-        assert_eq!(Style::Detail.fitting("enp101s0f0np0", 60), "enp101s…");
+        assert_eq!(TextStyle::Detail.fit("enp101s0f0np0", 60), "enp101s…");
     }
 
     #[test]
     fn what_is_no_plain_text_is_written_out() {
-        assert_eq!(plain("a<b>&\"\u{1b}é·"), "a<b>&\"\\u{1b}\\u{e9}·");
+        assert_eq!(sanitize("a<b>&\"\u{1b}é·"), "a<b>&\"\\u{1b}\\u{e9}·");
     }
 }

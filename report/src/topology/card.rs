@@ -1,10 +1,10 @@
 //! A PCI function as a card: its interfaces, its devices as chips, and its virtual functions, folded.
 
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
-use super::canvas::{Canvas, Paint, Rect, Shape, Style, plain};
-use super::groups::{Group, fold, held_by};
-use super::model::{Device, Function, Gpu, Interface, State};
+use super::canvas::{Canvas, Paint, Rect, Shape, TextStyle, sanitize};
+use super::groups::{FunctionGroup, describe_holders, group_functions};
+use super::model::{Occupancy, TopologyDevice, TopologyFunction, TopologyGpu, TopologyInterface};
 
 const PAD: i32 = 12;
 const STRIPE: i32 = 5;
@@ -18,47 +18,55 @@ const BETWEEN: i32 = 2;
 const SEPARATOR: &str = " · ";
 
 /// Gives its lower edge.
-pub(super) fn place(
+pub(super) fn draw_card(
     canvas: &mut Canvas,
     panel: usize,
     (x, y, width): (i32, i32, i32),
-    function: &Function,
+    function: &TopologyFunction,
 ) -> i32 {
     let card = canvas.add(Some(panel), Rect::new(x, y, width, 0), Shape::Card);
-    let stripe =
-        canvas.add(Some(card), Rect::new(x, y, STRIPE, 0), Shape::Segment(paint(function)));
-    let mut inside =
-        Inside { canvas, card, x: x + STRIPE + PAD, y: y + PAD, width: width - STRIPE - 2 * PAD };
-    inside.heading(function);
-    let telling: Vec<&Device> = function.telling().collect();
-    inside.chips(&telling, function);
-    inside.holders(&telling);
-    inside.virtual_functions(&function.virtual_functions);
-    let bottom = inside.y + PAD - GAP;
+    let stripe = canvas.add(
+        Some(card),
+        Rect::new(x, y, STRIPE, 0),
+        Shape::Segment(function_paint(function)),
+    );
+    let mut content = CardContent {
+        canvas,
+        card,
+        x: x + STRIPE + PAD,
+        y: y + PAD,
+        width: width - STRIPE - 2 * PAD,
+    };
+    content.heading(function);
+    let devices: Vec<&TopologyDevice> = function.informative_devices().collect();
+    content.chips(&devices, function);
+    content.holders(&devices);
+    content.virtual_functions(&function.virtual_functions);
+    let bottom = content.y + PAD - GAP;
     canvas.end(card, bottom);
     canvas.end(stripe, bottom);
     bottom
 }
 
 /// Places chips below each other where they do not fit beside, and gives the lower edge.
-pub(super) fn chips<'d>(
+pub(super) fn draw_chips<'d>(
     canvas: &mut Canvas,
     parent: usize,
     (left, top, width): (i32, i32, i32),
-    devices: impl Iterator<Item = (&'d Device, String)>,
+    devices: impl Iterator<Item = (&'d TopologyDevice, String)>,
 ) -> i32 {
     let (mut x, mut y) = (left, top);
     for (device, label) in devices {
-        let label = plain(&label);
+        let label = sanitize(&label);
         let room = width - 2 * INSIDE;
         let paint = Paint { class: Some(device.class), state: device.state };
-        let style = Style::Chip(paint);
-        let wanted = style.width(&label).min(room) + 2 * INSIDE;
-        if x > left && x + wanted > left + width {
+        let style = TextStyle::Chip(paint);
+        let chip_width = style.width(&label).min(room) + 2 * INSIDE;
+        if x > left && x + chip_width > left + width {
             (x, y) = (left, y + CHIP + GAP);
         }
-        let chip = canvas.add(Some(parent), Rect::new(x, y, wanted, CHIP), Shape::Chip(paint));
-        let text = canvas.text(
+        let chip = canvas.add(Some(parent), Rect::new(x, y, chip_width, CHIP), Shape::Chip(paint));
+        let text = canvas.add_text(
             Some(chip),
             (x + INSIDE, y + (CHIP - style.height()) / 2),
             room,
@@ -66,26 +74,26 @@ pub(super) fn chips<'d>(
             &label,
         );
         let state = device.state.as_str();
-        let why = device.reason.as_deref().map(|why| format!(": {why}"));
-        let who = held_by(&device.holders).map(|who| format!(", {who}"));
+        let reason = device.reason.as_deref().map(|reason| format!(": {reason}"));
+        let holders = describe_holders(&device.holders).map(|holders| format!(", {holders}"));
         let note = format!(
             "{} {}: {state}{}{}",
             device.class,
             device.name,
-            who.unwrap_or_default(),
-            why.unwrap_or_default()
+            holders.unwrap_or_default(),
+            reason.unwrap_or_default()
         );
-        canvas.note(chip, &note);
+        canvas.add_note(chip, &note);
         x = x.max(text.right() + INSIDE) + GAP;
     }
     y + CHIP
 }
 
-fn paint(function: &Function) -> Paint {
+fn function_paint(function: &TopologyFunction) -> Paint {
     Paint { class: function.class(), state: function.state() }
 }
 
-struct Inside<'c> {
+struct CardContent<'c> {
     canvas: &'c mut Canvas,
     card: usize,
     x: i32,
@@ -93,63 +101,64 @@ struct Inside<'c> {
     width: i32,
 }
 
-impl Inside<'_> {
-    fn heading(&mut self, function: &Function) {
+impl CardContent<'_> {
+    fn heading(&mut self, function: &TopologyFunction) {
         let names = function.names(", ");
         let address = function.address.to_string();
         let (parent, right) = (Some(self.card), self.x + self.width);
         let mut room = self.width;
         if names.is_some() {
-            let place = (right, self.y + 1);
-            let taken = self.canvas.text_ending(parent, place, room, Style::Detail, &address);
-            room -= taken.width + GAP;
+            let position = (right, self.y + 1);
+            let address_rect =
+                self.canvas.add_text_right(parent, position, room, TextStyle::Detail, &address);
+            room -= address_rect.width + GAP;
         }
         let name = names.unwrap_or(address);
-        let line = self.canvas.text(parent, (self.x, self.y), room, Style::Name, &name);
+        let line = self.canvas.add_text(parent, (self.x, self.y), room, TextStyle::Name, &name);
         self.y = line.bottom();
         let driver = function.driver.as_deref().unwrap_or("no driver");
         let mut details = vec![driver.to_owned(), function.id.clone()];
         details.extend(function.interfaces.first().and_then(state_and_speed));
         details.extend(function.link.clone());
         self.line(0, &details.join(SEPARATOR));
-        for text in function.gpu.iter().flat_map(Gpu::details) {
+        for text in function.gpu.iter().flat_map(TopologyGpu::details) {
             self.line(0, &text);
         }
     }
 
     fn line(&mut self, indent: i32, text: &str) {
-        let place = (self.x + indent, self.y);
+        let position = (self.x + indent, self.y);
         let room = self.width - indent;
-        let line = self.canvas.text(Some(self.card), place, room, Style::Detail, text);
+        let line = self.canvas.add_text(Some(self.card), position, room, TextStyle::Detail, text);
         self.y = line.bottom() + 2;
     }
 
-    fn chips(&mut self, devices: &[&Device], function: &Function) {
+    fn chips(&mut self, devices: &[&TopologyDevice], function: &TopologyFunction) {
         if devices.is_empty() {
             return;
         }
         self.y += 2;
-        let labels = devices.iter().map(|device| (*device, label(device, function)));
-        let place = (self.x, self.y, self.width);
-        self.y = chips(self.canvas, self.card, place, labels) + GAP;
+        let labels = devices.iter().map(|device| (*device, chip_label(device, function)));
+        let area = (self.x, self.y, self.width);
+        self.y = draw_chips(self.canvas, self.card, area, labels) + GAP;
     }
 
-    fn holders(&mut self, devices: &[&Device]) {
+    fn holders(&mut self, devices: &[&TopologyDevice]) {
         for device in devices {
-            if let Some(held) = held_by(&device.holders) {
+            if let Some(held) = describe_holders(&device.holders) {
                 self.line(0, &format!("{} {held}", device.class));
             }
         }
     }
 
-    fn virtual_functions(&mut self, functions: &[Function]) {
+    fn virtual_functions(&mut self, functions: &[TopologyFunction]) {
         if functions.is_empty() {
             return;
         }
         let count = functions.len();
         self.y += 2;
-        self.line(0, &counted(count, "virtual function", "virtual functions"));
-        let groups = fold(functions);
+        self.line(0, &format_count(count, "virtual function", "virtual functions"));
+        let groups = group_functions(functions);
         self.bar(&groups, count);
         for group in &groups {
             self.group(group);
@@ -157,7 +166,7 @@ impl Inside<'_> {
     }
 
     /// How many of them are what, at one look.
-    fn bar(&mut self, groups: &[Group], count: usize) {
+    fn bar(&mut self, groups: &[FunctionGroup], count: usize) {
         let (Ok(number), Ok(count)) = (i32::try_from(groups.len()), i32::try_from(count)) else {
             return;
         };
@@ -170,44 +179,54 @@ impl Inside<'_> {
             let share = i64::from(room) * i64::try_from(group.count).unwrap_or(0);
             let width = LEAST + i32::try_from(share / i64::from(count)).unwrap_or(0);
             let rect = Rect::new(x, self.y, width, BAR);
-            let shape = Shape::Segment(of_group(group));
+            let shape = Shape::Segment(group_paint(group));
             let segment = self.canvas.add(Some(self.card), rect, shape);
-            let note = format!("{}: {}", group.name(), group.what());
-            self.canvas.note(segment, &note);
+            let note = format!("{}: {}", group.name(), group.describe());
+            self.canvas.add_note(segment, &note);
             x += width + BETWEEN;
         }
         self.y += BAR + GAP;
     }
 
-    fn group(&mut self, group: &Group) {
+    fn group(&mut self, group: &FunctionGroup) {
         let (parent, indent) = (Some(self.card), SWATCH + GAP);
         let swatch = Rect::new(self.x, self.y + 4, SWATCH, SWATCH);
-        self.canvas.add(parent, swatch, Shape::Segment(of_group(group)));
-        let place = (self.x + self.width, self.y);
+        self.canvas.add(parent, swatch, Shape::Segment(group_paint(group)));
+        let position = (self.x + self.width, self.y);
         let room = self.width - indent;
-        let what =
-            self.canvas.text_ending(parent, place, room * 2 / 3, Style::Detail, &group.what());
-        let place = (self.x + indent, self.y);
-        let line =
-            self.canvas.text(parent, place, room - what.width - GAP, Style::Detail, &group.name());
+        let description = self.canvas.add_text_right(
+            parent,
+            position,
+            room * 2 / 3,
+            TextStyle::Detail,
+            &group.describe(),
+        );
+        let position = (self.x + indent, self.y);
+        let line = self.canvas.add_text(
+            parent,
+            position,
+            room - description.width - GAP,
+            TextStyle::Detail,
+            &group.name(),
+        );
         self.y = line.bottom() + 2;
-        if let Some(held) = held_by(&group.holders) {
+        if let Some(held) = describe_holders(&group.holders) {
             self.line(indent, &held);
         }
     }
 }
 
-fn of_group(group: &Group) -> Paint {
+fn group_paint(group: &FunctionGroup) -> Paint {
     Paint { class: group.classes.first().copied(), state: group.state }
 }
 
-fn state_and_speed(interface: &Interface) -> Option<String> {
-    let speed = interface.speed_mbps.map(speed);
+fn state_and_speed(interface: &TopologyInterface) -> Option<String> {
+    let speed = interface.speed_mbps.map(format_speed);
     let words: Vec<String> = interface.state.clone().into_iter().chain(speed).collect();
     (!words.is_empty()).then(|| words.join(SEPARATOR))
 }
 
-pub(super) fn speed(mbps: u64) -> String {
+pub(super) fn format_speed(mbps: u64) -> String {
     match mbps % 1000 {
         0 => format!("{} Gbit/s", mbps / 1000),
         _ => format!("{mbps} Mbit/s"),
@@ -215,19 +234,19 @@ pub(super) fn speed(mbps: u64) -> String {
 }
 
 /// What a chip says: the class, and the name where the card does not say it already.
-fn label(device: &Device, function: &Function) -> String {
+fn chip_label(device: &TopologyDevice, function: &TopologyFunction) -> String {
     let mut names = function.interfaces.iter().map(|i| i.name.as_str());
     let address = function.address.to_string();
     let class = device.class;
-    let said = if names.any(|name| name == device.name) || address == device.name {
+    let label = if names.any(|name| name == device.name) || address == device.name {
         class.to_string()
     } else {
         format!("{class} {}", device.name)
     };
     match device.state {
-        State::Free => said,
-        State::Held => format!("{said}{SEPARATOR}held"),
-        State::Drained => format!("{said}{SEPARATOR}drained"),
-        State::NotOffered => format!("{said}{SEPARATOR}not offered"),
+        Occupancy::Free => label,
+        Occupancy::Held => format!("{label}{SEPARATOR}held"),
+        Occupancy::Drained => format!("{label}{SEPARATOR}drained"),
+        Occupancy::NotOffered => format!("{label}{SEPARATOR}not offered"),
     }
 }

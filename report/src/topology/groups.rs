@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 use onload_core::container_id;
 
-use super::model::{Function, State};
+use super::model::{Occupancy, TopologyFunction};
 use onload_sys::cpu_list;
-use onload_sys::text::first_of;
+use onload_sys::text::join_first;
 
 const NAMED: usize = 3;
 
@@ -15,16 +15,16 @@ const NAMED: usize = 3;
 const ID: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct FunctionGroup {
     pub(super) count: usize,
     pub(super) numbers: String,
     pub(super) driver: Option<String>,
     pub(super) classes: Vec<Class>,
-    pub(super) state: State,
+    pub(super) state: Occupancy,
     pub(super) holders: Vec<String>,
 }
 
-impl Group {
+impl FunctionGroup {
     /// Its driver and functions: `vfio-pci VF 0-15`.
     pub(super) fn name(&self) -> String {
         let driver = self.driver.as_deref().unwrap_or("no driver");
@@ -32,11 +32,11 @@ impl Group {
     }
 
     /// What containers get of it: `16 free as vfio`.
-    pub(super) fn what(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let classes: Vec<&str> = self.classes.iter().map(|class| class.as_str()).collect();
         let (count, state) = (self.count, self.state.as_str());
         match (classes.is_empty(), self.state) {
-            (false, State::Free | State::Held | State::Drained) => {
+            (false, Occupancy::Free | Occupancy::Held | Occupancy::Drained) => {
                 format!("{count} {state} as {}", classes.join(", "))
             }
             _ => format!("{count} {state}"),
@@ -44,43 +44,44 @@ impl Group {
     }
 }
 
-pub(super) fn held_by(holders: &[String]) -> Option<String> {
-    let names = holders.iter().map(|holder| short(holder).to_owned());
+pub(super) fn describe_holders(holders: &[String]) -> Option<String> {
+    let names = holders.iter().map(|holder| short_holder(holder).to_owned());
     let names: Vec<String> = names.collect();
-    (!names.is_empty()).then(|| format!("held by {}", first_of(&names, NAMED)))
+    (!names.is_empty()).then(|| format!("held by {}", join_first(&names, NAMED)))
 }
 
 /// An id as people type it; a name stays.
-fn short(holder: &str) -> &str {
+fn short_holder(holder: &str) -> &str {
     if holder.len() == ID && holder.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return container_id::short(holder);
+        return container_id::short_id(holder);
     }
     holder
 }
 
 /// Folds virtual functions, in the order of the first of each group.
-pub(super) fn fold(functions: &[Function]) -> Vec<Group> {
-    type Key<'f> = (Option<&'f str>, Vec<Class>, State);
-    let mut groups: BTreeMap<Key<'_>, Vec<(usize, &Function)>> = BTreeMap::new();
-    for (at, function) in functions.iter().enumerate() {
-        let classes: BTreeSet<Class> = function.telling().map(|device| device.class).collect();
+pub(super) fn group_functions(functions: &[TopologyFunction]) -> Vec<FunctionGroup> {
+    type GroupKey<'f> = (Option<&'f str>, Vec<Class>, Occupancy);
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<(usize, &TopologyFunction)>> = BTreeMap::new();
+    for (position, function) in functions.iter().enumerate() {
+        let classes: BTreeSet<Class> =
+            function.informative_devices().map(|device| device.class).collect();
         let classes = classes.into_iter().collect();
         let key = (function.driver.as_deref(), classes, function.state());
-        groups.entry(key).or_default().push((at, function));
+        groups.entry(key).or_default().push((position, function));
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, members)| members.first().map(|(at, _)| *at));
+    groups.sort_by_key(|(_, members)| members.first().map(|(position, _)| *position));
     let groups = groups.into_iter().map(|((driver, classes, state), members)| {
-        let number = |(at, function): &(usize, &Function)| {
-            let place = u32::try_from(*at).unwrap_or(u32::MAX);
-            function.index.unwrap_or(place)
+        let number = |(position, function): &(usize, &TopologyFunction)| {
+            let index = u32::try_from(*position).unwrap_or(u32::MAX);
+            function.index.unwrap_or(index)
         };
         let numbers: BTreeSet<u32> = members.iter().map(number).collect();
-        let devices = members.iter().flat_map(|(_, function)| function.telling());
+        let devices = members.iter().flat_map(|(_, function)| function.informative_devices());
         let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
-        Group {
+        FunctionGroup {
             count: members.len(),
-            numbers: cpu_list::text(&numbers),
+            numbers: cpu_list::format_list(&numbers),
             driver: driver.map(str::to_owned),
             classes,
             state,

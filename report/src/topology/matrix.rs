@@ -1,7 +1,7 @@
 //! How far GPUs and NICs are from each other, in the form of `nvidia-smi topo -m`.
 
+use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::near::Near;
 use onload_sys::pci::PciAddress;
 
 use super::model::Topology;
@@ -29,12 +29,12 @@ pub struct Matrix {
 }
 
 /// None of a host without GPUs and NICs.
-pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
-    let near = Near::of(inventory);
-    let gpus = near.gpus.iter().enumerate();
-    let gpus = gpus.map(|(at, (address, _))| (format!("GPU{at}"), *address));
-    let nics = near.nics.iter().enumerate();
-    let nics = nics.map(|(at, nic)| (format!("NIC{at}"), nic.address));
+pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
+    let gpu_nics = GpuNicMap::from_inventory(inventory);
+    let gpus = gpu_nics.gpus.iter().enumerate();
+    let gpus = gpus.map(|(index, (address, _))| (format!("GPU{index}"), *address));
+    let nics = gpu_nics.nics.iter().enumerate();
+    let nics = nics.map(|(index, nic)| (format!("NIC{index}"), nic.address));
     let all: Vec<(String, PciAddress)> = gpus.chain(nics).collect();
     if all.is_empty() {
         return None;
@@ -45,33 +45,33 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     for (name, address) in &all {
         let mut line = name.clone();
         for (_, other) in &all {
-            let distance = near.distance(*address, *other);
+            let distance = gpu_nics.distance(*address, *other);
             let distance = distance.map_or(UNKNOWN, |distance| distance.as_str());
             let cell = if address == other { " X " } else { distance };
             line = format!("{line}\t{cell}");
         }
-        if near.gpus.iter().any(|(gpu, _)| gpu == address) {
-            line += &affinity(inventory, topology, *address);
+        if gpu_nics.gpus.iter().any(|(gpu, _)| gpu == address) {
+            line += &describe_affinity(inventory, topology, *address);
         }
         lines.push(line);
     }
     lines.extend(LEGEND.lines().map(str::to_owned));
     lines.push(String::new());
-    let gpus = near.gpus.iter().map(|(address, vendor)| format!("{address} {vendor}"));
-    let nics = near.nics.iter().map(|nic| nic.name.clone());
+    let gpus = gpu_nics.gpus.iter().map(|(address, vendor)| format!("{address} {vendor}"));
+    let nics = gpu_nics.nics.iter().map(|nic| nic.name.clone());
     for (title, names) in [("GPU", gpus.collect::<Vec<_>>()), ("NIC", nics.collect())] {
         if !names.is_empty() {
             lines.extend([format!("{title} Legend:"), String::new()]);
             let names = names.iter().enumerate();
-            lines.extend(names.map(|(at, name)| format!("  {title}{at}: {name}")));
+            lines.extend(names.map(|(index, name)| format!("  {title}{index}: {name}")));
             lines.push(String::new());
         }
     }
-    Some(Matrix { lines, obstacle: near.obstacle.map(str::to_owned) })
+    Some(Matrix { lines, obstacle: gpu_nics.obstacle.map(str::to_owned) })
 }
 
 /// CPUs and number of the node of a GPU, and that its memory is no node.
-fn affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
+fn describe_affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
     let function = inventory.functions.get(gpu);
     let number = function.and_then(|function| function.numa_node);
     let mut nodes = topology.nodes.iter();

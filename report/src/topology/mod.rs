@@ -1,31 +1,31 @@
-//! Where everything of a host is. [`read()`] makes a [`Topology`] of what discovery found. [`lines`] shows it as text;
-//! a [`Drawing`] places it as boxes (pure), and [`svg()`] draws these. [`matrix()`] is the
+//! Where everything of a host is. [`read()`] makes a [`Topology`] of what discovery found. [`render_lines`] shows it as text;
+//! a [`Drawing`] places it as boxes (pure), and [`render_svg()`] draws these. [`build_matrix()`] is the
 //! distance of GPUs and NICs.
 
+mod build;
 mod canvas;
 mod card;
+mod device_index;
+mod gpu_nic_lines;
 mod groups;
 mod layout;
 mod matrix;
 mod model;
-mod node_facts;
-mod pairs;
+mod numa_facts;
 mod panel;
-mod places;
-mod read;
 mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use canvas::{Drawing, Item, Rect, Shape, Style};
+pub use build::read;
+pub use canvas::{Drawing, Item, Rect, Shape, TextStyle};
+pub use device_index::TopologyInput;
 pub use layout::draw;
-pub use matrix::matrix;
+pub use matrix::build_matrix;
 pub use model::{
-    Bridge, Bus, Device, Function, Gpu, Interface, Memory, Nearest, NumaNode, Pages, Root, State,
-    Topology,
+    Bridge, Bus, NearestNics, NumaMemory, Occupancy, PageTotals, PcieRoot, Topology,
+    TopologyDevice, TopologyFunction, TopologyGpu, TopologyInterface, TopologyNumaNode,
 };
-pub use places::Seen;
-pub use read::read;
-pub use svg::svg;
-pub use text::{Kind, Line, lines};
+pub use svg::render_svg;
+pub use text::{LineKind, TextLine, render_lines};

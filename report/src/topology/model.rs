@@ -5,48 +5,48 @@ use onload_host::discover::gpu::Distance;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
-use crate::status::Grantee;
+use crate::status::ContainerGrants;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// Whether leases could be read. Where not, what is called free may be held.
     pub holders_known: bool,
     /// By number; what belongs to none comes last.
-    pub nodes: Vec<NumaNode>,
+    pub nodes: Vec<TopologyNumaNode>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub containers: Vec<Grantee>,
+    pub containers: Vec<ContainerGrants>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NumaNode {
+pub struct TopologyNumaNode {
     pub number: Option<u32>,
     /// Its CPUs as the kernel lists them, such as `0-7,16-23`.
     pub cpus: Option<String>,
     /// Those of them that the kernel leaves alone (`isolcpus=`).
     pub isolated_cpus: Option<String>,
-    pub memory: Option<Memory>,
-    pub hugepages: Vec<Pages>,
-    pub roots: Vec<Root>,
+    pub memory: Option<NumaMemory>,
+    pub hugepages: Vec<PageTotals>,
+    pub roots: Vec<PcieRoot>,
     /// Devices on no PCI function, such as soft-RoCE.
-    pub devices: Vec<Device>,
+    pub devices: Vec<TopologyDevice>,
 }
 
 /// In KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct NumaMemory {
     pub total_kib: u64,
     pub free_kib: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Pages {
+pub struct PageTotals {
     pub name: String,
     pub total: u64,
     pub free: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Root {
+pub struct PcieRoot {
     pub name: String,
     #[serde(flatten)]
     pub bus: Bus,
@@ -56,7 +56,7 @@ pub struct Root {
 pub struct Bus {
     pub bridges: Vec<Bridge>,
     /// Functions of networks and of what containers are given, by address.
-    pub functions: Vec<Function>,
+    pub functions: Vec<TopologyFunction>,
 }
 
 /// A bridge: a port of the root, or one of a switch.
@@ -69,7 +69,7 @@ pub struct Bridge {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Function {
+pub struct TopologyFunction {
     pub address: PciAddress,
     pub id: String,
     pub driver: Option<String>,
@@ -77,19 +77,19 @@ pub struct Function {
     pub link: Option<String>,
     pub index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<Gpu>,
-    pub interfaces: Vec<Interface>,
-    pub devices: Vec<Device>,
-    pub virtual_functions: Vec<Function>,
+    pub gpu: Option<TopologyGpu>,
+    pub interfaces: Vec<TopologyInterface>,
+    pub devices: Vec<TopologyDevice>,
+    pub virtual_functions: Vec<TopologyFunction>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct TopologyGpu {
     /// Its place among the GPUs of the host, by address.
     pub number: usize,
     pub vendor: &'static str,
     #[serde(flatten)]
-    pub nearest: Nearest,
+    pub nearest: NearestNics,
     /// The name in class rdma that gives a container the devices for it.
     pub rdma_name: Option<String>,
     /// Those devices, which NCCL would take; nearest is not all that counts there.
@@ -98,7 +98,7 @@ pub struct Gpu {
 
 /// The NICs at the least distance from a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Nearest {
+pub struct NearestNics {
     /// None, with the reason, where it is not known.
     pub distance: Option<Distance>,
     pub nearest: Vec<String>,
@@ -107,25 +107,25 @@ pub struct Nearest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Interface {
+pub struct TopologyInterface {
     pub name: String,
     pub state: Option<String>,
     pub speed_mbps: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub struct TopologyDevice {
     #[serde(serialize_with = "class_as_text")]
     pub class: Class,
     pub name: String,
-    pub state: State,
+    pub state: Occupancy,
     pub reason: Option<String>,
     pub holders: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum Occupancy {
     Free,
     Held,
     /// Nobody new gets it; who has it keeps it.
@@ -133,18 +133,18 @@ pub enum State {
     NotOffered,
 }
 
-impl State {
+impl Occupancy {
     pub fn as_str(self) -> &'static str {
         match self {
-            State::Free => "free",
-            State::Held => "held",
-            State::Drained => "drained",
-            State::NotOffered => "not offered",
+            Occupancy::Free => "free",
+            Occupancy::Held => "held",
+            Occupancy::Drained => "drained",
+            Occupancy::NotOffered => "not offered",
         }
     }
 }
 
-impl Gpu {
+impl TopologyGpu {
     /// `GPU0 NVIDIA`.
     pub(super) fn title(&self) -> String {
         format!("GPU{} {}", self.number, self.vendor)
@@ -158,7 +158,7 @@ impl Gpu {
     }
 }
 
-impl Nearest {
+impl NearestNics {
     /// `nearest NIC: mlx5_0 (PIX)`.
     pub(super) fn text(&self) -> String {
         match (self.distance, &self.reason) {
@@ -173,41 +173,42 @@ impl Nearest {
     }
 }
 
-impl Function {
+impl TopologyFunction {
     /// What it is called first: as a GPU, or by its interfaces.
     pub(super) fn names(&self, separator: &str) -> Option<String> {
         let interfaces = self.interfaces.iter().map(|interface| interface.name.clone());
-        let names: Vec<String> = self.gpu.iter().map(Gpu::title).chain(interfaces).collect();
+        let names: Vec<String> =
+            self.gpu.iter().map(TopologyGpu::title).chain(interfaces).collect();
         (!names.is_empty()).then(|| names.join(separator))
     }
 
     /// Whether a container can have something of it: held takes precedence over free. Its clocks count where there is
     /// nothing else.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> Occupancy {
         let is_clock = self.devices.iter().all(|device| device.class.is_clock());
         let devices = self.devices.iter();
         let states = devices.filter(|device| is_clock || !device.class.is_clock());
-        let states: Vec<State> = states.map(|device| device.state).collect();
-        let by_weight = [State::Held, State::Free, State::Drained];
-        let mut found = by_weight.into_iter().filter(|state| states.contains(state));
-        found.next().unwrap_or(State::NotOffered)
+        let states: Vec<Occupancy> = states.map(|device| device.state).collect();
+        let by_weight = [Occupancy::Held, Occupancy::Free, Occupancy::Drained];
+        let mut present = by_weight.into_iter().filter(|state| states.contains(state));
+        present.next().unwrap_or(Occupancy::NotOffered)
     }
 
     /// The devices that say most: where some are offered, those that are not are left out.
-    pub(super) fn telling(&self) -> impl Iterator<Item = &Device> {
-        let is_offered = self.state() != State::NotOffered;
+    pub(super) fn informative_devices(&self) -> impl Iterator<Item = &TopologyDevice> {
+        let is_offered = self.state() != Occupancy::NotOffered;
         let devices = self.devices.iter();
-        devices.filter(move |device| !is_offered || device.state != State::NotOffered)
+        devices.filter(move |device| !is_offered || device.state != Occupancy::NotOffered)
     }
 
     pub(super) fn class(&self) -> Option<Class> {
         let state = self.state();
-        let mut telling = self.telling();
-        telling.find(|device| device.state == state).map(|device| device.class)
+        let mut devices = self.informative_devices();
+        devices.find(|device| device.state == state).map(|device| device.class)
     }
 }
 
-impl NumaNode {
+impl TopologyNumaNode {
     pub(super) fn title(&self) -> String {
         match self.number {
             Some(number) => format!("NUMA node {number}"),

@@ -1,9 +1,9 @@
 //! A NUMA node as a panel: its CPUs, memory and huge pages, and the PCIe trees below it.
 
-use super::canvas::{Canvas, Rect, Shape, Style};
+use super::canvas::{Canvas, Rect, Shape, TextStyle};
 use super::card;
-use super::model::{Bus, Device, Memory, NumaNode, Pages};
-use super::pairs::{self, Cards};
+use super::gpu_nic_lines::{self, CardAnchors};
+use super::model::{Bus, NumaMemory, PageTotals, TopologyDevice, TopologyNumaNode};
 use onload_sys::cpu_list;
 
 const PAD: i32 = 18;
@@ -23,45 +23,50 @@ const MOST_LEVELS: usize = 6;
 pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
 
 /// Gives its height. The lines between GPUs and their NICs stand beside the cards, which are narrower for it.
-pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
-    let without = placed(node, width, 0);
-    let lanes = pairs::lanes(&without.cards);
-    let mut inside = match lanes {
-        0 => without,
-        _ => placed(node, width, lanes * pairs::LANE),
+pub(super) fn draw_panel(node: &TopologyNumaNode, width: i32) -> (Canvas, i32) {
+    let plain = layout_panel(node, width, 0);
+    let lanes = gpu_nic_lines::count_lanes(&plain.cards);
+    let mut content = match lanes {
+        0 => plain,
+        _ => layout_panel(node, width, lanes * gpu_nic_lines::LANE),
     };
-    let (panel, right) = (inside.panel, inside.right);
-    pairs::draw(&mut inside.canvas, panel, right, &inside.cards);
-    let height = inside.y + PAD - GAP;
-    let mut canvas = inside.canvas;
+    let (panel, right) = (content.panel, content.right);
+    gpu_nic_lines::draw(&mut content.canvas, panel, right, &content.cards);
+    let height = content.y + PAD - GAP;
+    let mut canvas = content.canvas;
     canvas.end(panel, height);
     (canvas, height)
 }
 
-fn placed(node: &NumaNode, width: i32, beside: i32) -> Inside {
+fn layout_panel(node: &TopologyNumaNode, width: i32, lane_width: i32) -> PanelContent {
     let mut canvas = Canvas::default();
     let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
-    let mut inside =
-        Inside { canvas, panel, y: PAD, right: width - PAD - beside, cards: Cards::default() };
-    inside.heading(node);
-    inside.cpus(node);
+    let mut content = PanelContent {
+        canvas,
+        panel,
+        y: PAD,
+        right: width - PAD - lane_width,
+        cards: CardAnchors::default(),
+    };
+    content.heading(node);
+    content.cpus(node);
     for pages in &node.hugepages {
-        inside.pages(pages);
+        content.pages(pages);
     }
     for root in &node.roots {
-        inside.y += GAP;
-        inside.line(&format!("PCIe root {}", root.name));
-        inside.bus(&root.bus, PAD, 0);
+        content.y += GAP;
+        content.line(&format!("PCIe root {}", root.name));
+        content.bus(&root.bus, PAD, 0);
     }
-    inside.devices(&node.devices);
+    content.devices(&node.devices);
     if node.roots.is_empty() && node.devices.is_empty() {
-        inside.line(NOTHING_HERE);
+        content.line(NOTHING_HERE);
     }
-    inside
+    content
 }
 
 /// Memory in words: `62.8 GiB, 12.1 GiB free`.
-pub(super) fn memory(memory: &Memory) -> String {
+pub(super) fn format_memory(memory: &NumaMemory) -> String {
     let gib = |kib: u64| {
         let tenths = kib / (1024 * 1024 / 10);
         format!("{}.{} GiB", tenths / 10, tenths % 10)
@@ -69,46 +74,47 @@ pub(super) fn memory(memory: &Memory) -> String {
     format!("{}, {} free", gib(memory.total_kib), gib(memory.free_kib))
 }
 
-struct Inside {
+struct PanelContent {
     canvas: Canvas,
     panel: usize,
     y: i32,
     right: i32,
-    cards: Cards,
+    cards: CardAnchors,
 }
 
-impl Inside {
-    fn heading(&mut self, node: &NumaNode) {
+impl PanelContent {
+    fn heading(&mut self, node: &TopologyNumaNode) {
         let (parent, mut room) = (Some(self.panel), self.right - PAD);
-        if let Some(found) = &node.memory {
-            let text = format!("memory {}", memory(found));
-            let place = (self.right, self.y + 3);
-            let style = Style::Detail;
-            let taken = self.canvas.text_ending(parent, place, room / 2, style, &text);
-            room -= taken.width + GAP;
+        if let Some(memory) = &node.memory {
+            let text = format!("memory {}", format_memory(memory));
+            let position = (self.right, self.y + 3);
+            let style = TextStyle::Detail;
+            let memory_rect = self.canvas.add_text_right(parent, position, room / 2, style, &text);
+            room -= memory_rect.width + GAP;
         }
-        let place = (PAD, self.y);
+        let position = (PAD, self.y);
         let title = node.title();
-        let line = self.canvas.text(parent, place, room, Style::Heading, &title);
+        let line = self.canvas.add_text(parent, position, room, TextStyle::Heading, &title);
         self.y = line.bottom() + GAP;
     }
 
     fn line(&mut self, text: &str) {
-        let (place, room) = ((PAD, self.y), self.right - PAD);
-        let line = self.canvas.text(Some(self.panel), place, room, Style::Detail, text);
+        let (position, room) = ((PAD, self.y), self.right - PAD);
+        let line = self.canvas.add_text(Some(self.panel), position, room, TextStyle::Detail, text);
         self.y = line.bottom() + GAP;
     }
 
-    fn cpus(&mut self, node: &NumaNode) {
+    fn cpus(&mut self, node: &TopologyNumaNode) {
         let Some(list) = &node.cpus else { return };
         let isolated = node.isolated_cpus.as_deref();
-        let told = isolated.map(|isolated| format!(", isolated {isolated}"));
-        self.line(&format!("CPUs {list}{}", told.unwrap_or_default()));
-        let cpus = cpu_list::parse(list).unwrap_or_default();
+        let isolated_text = isolated.map(|isolated| format!(", isolated {isolated}"));
+        self.line(&format!("CPUs {list}{}", isolated_text.unwrap_or_default()));
+        let cpus = cpu_list::parse_kernel_list(list).unwrap_or_default();
         if cpus.len() > MOST_CPUS {
             return;
         }
-        let isolated = cpu_list::parse(isolated.unwrap_or_default()).unwrap_or_default();
+        let isolated =
+            cpu_list::parse_kernel_list(isolated.unwrap_or_default()).unwrap_or_default();
         let mut x = PAD;
         for cpu in cpus {
             if x + CPU > self.right {
@@ -119,17 +125,17 @@ impl Inside {
             let rect = Rect::new(x, self.y, CPU, CPU);
             let item = self.canvas.add(Some(self.panel), rect, shape);
             let kind = if is_isolated { ", isolated" } else { "" };
-            self.canvas.note(item, &format!("CPU {cpu}{kind}"));
+            self.canvas.add_note(item, &format!("CPU {cpu}{kind}"));
             x += CPU + BETWEEN;
         }
         self.y += CPU + GAP + 2;
     }
 
-    fn pages(&mut self, pages: &Pages) {
+    fn pages(&mut self, pages: &PageTotals) {
         let parent = Some(self.panel);
         let room = self.right - PAD;
-        let (style, y) = (Style::Detail, self.y);
-        let line = self.canvas.text(parent, (PAD, y), LABEL - GAP, style, &pages.name);
+        let (style, y) = (TextStyle::Detail, self.y);
+        let line = self.canvas.add_text(parent, (PAD, y), LABEL - GAP, style, &pages.name);
         let bar = Rect::new(PAD + LABEL, y + 4, BAR, 10);
         let item = self.canvas.add(parent, bar, Shape::Pages);
         let used = pages.total.saturating_sub(pages.free);
@@ -140,8 +146,8 @@ impl Inside {
             self.canvas.add(Some(item), rect, Shape::PagesUsed);
         }
         let text = format!("{} of {} huge pages free", pages.free, pages.total);
-        let taken = LABEL + BAR + GAP;
-        self.canvas.text(parent, (PAD + taken, y), room - taken, style, &text);
+        let offset = LABEL + BAR + GAP;
+        self.canvas.add_text(parent, (PAD + offset, y), room - offset, style, &text);
         self.y = line.bottom() + BETWEEN;
     }
 
@@ -150,14 +156,14 @@ impl Inside {
             if level < MOST_LEVELS { (INDENT, self.y - GAP / 2) } else { (0, self.y) };
         let mut last = top;
         for bridge in &bus.bridges {
-            last = self.elbow(left, indent, Style::Detail.height() / 2 + 1);
+            last = self.elbow(left, indent, TextStyle::Detail.height() / 2 + 1);
             let link = bridge.link.as_deref().map(|link| format!(" · {link}"));
             let text = format!("{}{}", bridge.address, link.unwrap_or_default());
-            let place = (left + indent + 6, self.y + 2);
-            let room = self.right - place.0 - 6;
-            let pill = Rect::new(left + indent, self.y, 0, Style::Detail.height() + 4);
+            let position = (left + indent + 6, self.y + 2);
+            let room = self.right - position.0 - 6;
+            let pill = Rect::new(left + indent, self.y, 0, TextStyle::Detail.height() + 4);
             let pill = self.canvas.add(Some(self.panel), pill, Shape::Bridge);
-            let text = self.canvas.text(Some(pill), place, room, Style::Detail, &text);
+            let text = self.canvas.add_text(Some(pill), position, room, TextStyle::Detail, &text);
             self.canvas.items[pill].rect.width = text.width + 12;
             self.y = text.bottom() + 2 + GAP;
             self.bus(&bridge.bus, left + indent, level + 1);
@@ -165,9 +171,9 @@ impl Inside {
         for function in &bus.functions {
             last = self.elbow(left, indent, 22);
             let x = left + indent;
-            let place = (x, self.y, self.right - x);
+            let area = (x, self.y, self.right - x);
             self.cards.add(function, self.y);
-            self.y = card::place(&mut self.canvas, self.panel, place, function) + GAP;
+            self.y = card::draw_card(&mut self.canvas, self.panel, area, function) + GAP;
         }
         if indent > 0 && last > top {
             let rect = Rect::new(left + 6, top, WIRE, last - top);
@@ -184,7 +190,7 @@ impl Inside {
         y + WIRE
     }
 
-    fn devices(&mut self, devices: &[Device]) {
+    fn devices(&mut self, devices: &[TopologyDevice]) {
         if devices.is_empty() {
             return;
         }
@@ -192,8 +198,8 @@ impl Inside {
         self.line("not on PCI");
         let labels =
             devices.iter().map(|device| (device, format!("{} {}", device.class, device.name)));
-        let place = (PAD, self.y, self.right - PAD);
-        self.y = card::chips(&mut self.canvas, self.panel, place, labels) + GAP;
+        let area = (PAD, self.y, self.right - PAD);
+        self.y = card::draw_chips(&mut self.canvas, self.panel, area, labels) + GAP;
     }
 }
 
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn memory_is_told_in_tenths_of_a_gib() {
-        let found = Memory { total_kib: 64 * 1024 * 1024, free_kib: 1024 * 1024 / 2 };
-        assert_eq!(memory(&found), "64.0 GiB, 0.5 GiB free");
+        let found = NumaMemory { total_kib: 64 * 1024 * 1024, free_kib: 1024 * 1024 / 2 };
+        assert_eq!(format_memory(&found), "64.0 GiB, 0.5 GiB free");
     }
 }

@@ -5,8 +5,8 @@ use svg::Document;
 use svg::node::Text as Content;
 use svg::node::element::{Group, Rectangle, Style as StyleSheet, Text, Title};
 
-use super::canvas::{Drawing, Item, Paint, Rect, Shape, Style};
-use super::model::State;
+use super::canvas::{Drawing, Item, Paint, Rect, Shape, TextStyle};
+use super::model::Occupancy;
 
 /// The style sheet. A class sets the colour, and a state says how it fills.
 const STYLE: &str = "
@@ -38,7 +38,7 @@ text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 ";
 
 /// The picture as a file of its own. Texts of the host stand in text nodes alone.
-pub fn svg(drawing: &Drawing) -> String {
+pub fn render_svg(drawing: &Drawing) -> String {
     let page = Rect::new(0, 0, drawing.width, drawing.height);
     let start = Document::new()
         .set("xmlns", "http://www.w3.org/2000/svg")
@@ -48,14 +48,14 @@ pub fn svg(drawing: &Drawing) -> String {
         .add(StyleSheet::new(STYLE))
         .add(rectangle(&page, 0).set("class", "page"));
     let items = drawing.items.iter();
-    let document = items.fold(start, |document, item| document.add(drawn(item)));
+    let document = items.fold(start, |document, item| document.add(draw_item(item)));
     format!("{document}\n")
 }
 
 /// An item, with what is said of it where somebody points at it.
-fn drawn(item: &Item) -> Group {
+fn draw_item(item: &Item) -> Group {
     let rect = &item.rect;
-    let (rounded, class) = look(&item.shape);
+    let (rounded, class) = appearance(&item.shape);
     let group = match &item.shape {
         Shape::Text(style, text) => Group::new().add(line(rect, *style, text, class)),
         _ => Group::new().add(rectangle(rect, rounded).set("class", class)),
@@ -66,34 +66,36 @@ fn drawn(item: &Item) -> Group {
     }
 }
 
-fn look(shape: &Shape) -> (i32, String) {
+fn appearance(shape: &Shape) -> (i32, String) {
     let (rounded, class) = match shape {
         Shape::Panel => (10, "panel"),
         Shape::Card => (6, "card"),
         Shape::Bridge => (8, "bridge"),
         Shape::Wire => (0, "wire"),
         Shape::Pair => (0, "pair"),
-        Shape::Chip(paint) => return (11, painted(paint)),
-        Shape::Segment(paint) => return (2, painted(paint)),
+        Shape::Chip(paint) => return (11, paint_class(paint)),
+        Shape::Segment(paint) => return (2, paint_class(paint)),
         Shape::Cpu { is_isolated: false } => (2, "cpu"),
         Shape::Cpu { is_isolated: true } => (2, "isolated"),
         Shape::Pages => (5, "pages"),
         Shape::PagesUsed => (3, "used"),
-        Shape::Text(Style::Title, _) => (0, "title"),
-        Shape::Text(Style::Heading, _) => (0, "heading"),
-        Shape::Text(Style::Name, _) => (0, "name"),
-        Shape::Text(Style::Detail, _) => (0, "detail"),
-        Shape::Text(Style::Chip(paint), _) => return (0, format!("label {}", painted(paint))),
+        Shape::Text(TextStyle::Title, _) => (0, "title"),
+        Shape::Text(TextStyle::Heading, _) => (0, "heading"),
+        Shape::Text(TextStyle::Name, _) => (0, "name"),
+        Shape::Text(TextStyle::Detail, _) => (0, "detail"),
+        Shape::Text(TextStyle::Chip(paint), _) => {
+            return (0, format!("label {}", paint_class(paint)));
+        }
     };
     (rounded, class.to_owned())
 }
 
-fn painted(paint: &Paint) -> String {
+fn paint_class(paint: &Paint) -> String {
     let class = paint.class.map_or("none", Class::as_str);
     let state = match paint.state {
-        State::Free => "free",
-        State::Held => "held",
-        State::Drained | State::NotOffered => "not-offered",
+        Occupancy::Free => "free",
+        Occupancy::Held => "held",
+        Occupancy::Drained | Occupancy::NotOffered => "not-offered",
     };
     format!("{class} {state}")
 }
@@ -111,7 +113,7 @@ fn rectangle(rect: &Rect, rounded: i32) -> Rectangle {
 }
 
 /// A line of text, whose letters stand on a line a little below its middle.
-fn line(rect: &Rect, style: Style, text: &str, class: String) -> Text {
+fn line(rect: &Rect, style: TextStyle, text: &str, class: String) -> Text {
     let y = rect.y + style.height() / 2 + style.size() * 7 / 20;
     Text::new(text).set("x", rect.x).set("y", y).set("class", class)
 }

@@ -5,40 +5,41 @@ use std::collections::BTreeMap;
 use crate::test_tree::{AsHost, Tree, sample};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{Device as LeasedDevice, Listed};
+use onload_core::lease::{DeviceId, LeaseEntry};
 use onload_host::host::Host;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_test_tree::sample::NAMES;
 
 use super::*;
-use crate::status::{Engine, Grantee};
+use crate::status::{ContainerEngine, ContainerGrants};
 
-fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
+fn topology(host: &Host, leases: Option<&[LeaseEntry]>) -> Topology {
     configured(host, &Config::default(), leases)
 }
 
-fn configured(host: &Host, config: &Config, leases: Option<&[Listed]>) -> Topology {
-    let (inventory, pools) = survey(host, config);
-    read(Seen { host, inventory: &inventory, pools: &pools, leases, grantees: &[] }).unwrap()
+fn configured(host: &Host, config: &Config, leases: Option<&[LeaseEntry]>) -> Topology {
+    let (inventory, pools) = discover_with_pools(host, config);
+    read(TopologyInput { host, inventory: &inventory, pools: &pools, leases, grantees: &[] })
+        .unwrap()
 }
 
 fn of_sample(name: &str) -> Topology {
     topology(&Tree::sample(name).host(), Some(&[]))
 }
 
-fn held(class: Class, name: &str) -> Listed {
-    Listed {
-        device: LeasedDevice { class, name: name.try_into().unwrap() },
+fn held(class: Class, name: &str) -> LeaseEntry {
+    LeaseEntry {
+        device: DeviceId { class, name: name.try_into().unwrap() },
         slot: 0,
         lease: Err("it is no lease".to_owned()),
-        is_over: false,
+        has_ended: false,
         is_returning: false,
     }
 }
 
 /// Every function of a topology, by address.
-fn functions(topology: &Topology) -> BTreeMap<String, Function> {
-    fn add(bus: &Bus, found: &mut BTreeMap<String, Function>) {
+fn functions(topology: &Topology) -> BTreeMap<String, TopologyFunction> {
+    fn add(bus: &Bus, found: &mut BTreeMap<String, TopologyFunction>) {
         for function in &bus.functions {
             let below = function.virtual_functions.iter();
             for each in below.chain([function]) {
@@ -53,25 +54,28 @@ fn functions(topology: &Topology) -> BTreeMap<String, Function> {
     found
 }
 
-fn device(class: Class, name: &str, state: State, holders: usize) -> Device {
-    Device {
+fn device(class: Class, name: &str, state: Occupancy, holders: usize) -> TopologyDevice {
+    TopologyDevice {
         class,
         name: name.to_owned(),
         state,
-        reason: (state == State::NotOffered).then(|| "bound to sfc; bind it".to_owned()),
+        reason: (state == Occupancy::NotOffered).then(|| "bound to sfc; bind it".to_owned()),
         holders: (0..holders).map(|at| format!("{at:064x}")).collect(),
     }
 }
 
-fn virtual_function(nic: u32, index: u32) -> Function {
+fn virtual_function(nic: u32, index: u32) -> TopologyFunction {
     let address = format!("0000:{:02x}:{:02x}.{}", nic + 0x40, index / 8 + 1, index % 8);
     let (driver, devices) = match index % 5 {
-        0 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, State::Held, 1)]),
-        1 | 2 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, State::Free, 0)]),
-        3 => (Some("sfc"), vec![device(Class::Nic, &format!("ens{nic}v{index}"), State::Free, 9)]),
-        _ => (None, vec![device(Class::Vfio, &address, State::NotOffered, 0)]),
+        0 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, Occupancy::Held, 1)]),
+        1 | 2 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, Occupancy::Free, 0)]),
+        3 => (
+            Some("sfc"),
+            vec![device(Class::Nic, &format!("ens{nic}v{index}"), Occupancy::Free, 9)],
+        ),
+        _ => (None, vec![device(Class::Vfio, &address, Occupancy::NotOffered, 0)]),
     };
-    Function {
+    TopologyFunction {
         address: address.parse().unwrap(),
         id: "1924:1b03".to_owned(),
         driver: driver.map(str::to_owned),
@@ -84,11 +88,14 @@ fn virtual_function(nic: u32, index: u32) -> Function {
     }
 }
 
-fn nic(number: u32) -> Function {
+fn nic(number: u32) -> TopologyFunction {
     let name = format!("enp{number}s0f0np0");
-    let interface =
-        Interface { name: name.clone(), state: Some("up".to_owned()), speed_mbps: Some(100_000) };
-    Function {
+    let interface = TopologyInterface {
+        name: name.clone(),
+        state: Some("up".to_owned()),
+        speed_mbps: Some(100_000),
+    };
+    TopologyFunction {
         address: format!("0000:{:02x}:00.0", number + 0x40).parse().unwrap(),
         id: "1924:0b03".to_owned(),
         driver: Some("sfc".to_owned()),
@@ -97,11 +104,11 @@ fn nic(number: u32) -> Function {
         gpu: None,
         interfaces: vec![interface],
         devices: vec![
-            device(Class::Nic, &name, State::Free, 2),
-            device(Class::Zf, &name, State::Free, 0),
-            device(Class::Rdma, &format!("mlx5_{number}"), State::Held, 1),
-            device(Class::Ptp, &format!("ptp{number}"), State::Free, 0),
-            device(Class::Pps, &format!("pps{number}"), State::NotOffered, 0),
+            device(Class::Nic, &name, Occupancy::Free, 2),
+            device(Class::Zf, &name, Occupancy::Free, 0),
+            device(Class::Rdma, &format!("mlx5_{number}"), Occupancy::Held, 1),
+            device(Class::Ptp, &format!("ptp{number}"), Occupancy::Free, 0),
+            device(Class::Pps, &format!("pps{number}"), Occupancy::NotOffered, 0),
         ],
         virtual_functions: (0..64).map(|index| virtual_function(number, index)).collect(),
     }
@@ -110,22 +117,22 @@ fn nic(number: u32) -> Function {
 #[test]
 fn a_function_is_coloured_by_what_it_carries_and_by_its_clock_where_that_is_all() {
     let mut function = nic(1);
-    let mut look = |devices: Vec<Device>| {
+    let mut look = |devices: Vec<TopologyDevice>| {
         function.devices = devices;
-        let telling = function.telling().count();
+        let telling = function.informative_devices().count();
         (function.class(), function.state(), telling)
     };
     let nic = |state| device(Class::Nic, "a", state, 0);
-    let ptp = || device(Class::Ptp, "ptp0", State::Free, 0);
+    let ptp = || device(Class::Ptp, "ptp0", Occupancy::Free, 0);
     let vfio = |state| device(Class::Vfio, "b", state, 0);
-    assert_eq!(look(vec![]), (None, State::NotOffered, 0));
-    assert_eq!(look(vec![ptp()]), (Some(Class::Ptp), State::Free, 1));
-    let found = look(vec![nic(State::NotOffered), ptp()]);
-    assert_eq!(found, (Some(Class::Nic), State::NotOffered, 2));
-    let found = look(vec![nic(State::NotOffered), vfio(State::Free), ptp()]);
-    assert_eq!(found, (Some(Class::Vfio), State::Free, 2));
-    let found = look(vec![nic(State::Free), vfio(State::Held), ptp()]);
-    assert_eq!(found, (Some(Class::Vfio), State::Held, 3));
+    assert_eq!(look(vec![]), (None, Occupancy::NotOffered, 0));
+    assert_eq!(look(vec![ptp()]), (Some(Class::Ptp), Occupancy::Free, 1));
+    let found = look(vec![nic(Occupancy::NotOffered), ptp()]);
+    assert_eq!(found, (Some(Class::Nic), Occupancy::NotOffered, 2));
+    let found = look(vec![nic(Occupancy::NotOffered), vfio(Occupancy::Free), ptp()]);
+    assert_eq!(found, (Some(Class::Vfio), Occupancy::Free, 2));
+    let found = look(vec![nic(Occupancy::Free), vfio(Occupancy::Held), ptp()]);
+    assert_eq!(found, (Some(Class::Vfio), Occupancy::Held, 3));
 }
 
 /// A host of 4 nodes with 2 interfaces each, of 64 virtual functions each: one behind a switch.
@@ -145,18 +152,18 @@ fn large() -> Topology {
             bridge(format!("0000:{number:02x}:01.0"), direct),
             bridge(format!("0000:{number:02x}:02.0"), bus),
         ];
-        NumaNode {
+        TopologyNumaNode {
             number: Some(number),
             cpus: Some(format!("{first}-{}", first + 31)),
             isolated_cpus: number
                 .is_multiple_of(2)
                 .then(|| format!("{}-{}", first + 8, first + 15)),
-            memory: Some(Memory { total_kib: 263_000_000, free_kib: 98_000_000 }),
+            memory: Some(NumaMemory { total_kib: 263_000_000, free_kib: 98_000_000 }),
             hugepages: vec![
-                Pages { name: "2Mi".to_owned(), total: 4096, free: 1024 },
-                Pages { name: "1Gi".to_owned(), total: 16, free: 16 },
+                PageTotals { name: "2Mi".to_owned(), total: 4096, free: 1024 },
+                PageTotals { name: "1Gi".to_owned(), total: 16, free: 16 },
             ],
-            roots: vec![Root {
+            roots: vec![PcieRoot {
                 name: format!("pci0000:{number:02x}"),
                 bus: Bus { bridges, functions: Vec::new() },
             }],
@@ -172,13 +179,13 @@ fn hostile() -> Topology {
     let mut function = nic(1);
     let names = ["</text><script>", "a\"b'&c", "\u{1b}[31m\u{0}\u{fffe}", "wöïd🦀"];
     for name in names.into_iter().chain(["x".repeat(400).as_str()]) {
-        function.interfaces.push(Interface {
+        function.interfaces.push(TopologyInterface {
             name: name.to_owned(),
             state: Some(name.to_owned()),
             speed_mbps: Some(u64::MAX),
         });
-        function.devices.push(device(Class::Rdma, name, State::Held, 40));
-        function.devices.push(device(Class::Vfio, name, State::NotOffered, 0));
+        function.devices.push(device(Class::Rdma, name, Occupancy::Held, 40));
+        function.devices.push(device(Class::Vfio, name, Occupancy::NotOffered, 0));
         function.driver = Some(name.to_owned());
     }
     let mut bus = Bus { bridges: Vec::new(), functions: vec![function] };
@@ -190,9 +197,9 @@ fn hostile() -> Topology {
     topology.nodes[0].roots[0].bus = bus;
     topology.nodes[0].roots[0].name = "</svg>".repeat(40);
     topology.nodes[1].cpus = Some("0-65534".to_owned());
-    let devices = (0..70).map(|at| device(Class::Rdma, &format!("rxe{at}"), State::Free, 0));
+    let devices = (0..70).map(|at| device(Class::Rdma, &format!("rxe{at}"), Occupancy::Free, 0));
     topology.nodes[2].devices = devices.collect();
-    topology.nodes[3] = NumaNode::default();
+    topology.nodes[3] = TopologyNumaNode::default();
     topology
 }
 
@@ -296,7 +303,7 @@ fn a_picture_is_one_document_whatever_names_are_in_it() {
     use ::svg::parser::{Event, Parser};
     for (name, topology) in all() {
         let drawing = draw(&topology);
-        let text = svg(&drawing);
+        let text = render_svg(&drawing);
         let mut tags: BTreeMap<&str, usize> = BTreeMap::new();
         for event in Parser::new(&text) {
             match event {
@@ -328,7 +335,7 @@ fn virtual_functions_stand_below_their_physical_one_and_are_folded() {
     assert_eq!(count("26 free as vfio"), 8);
     assert_eq!(count("13 free as nic"), 8);
     assert_eq!(count("12 not offered"), 8);
-    let lines: Vec<String> = lines(&topology).into_iter().map(|line| line.text).collect();
+    let lines: Vec<String> = render_lines(&topology).into_iter().map(|line| line.text).collect();
     // Nine containers have each, and three are named, by ids as people type them.
     let held = format!("held by {0}, {0}, {0} and 6 more", "0".repeat(12));
     assert_eq!(lines.iter().filter(|line| line.contains(&held)).count(), 8);
@@ -359,9 +366,10 @@ fn a_function_stands_on_its_node_below_its_bridge() {
     assert_eq!(first.interfaces[0].name, "enp101s0f0np0");
     let numbers: Vec<Option<u32>> = first.virtual_functions.iter().map(|f| f.index).collect();
     assert_eq!(numbers, [Some(0), Some(1)]);
-    let classes: Vec<(Class, State)> = first.devices.iter().map(|d| (d.class, d.state)).collect();
+    let classes: Vec<(Class, Occupancy)> =
+        first.devices.iter().map(|d| (d.class, d.state)).collect();
     for class in [Class::Nic, Class::Zf, Class::Ptp, Class::Pps] {
-        assert!(classes.contains(&(class, State::Free)), "{classes:?}");
+        assert!(classes.contains(&(class, Occupancy::Free)), "{classes:?}");
     }
 }
 
@@ -372,12 +380,12 @@ fn an_interface_that_may_move_stands_on_its_function() {
     let text = "[discover]\noffer-netdevs = [\"enp101s0f0v0\"]\n";
     let (config, _) = Config::parse_leniently(text);
     for (leases, state) in
-        [(vec![], State::Free), (vec![held(Class::Netdev, "enp101s0f0v0")], State::Held)]
+        [(vec![], Occupancy::Free), (vec![held(Class::Netdev, "enp101s0f0v0")], Occupancy::Held)]
     {
         let topology = configured(&tree.host(), &config, Some(&leases));
         let function = &functions(&topology)["0000:65:00.2"];
         let found = function.devices.iter();
-        let found: Vec<(Class, State)> = found.map(|one| (one.class, one.state)).collect();
+        let found: Vec<(Class, Occupancy)> = found.map(|one| (one.class, one.state)).collect();
         assert!(found.contains(&(Class::Netdev, state)), "{found:?}");
     }
 }
@@ -394,7 +402,7 @@ fn a_device_without_a_function_stands_beside_the_tree() {
 #[test]
 fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
     let host = sample("x2-2port-sriov");
-    let state = |leases: Option<&[Listed]>, address: &str| {
+    let state = |leases: Option<&[LeaseEntry]>, address: &str| {
         let topology = topology(&host, leases);
         assert_eq!(topology.holders_known, leases.is_some());
         let function = &functions(&topology)[address];
@@ -402,26 +410,26 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
         (device.state, device.holders.len())
     };
     let lease = held(Class::Vfio, "0000:65:00.3");
-    let over = Listed { is_over: true, ..held(Class::Vfio, "0000:65:00.6") };
+    let over = LeaseEntry { has_ended: true, ..held(Class::Vfio, "0000:65:00.6") };
     let leases = [lease, over];
-    assert_eq!(state(Some(&leases), "0000:65:00.3"), (State::Held, 1));
-    assert_eq!(state(Some(&leases), "0000:65:00.6"), (State::Free, 0));
-    assert_eq!(state(None, "0000:65:00.3"), (State::Free, 0));
-    assert_eq!(state(None, "0000:65:00.7"), (State::NotOffered, 0));
+    assert_eq!(state(Some(&leases), "0000:65:00.3"), (Occupancy::Held, 1));
+    assert_eq!(state(Some(&leases), "0000:65:00.6"), (Occupancy::Free, 0));
+    assert_eq!(state(None, "0000:65:00.3"), (Occupancy::Free, 0));
+    assert_eq!(state(None, "0000:65:00.7"), (Occupancy::NotOffered, 0));
 }
 
 #[test]
 fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
     let host = sample("rdma-hcas");
-    let (inventory, _) = survey(&host, &Config::default());
+    let (inventory, _) = discover_with_pools(&host, &Config::default());
     let device = inventory.rdma[0].device.clone();
     for (share, expected) in
-        [("", State::Free), ("rdma = 2", State::Free), ("rdma = 1", State::Held)]
+        [("", Occupancy::Free), ("rdma = 2", Occupancy::Free), ("rdma = 1", Occupancy::Held)]
     {
         let config = Config::parse(&format!("[leases]\nshare = {{ {share} }}\n")).unwrap();
-        let (inventory, pools) = survey(&host, &config);
+        let (inventory, pools) = discover_with_pools(&host, &config);
         let leases = [held(Class::Rdma, &device)];
-        let topology = read(Seen {
+        let topology = read(TopologyInput {
             host: &host,
             inventory: &inventory,
             pools: &pools,
@@ -430,7 +438,8 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
         });
         let found = functions(&topology.unwrap());
         let devices = found.values().flat_map(|function| &function.devices);
-        let held: Vec<State> = devices.filter(|d| d.holders.len() == 1).map(|d| d.state).collect();
+        let held: Vec<Occupancy> =
+            devices.filter(|d| d.holders.len() == 1).map(|d| d.state).collect();
         assert_eq!(held, [expected], "{share}");
     }
 }
@@ -441,10 +450,10 @@ fn what_a_holder_took_away_is_still_shown_as_held() {
     let leases = [held(Class::Rdma, "mlx5_7"), held(Class::Vfio, "0000:65:00.2")];
     let topology = topology(&host, Some(&leases));
     let last = topology.nodes.last().unwrap();
-    assert_eq!((last.devices[0].name.as_str(), last.devices[0].state), ("mlx5_7", State::Held));
+    assert_eq!((last.devices[0].name.as_str(), last.devices[0].state), ("mlx5_7", Occupancy::Held));
     let function = &functions(&topology)["0000:65:00.2"];
     let mut devices = function.devices.iter();
-    assert!(devices.any(|device| device.class == Class::Vfio && device.state == State::Held));
+    assert!(devices.any(|device| device.class == Class::Vfio && device.state == Occupancy::Held));
 }
 
 #[test]
@@ -461,7 +470,7 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
     };
     assert_eq!(first.cpus.as_deref(), Some("8-15"));
     assert_eq!(first.isolated_cpus.as_deref(), Some("12-13"));
-    let memory = Memory { total_kib: 2048, free_kib: 1024 };
+    let memory = NumaMemory { total_kib: 2048, free_kib: 1024 };
     assert_eq!(first.memory, Some(memory));
     assert_eq!((second.number, &second.cpus, second.memory), (Some(5), &None, None));
 }
@@ -469,14 +478,14 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
 #[test]
 fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     let mut topology = of_sample("debian13-no-hardware");
-    assert!(!lines(&topology).iter().any(|line| line.text.starts_with("Containers")));
-    topology.containers = vec![Grantee {
+    assert!(!render_lines(&topology).iter().any(|line| line.text.starts_with("Containers")));
+    topology.containers = vec![ContainerGrants {
         container: "redis".to_owned(),
-        engine: Engine::Docker,
+        engine: ContainerEngine::Docker,
         id: "3f2a".to_owned(),
         devices: vec!["hugepages=2Mi".to_owned(), "profile=latency".to_owned()],
     }];
-    let lines = lines(&topology);
+    let lines = render_lines(&topology);
     let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
     assert!(
         texts

@@ -1,79 +1,83 @@
 //! A topology as lines of text, before they are wrapped at the width of a terminal.
 
-use super::card::speed;
-use super::groups::{fold, held_by};
-use super::model::{Bus, Device, Function, Gpu, NumaNode, Topology};
-use super::panel::{NOTHING_HERE, memory};
+use super::card::format_speed;
+use super::groups::{describe_holders, group_functions};
+use super::model::{
+    Bus, Topology, TopologyDevice, TopologyFunction, TopologyGpu, TopologyNumaNode,
+};
+use super::panel::{NOTHING_HERE, format_memory};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct TextLine {
     /// Before its first line.
     pub first: String,
     /// Before those that go on with it.
     pub rest: String,
     pub text: String,
-    pub kind: Kind,
+    pub kind: LineKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LineKind {
     Heading,
     Part,
     Detail,
 }
 
-pub fn lines(topology: &Topology) -> Vec<Line> {
+pub fn render_lines(topology: &Topology) -> Vec<TextLine> {
     let mut lines = Vec::new();
     for node in &topology.nodes {
         node_lines(node, &mut lines);
     }
     let containers = topology.containers.iter();
-    let containers = containers.map(|one| format!("{}: {}", one.container, one.devices.join(", ")));
-    let containers = containers.map(|text| line(Kind::Part, "  ", "    ", text));
+    let containers = containers
+        .map(|container| format!("{}: {}", container.container, container.devices.join(", ")));
+    let containers = containers.map(|text| new_line(LineKind::Part, "  ", "    ", text));
     if !topology.containers.is_empty() {
         let heading = "Containers, as they were made".to_owned();
-        lines.push(line(Kind::Heading, "", "", heading));
+        lines.push(new_line(LineKind::Heading, "", "", heading));
     }
     lines.extend(containers);
     lines
 }
 
-fn node_lines(node: &NumaNode, lines: &mut Vec<Line>) {
-    let mut add = |kind, indent: &str, text: String| lines.push(line(kind, indent, indent, text));
-    add(Kind::Heading, "", node.title());
+fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
+    let mut add =
+        |kind, indent: &str, text: String| lines.push(new_line(kind, indent, indent, text));
+    add(LineKind::Heading, "", node.title());
     if let Some(cpus) = &node.cpus {
         let isolated = node.isolated_cpus.as_deref();
         let isolated = isolated.map(|isolated| format!(" (isolated {isolated})"));
         let text = format!("CPUs {cpus}{}", isolated.unwrap_or_default());
-        add(Kind::Detail, "  ", text);
+        add(LineKind::Detail, "  ", text);
     }
-    if let Some(found) = &node.memory {
-        add(Kind::Detail, "  ", format!("memory {}", memory(found)));
+    if let Some(memory) = &node.memory {
+        add(LineKind::Detail, "  ", format!("memory {}", format_memory(memory)));
     }
     for pages in &node.hugepages {
         let (free, total) = (pages.free, pages.total);
         let text = format!("huge pages {}: {free} of {total} free", pages.name);
-        add(Kind::Detail, "  ", text);
+        add(LineKind::Detail, "  ", text);
     }
     if node.roots.is_empty() && node.devices.is_empty() {
-        add(Kind::Detail, "  ", NOTHING_HERE.to_owned());
+        add(LineKind::Detail, "  ", NOTHING_HERE.to_owned());
     }
     for root in &node.roots {
-        lines.push(line(Kind::Part, "  ", "  ", root.name.clone()));
+        lines.push(new_line(LineKind::Part, "  ", "  ", root.name.clone()));
         bus_lines(&root.bus, "  ", lines);
     }
     for device in &node.devices {
         let text = device_text(device);
-        lines.push(line(Kind::Part, "  ", "    ", text));
+        lines.push(new_line(LineKind::Part, "  ", "    ", text));
     }
 }
 
 /// What is on a bus, each at a branch of the tree.
-fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
-    let mut left = bus.bridges.len() + bus.functions.len();
+fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
+    let mut remaining = bus.bridges.len() + bus.functions.len();
     let mut branch = || {
-        left -= 1;
-        match left {
+        remaining -= 1;
+        match remaining {
             0 => (format!("{indent}└─ "), format!("{indent}   ")),
             _ => (format!("{indent}├─ "), format!("{indent}│  ")),
         }
@@ -82,47 +86,47 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
         let (first, rest) = branch();
         let link = bridge.link.as_deref().map(|link| format!(", {link}"));
         let text = format!("{} bridge{}", bridge.address, link.unwrap_or_default());
-        lines.push(line(Kind::Part, &first, &rest, text));
+        lines.push(new_line(LineKind::Part, &first, &rest, text));
         bus_lines(&bridge.bus, &rest, lines);
     }
     for function in &bus.functions {
         let (first, rest) = branch();
-        lines.push(line(Kind::Part, &first, &rest, function_text(function)));
-        let gpu = function.gpu.iter().flat_map(Gpu::details);
-        let devices = function.telling().map(device_text);
-        let groups = fold(&function.virtual_functions).into_iter();
+        lines.push(new_line(LineKind::Part, &first, &rest, function_text(function)));
+        let gpu = function.gpu.iter().flat_map(TopologyGpu::details);
+        let devices = function.informative_devices().map(device_text);
+        let groups = group_functions(&function.virtual_functions).into_iter();
         let groups = groups.map(|group| {
-            let held = held_by(&group.holders).map(|held| format!(", {held}"));
-            let (name, what) = (group.name(), group.what());
-            format!("{name}: {what}{}", held.unwrap_or_default())
+            let held = describe_holders(&group.holders).map(|held| format!(", {held}"));
+            let (name, description) = (group.name(), group.describe());
+            format!("{name}: {description}{}", held.unwrap_or_default())
         });
         let (first, rest) = (format!("{rest}  "), format!("{rest}    "));
         for text in gpu.chain(devices).chain(groups) {
-            lines.push(line(Kind::Detail, &first, &rest, text));
+            lines.push(new_line(LineKind::Detail, &first, &rest, text));
         }
     }
 }
 
-fn function_text(function: &Function) -> String {
+fn function_text(function: &TopologyFunction) -> String {
     let first = function.interfaces.first();
     let driver = function.driver.as_deref().unwrap_or("no driver");
     let words = [
         function.names(" "),
         Some(driver.to_owned()),
         first.and_then(|interface| interface.state.clone()),
-        first.and_then(|interface| interface.speed_mbps).map(speed),
+        first.and_then(|interface| interface.speed_mbps).map(format_speed),
         function.link.clone(),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     format!("{} {}", function.address, words.join(", "))
 }
 
-fn device_text(device: &Device) -> String {
-    let held = held_by(&device.holders).map(|held| format!(", {held}"));
+fn device_text(device: &TopologyDevice) -> String {
+    let held = describe_holders(&device.holders).map(|held| format!(", {held}"));
     let (class, name, state) = (device.class, &device.name, device.state.as_str());
     format!("{class} {name}: {state}{}", held.unwrap_or_default())
 }
 
-fn line(kind: Kind, first: &str, rest: &str, text: String) -> Line {
-    Line { first: first.to_owned(), rest: rest.to_owned(), text, kind }
+fn new_line(kind: LineKind, first: &str, rest: &str, text: String) -> TextLine {
+    TextLine { first: first.to_owned(), rest: rest.to_owned(), text, kind }
 }

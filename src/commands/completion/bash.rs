@@ -32,9 +32,9 @@ const SCRIPT: &str = r#"_onload_ctk() {
 complete -F _onload_ctk @PROGRAM@
 "#;
 
-pub(super) struct Bash;
+pub(super) struct BashCompleter;
 
-impl EnvCompleter for Bash {
+impl EnvCompleter for BashCompleter {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -67,32 +67,32 @@ impl EnvCompleter for Bash {
     fn write_complete(
         &self,
         command: &mut Command,
-        typed: Vec<OsString>,
+        arguments: Vec<OsString>,
         directory: Option<&Path>,
-        answer: &mut dyn Write,
+        output: &mut dyn Write,
     ) -> io::Result<()> {
         let breaks = env::var_os(BREAKS).unwrap_or_default();
-        let Line { words, piece } = Line::read(&typed, breaks.as_bytes());
+        let ShellLine { words, piece } = ShellLine::read(&arguments, breaks.as_bytes());
         let last = words.len().saturating_sub(1);
         let word = words.last().cloned().unwrap_or_default();
         let (head, _) = word.split_at(piece);
         let words = words.into_iter().map(OsString::from_vec).collect();
         let candidates = complete(command, words, last, directory)?;
-        if let Some(wanted) = paths::wanted(&candidates) {
-            return writeln!(answer, "{wanted}");
+        if let Some(hint) = paths::find_hint(&candidates) {
+            return writeln!(output, "{hint}");
         }
         for candidate in without_options(&candidates, &word) {
             let value = candidate.get_value().as_bytes();
             // Bash puts it in the place of the piece alone.
-            answer.write_all(value.strip_prefix(head).unwrap_or(value))?;
-            answer.write_all(b"\n")?;
+            output.write_all(value.strip_prefix(head).unwrap_or(value))?;
+            output.write_all(b"\n")?;
         }
         Ok(())
     }
 }
 
-pub(super) fn words(typed: &[OsString]) -> Vec<OsString> {
-    let line = Line::read(typed, b"");
+pub(super) fn words(arguments: &[OsString]) -> Vec<OsString> {
+    let line = ShellLine::read(arguments, b"");
     line.words.into_iter().map(OsString::from_vec).collect()
 }
 
@@ -107,11 +107,11 @@ fn without_options<'c>(
     };
     let all = word.starts_with(b"-") || candidates.iter().all(is_option);
     let candidates = candidates.iter();
-    candidates.filter(|one| all || !is_option(one)).collect()
+    candidates.filter(|candidate| all || !is_option(candidate)).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct ShellLine {
     /// The words without quotes; at the end the one that is being typed, which may be empty.
     words: Vec<Vec<u8>>,
     /// Where in that word the piece begins that bash completes.
@@ -125,14 +125,14 @@ enum Quote {
     Double,
 }
 
-impl Line {
+impl ShellLine {
     /// Reads a line, which the script hands over as one word, as a shell does but for expansions. A
     /// quote may still be open.
-    fn read(typed: &[OsString], breaks: &[u8]) -> Line {
+    fn read(arguments: &[OsString], breaks: &[u8]) -> ShellLine {
         let mut words = Vec::new();
         let mut word: Option<Vec<u8>> = None;
         let (mut quote, mut piece, mut opened) = (Quote::None, 0, 0);
-        let line = typed.first().map(OsString::as_os_str).unwrap_or_default();
+        let line = arguments.first().map(OsString::as_os_str).unwrap_or_default();
         let mut bytes = line.as_bytes().iter().copied();
         while let Some(byte) = bytes.next() {
             match (quote, byte) {
@@ -159,7 +159,7 @@ impl Line {
         }
         words.push(word.unwrap_or_default());
         let piece = if quote == Quote::None { piece } else { opened };
-        Line { words, piece }
+        ShellLine { words, piece }
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
 
     /// The words, and the piece of the last one.
     fn read(line: &str) -> (Vec<String>, String) {
-        let line = Line::read(&[line.into()], b" \t\n\"'><=;|&(:");
+        let line = ShellLine::read(&[line.into()], b" \t\n\"'><=;|&(:");
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let piece = text(&line.words.last().unwrap()[line.piece..]);
         (line.words.iter().map(|word| text(word)).collect(), piece)
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn where_bash_breaks_no_words_the_piece_is_the_word() {
-        let line = Line::read(&["a b=c:d".into()], b" \t\n");
+        let line = ShellLine::read(&["a b=c:d".into()], b" \t\n");
         assert_eq!(line.piece, 0);
     }
 }

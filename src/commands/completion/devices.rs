@@ -11,12 +11,12 @@ use onload_cdi::Registry;
 use onload_host::host::Host;
 
 use crate::cli::Cli;
-use crate::commands::spec_dirs;
+use crate::commands::resolve_spec_dirs;
 
-pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
+pub(super) fn add_candidates(command: Command, words: &[OsString]) -> Command {
     let devices = || {
-        let typed = typed.to_vec();
-        ArgValueCandidates::new(move || candidates(&typed))
+        let words = words.to_vec();
+        ArgValueCandidates::new(move || device_candidates(&words))
     };
     let with_devices = |command: Command, argument: &str| {
         command.mut_arg(argument, |argument| argument.add(devices()))
@@ -30,8 +30,8 @@ pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
         })
 }
 
-fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
-    let registry = Registry::scan(&directories(typed));
+fn device_candidates(words: &[OsString]) -> Vec<CompletionCandidate> {
+    let registry = Registry::scan(&directories(words));
     let devices = registry.devices().map(|device| {
         let file = device.path.display().to_string();
         CompletionCandidate::new(device.name.to_string()).help(Some(file.into()))
@@ -39,23 +39,23 @@ fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
     devices.collect()
 }
 
-fn directories(typed: &[OsString]) -> Vec<PathBuf> {
+fn directories(words: &[OsString]) -> Vec<PathBuf> {
     // A line that is half typed is understood as far as it goes.
     let matches = Cli::command().ignore_errors(true);
-    let matches = matches.try_get_matches_from(typed).unwrap_or_default();
+    let matches = matches.try_get_matches_from(words).unwrap_or_default();
     let innermost = innermost(&matches);
     let root = innermost.try_get_one::<PathBuf>("host_root").ok().flatten();
-    let given = innermost.try_get_many::<PathBuf>("spec_dir").ok().flatten();
-    let given: Vec<PathBuf> = given.into_iter().flatten().cloned().collect();
+    let explicit = innermost.try_get_many::<PathBuf>("spec_dir").ok().flatten();
+    let explicit: Vec<PathBuf> = explicit.into_iter().flatten().cloned().collect();
     // There is nobody to tell what is wrong while a line is typed.
     let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
-    let found = host.ok().and_then(|host| spec_dirs(&host, &given).ok());
-    found.unwrap_or_default()
+    let resolved = host.ok().and_then(|host| resolve_spec_dirs(&host, &explicit).ok());
+    resolved.unwrap_or_default()
 }
 
 fn innermost(matches: &ArgMatches) -> &ArgMatches {
     match matches.subcommand() {
-        Some((_, below)) => innermost(below),
+        Some((_, submatches)) => innermost(submatches),
         None => matches,
     }
 }

@@ -13,8 +13,8 @@ use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 
-use crate::cli::{Cli, Completion};
-use crate::exit::Answer;
+use crate::cli::{Cli, CompletionArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// The program as it is called, and as the scripts call it: the one that PATH finds, since a word that is
@@ -29,9 +29,9 @@ if [[ $funcstack[1] == _onload-ctk ]]; then
 fi
 ";
 
-const SHELLS: Shells<'_> = Shells(&[&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+const SHELLS: Shells<'_> = Shells(&[&bash::BashCompleter, &Elvish, &Fish, &Powershell, &Zsh]);
 
-pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(args: &CompletionArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let name = args.shell.to_string();
     let shell = SHELLS.completer(&name);
     let shell = shell.with_context(|| format!("making a completion script: no {name} is known"))?;
@@ -42,25 +42,25 @@ pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
     if shell.name() == Zsh.name() {
         printer.print(ZSH_FIRST_CALL)?;
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 /// Whether this process was started by a script.
-pub fn answer() -> Result<bool, clap::Error> {
+pub fn try_complete() -> Result<bool, clap::Error> {
     let Some(shell) = env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
         return Ok(false);
     };
-    let mut typed: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
-    typed.drain(..typed.len().min(1));
+    let mut words: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
+    words.drain(..words.len().min(1));
     let is_bash = shell == bash::NAME;
     if is_bash {
-        typed = bash::words(&typed);
+        words = bash::words(&words);
     }
     let command = || {
-        let command = devices::offer(Cli::command(), &typed);
+        let command = devices::add_candidates(Cli::command(), &words);
         if is_bash { paths::leave_to_shell(command) } else { command }
     };
-    let asked = CompleteEnv::with_factory(command).var(VARIABLE);
+    let completer = CompleteEnv::with_factory(command).var(VARIABLE);
     let directory = env::current_dir().ok();
-    asked.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
+    completer.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
 }

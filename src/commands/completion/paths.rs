@@ -11,7 +11,7 @@ use clap_complete::engine::ArgValueCompleter;
 pub(super) const ANY: &str = "/";
 pub(super) const DIRECTORIES: &str = "//";
 
-fn answer(argument: &Arg) -> Option<&'static str> {
+fn path_hint(argument: &Arg) -> Option<&'static str> {
     match argument.get_value_hint() {
         ValueHint::AnyPath | ValueHint::FilePath => Some(ANY),
         ValueHint::DirPath => Some(DIRECTORIES),
@@ -21,11 +21,11 @@ fn answer(argument: &Arg) -> Option<&'static str> {
 
 /// Marks candidates for such an argument by the answer.
 pub(super) fn leave_to_shell(command: Command) -> Command {
-    let marked = |argument: Arg| match answer(&argument) {
-        Some(answer) => argument.add(ArgValueCompleter::new(move |word: &OsStr| {
+    let marked = |argument: Arg| match path_hint(&argument) {
+        Some(hint) => argument.add(ArgValueCompleter::new(move |word: &OsStr| {
             // What looks like an option is one.
             let is_option = word.as_encoded_bytes().starts_with(b"-");
-            let mark = CompletionCandidate::new("").tag(Some(answer.into()));
+            let mark = CompletionCandidate::new("").tag(Some(hint.into()));
             if is_option { Vec::new() } else { vec![mark] }
         })),
         None => argument,
@@ -34,8 +34,8 @@ pub(super) fn leave_to_shell(command: Command) -> Command {
 }
 
 /// The answer, where a mark is among the candidates.
-pub(super) fn wanted(candidates: &[CompletionCandidate]) -> Option<&'static str> {
+pub(super) fn find_hint(candidates: &[CompletionCandidate]) -> Option<&'static str> {
     let tags = || candidates.iter().filter_map(CompletionCandidate::get_tag);
-    let marks = |answer: &&str| tags().any(|tag| tag.to_string() == *answer);
+    let marks = |hint: &&str| tags().any(|tag| tag.to_string() == *hint);
     [ANY, DIRECTORIES].into_iter().find(marks)
 }

@@ -5,22 +5,22 @@ use std::fmt;
 
 use onload_core::class::Class;
 use onload_core::container_id;
-use onload_core::drain::{Drain, Target};
-use onload_core::lease::Listed;
+use onload_core::drain::{DrainList, DrainTarget};
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
-use onload_report::status::{Container, Verdict, grantees};
+use onload_report::status::{ContainerStatus, Verdict, list_grants};
 use serde::Serialize;
 
-use crate::commands::status::look;
-use crate::printer::{Printer, harmless};
+use crate::commands::status::inspect_containers;
+use crate::printer::{Printer, escape_controls};
 
 /// The engine of a container that is known by its lease alone.
 const UNKNOWN: &str = "unknown";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Holder {
+pub(super) struct DrainHolder {
     pub(super) engine: &'static str,
     pub(super) container: Option<String>,
     pub(super) id: String,
@@ -31,9 +31,9 @@ pub(super) struct Holder {
     pub(super) unknown: Option<String>,
 }
 
-impl Holder {
-    pub(super) fn called(&self) -> String {
-        let id = container_id::short(&self.id);
+impl DrainHolder {
+    pub(super) fn display_name(&self) -> String {
+        let id = container_id::short_id(&self.id);
         match &self.container {
             Some(name) => format!("{name} {id}"),
             None => id.to_owned(),
@@ -41,56 +41,56 @@ impl Holder {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for DrainHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let called = harmless(self.called());
-        let has = match &self.unknown {
-            Some(why) => format!("may have any of it: {why}"),
+        let name = escape_controls(self.display_name());
+        let holding = match &self.unknown {
+            Some(reason) => format!("may have any of it: {reason}"),
             None => format!("has {}", self.devices.join(", ")),
         };
-        let has = harmless(has);
-        write!(f, "container {called} ({}), which {has}", self.engine)
+        let holding = escape_controls(holding);
+        write!(f, "container {name} ({}), which {holding}", self.engine)
     }
 }
 
-pub(super) struct Searched<'s> {
+pub(super) struct HolderSearch<'s> {
     host: &'s Host,
     inventory: &'s Inventory,
-    drain: &'s Drain,
+    drain: &'s DrainList,
     /// The nodes whose devices are all drained, each with what they are called.
     nodes: BTreeMap<&'s str, String>,
 }
 
-impl<'s> Searched<'s> {
-    pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s Drain) -> Self {
-        let mut by_node: BTreeMap<&str, BTreeSet<Option<&Target>>> = BTreeMap::new();
+impl<'s> HolderSearch<'s> {
+    pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s DrainList) -> Self {
+        let mut by_node: BTreeMap<&str, BTreeSet<Option<&DrainTarget>>> = BTreeMap::new();
         for device in inventory.with_drained() {
-            let drained = drain.find(device.class, device.name.as_str());
+            let entry = drain.find(device.class, device.name.as_str());
             for node in &device.nodes {
-                let of_node = by_node.entry(node.node.path.as_str()).or_default();
-                of_node.insert(drained.map(|drained| &drained.target));
+                let node_targets = by_node.entry(node.node.path.as_str()).or_default();
+                node_targets.insert(entry.map(|entry| &entry.target));
             }
         }
-        let nodes = by_node.into_iter().filter_map(|(path, of_node)| {
-            let targets: Vec<&Target> = of_node.into_iter().collect::<Option<_>>()?;
-            let called = match targets.as_slice() {
-                [one] if one.name().is_some() => one.to_string(),
+        let nodes = by_node.into_iter().filter_map(|(path, node_targets)| {
+            let targets: Vec<&DrainTarget> = node_targets.into_iter().collect::<Option<_>>()?;
+            let name = match targets.as_slice() {
+                [target] if target.name().is_some() => target.to_string(),
                 _ => path.to_owned(),
             };
-            Some((path, called))
+            Some((path, name))
         });
-        Searched { host, inventory, drain, nodes: nodes.collect() }
+        HolderSearch { host, inventory, drain, nodes: nodes.collect() }
     }
 
-    pub(super) fn holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<Holder>> {
+    pub(super) fn find_holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<DrainHolder>> {
         let leases = leases::list(self.host)?;
-        let found = look(self.host, self.inventory, printer)?;
-        let mut by_id: BTreeMap<String, Holder> = BTreeMap::new();
+        let status = inspect_containers(self.host, self.inventory, printer)?;
+        let mut by_id: BTreeMap<String, DrainHolder> = BTreeMap::new();
         let mut add = |id: &str, engine, name: Option<&str>, devices: BTreeSet<String>| {
             if devices.is_empty() {
                 return;
             }
-            let holder = by_id.entry(id.to_owned()).or_insert_with(|| Holder {
+            let holder = by_id.entry(id.to_owned()).or_insert_with(|| DrainHolder {
                 engine: UNKNOWN,
                 container: None,
                 id: id.to_owned(),
@@ -107,40 +107,42 @@ impl<'s> Searched<'s> {
             let all: BTreeSet<String> = known.into_iter().chain(devices).collect();
             holder.devices = all.into_iter().collect();
         };
-        for container in found.containers.iter().chain(&found.others) {
+        for container in status.containers.iter().chain(&status.others) {
             let (engine, name) = (container.engine.as_str(), container.name.as_deref());
-            add(&container.id, engine, name, self.of_container(container));
+            add(&container.id, engine, name, self.container_devices(container));
         }
-        for grantee in grantees(self.host)? {
+        for grantee in list_grants(self.host)? {
             let devices = grantee.devices.iter();
             let devices = devices.filter(|device| self.is_drained(device));
             let (engine, name) = (grantee.engine.as_str(), Some(grantee.container.as_str()));
             let name = name.filter(|name| *name != grantee.id);
             add(&grantee.id, engine, name, devices.cloned().collect());
         }
-        for listed in leases.iter().filter(|listed| !listed.is_over) {
-            let device = format!("{}={}", listed.device.class, listed.device.name);
+        for entry in leases.iter().filter(|entry| !entry.has_ended) {
+            let device = format!("{}={}", entry.device.class, entry.device.name);
             if self.is_drained(&device) {
-                add(&holder(listed), UNKNOWN, None, BTreeSet::from([device]));
+                add(&lease_holder(entry), UNKNOWN, None, BTreeSet::from([device]));
             }
         }
-        for container in found.containers.iter().chain(&found.others) {
+        for container in status.containers.iter().chain(&status.others) {
             if let Some(hidden) = &container.hidden {
-                by_id.entry(container.id.clone()).or_insert_with(|| unknown(container, hidden));
+                by_id
+                    .entry(container.id.clone())
+                    .or_insert_with(|| unknown_holder(container, hidden));
             }
         }
-        let mut holders: Vec<Holder> = by_id.into_values().collect();
+        let mut holders: Vec<DrainHolder> = by_id.into_values().collect();
         holders.sort();
         Ok(holders)
     }
 
-    fn of_container(&self, container: &Container) -> BTreeSet<String> {
-        let given = container.devices.iter().map(|grant| &grant.device);
-        let named = container.leases.iter().chain(given);
-        let named = named.filter(|device| self.is_drained(device)).cloned();
+    fn container_devices(&self, container: &ContainerStatus) -> BTreeSet<String> {
+        let grants = container.devices.iter().map(|grant| &grant.device);
+        let names = container.leases.iter().chain(grants);
+        let names = names.filter(|device| self.is_drained(device)).cloned();
         let nodes = container.nodes.iter().chain(&container.open);
         let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
-        let mut devices: BTreeSet<String> = named.collect();
+        let mut devices: BTreeSet<String> = names.collect();
         // What it was given is what its nodes are.
         if devices.is_empty() {
             devices.extend(nodes);
@@ -149,32 +151,32 @@ impl<'s> Searched<'s> {
     }
 
     fn is_drained(&self, device: &str) -> bool {
-        let found = device.split_once('=').and_then(|(class, name)| {
+        let entry = device.split_once('=').and_then(|(class, name)| {
             let class: Class = class.parse().ok()?;
             self.drain.find(class, name)
         });
-        found.is_some()
+        entry.is_some()
     }
 }
 
 /// A container that may have something, with who made it: nobody else can say what it has.
-fn unknown(container: &Container, hidden: &Verdict) -> Holder {
+fn unknown_holder(container: &ContainerStatus, hidden: &Verdict) -> DrainHolder {
     let user = container.user.map(|user| format!("of user {user}; "));
     let remedy = hidden.remedy.as_deref().unwrap_or_default();
-    let why = format!("{}{}; {remedy}", user.unwrap_or_default(), hidden.reason);
-    Holder {
+    let reason = format!("{}{}; {remedy}", user.unwrap_or_default(), hidden.reason);
+    DrainHolder {
         engine: container.engine.as_str(),
         container: container.name.clone(),
         id: container.id.clone(),
         devices: Vec::new(),
-        unknown: Some(why),
+        unknown: Some(reason),
     }
 }
 
 /// The container of a lease; of one that is not understood, its device stands for it.
-fn holder(listed: &Listed) -> String {
-    match &listed.lease {
+fn lease_holder(entry: &LeaseEntry) -> String {
+    match &entry.lease {
         Ok(lease) => lease.container.to_string(),
-        Err(_) => format!("unknown container of {}", listed.device),
+        Err(_) => format!("unknown container of {}", entry.device),
     }
 }

@@ -2,68 +2,72 @@
 
 mod holders;
 pub(super) mod specs;
-pub(super) mod words;
+pub(super) mod targets;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onload_core::config::Config;
-use onload_core::drain::{Drain, Drained, MAX_REASON, Target};
+use onload_core::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_core::timestamp;
 use onload_host::host::Host;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_host::{drain, leases};
 use onload_sys::fs::lock::COMMAND_PATIENCE;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};
 
 use super::interrupt::Interrupt;
-use super::{look, open_host};
-use crate::cli::{self, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::table;
-use crate::printer::{Printer, harmless};
-use holders::{Holder, Searched};
+use super::{discover_host, open_host};
+use crate::cli::{self, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::format_table;
+use crate::printer::{Printer, escape_controls};
+use holders::{DrainHolder, HolderSearch};
 
 /// Between two looks at who holds what.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &cli::DrainArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     check(args.reason.as_deref())?;
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
-        words::all()
+        targets::all_classes()
     } else {
-        let (inventory, pools) = look(&host, &config, printer);
-        words::targets(&args.names, &inventory, &pools, printer)?
+        let (inventory, pools) = discover_host(&host, &config, printer);
+        targets::resolve_targets(&args.names, &inventory, &pools, printer)?
     };
     let is_asked = !targets.is_empty();
-    let entries = targets.iter().map(|target| drained(target, args, &host));
-    let entries: Vec<Drained> = entries.collect::<anyhow::Result<_>>()?;
+    let entries = targets.iter().map(|target| new_entry(target, args, &host));
+    let entries: Vec<DrainEntry> = entries.collect::<anyhow::Result<_>>()?;
     let now = if args.dry_run || !is_asked {
         let mut now = before;
         add(&mut now, entries);
         now
     } else {
-        let now = change(&host, |drain| add(drain, entries))?;
-        printer.note(format_args!("drained {}", names(&targets)));
+        let now = update_drain(&host, |drain| add(drain, entries))?;
+        printer.note(format_args!("drained {}", format_targets(&targets)));
         specs::make(&host, &config, printer)?;
         now
     };
-    let mut shown = Drain::default();
-    let is_shown = |one: &&Drained| !is_asked || targets.contains(&one.target);
-    let shown_entries = now.iter().filter(is_shown).cloned();
-    shown_entries.for_each(|entry| shown.add(entry));
-    let holders = held(&host, &config, &shown, args, printer)?;
+    let mut selected = DrainList::default();
+    let is_selected = |entry: &&DrainEntry| !is_asked || targets.contains(&entry.target);
+    let selected_entries = now.iter().filter(is_selected).cloned();
+    selected_entries.for_each(|entry| selected.add(entry));
+    let holders = remaining_holders(&host, &config, &selected, args, printer)?;
     match args.format {
-        Listing::Json => printer.print_json(&object(&shown, &holders))?,
-        Listing::Table => print(&shown, &holders, printer)?,
+        ListFormat::Json => printer.print_json(&to_json(&selected, &holders))?,
+        ListFormat::Table => print(&selected, &holders, printer)?,
     }
     Ok(match args.dry_run || holders.is_empty() {
-        true => Answer::Yes,
-        false => Answer::No,
+        true => ExitAnswer::Yes,
+        false => ExitAnswer::No,
     })
 }
 
@@ -80,9 +84,13 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn drained(target: &Target, args: &cli::Drain, host: &Host) -> anyhow::Result<Drained> {
-    let boot = args.until_reboot.then(|| drain::boot(host)).transpose()?;
-    Ok(Drained {
+fn new_entry(
+    target: &DrainTarget,
+    args: &cli::DrainArgs,
+    host: &Host,
+) -> anyhow::Result<DrainEntry> {
+    let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
+    Ok(DrainEntry {
         target: target.clone(),
         since: timestamp::now(),
         reason: args.reason.clone(),
@@ -91,7 +99,7 @@ fn drained(target: &Target, args: &cli::Drain, host: &Host) -> anyhow::Result<Dr
 }
 
 /// What is drained already stays so since when it was; the rest is as it was said last.
-fn add(drain: &mut Drain, entries: Vec<Drained>) {
+fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
     for mut entry in entries {
         if let Some(before) = drain.get(&entry.target) {
             entry.since = before.since;
@@ -102,9 +110,12 @@ fn add(drain: &mut Drain, entries: Vec<Drained>) {
 }
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
-pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Result<Drain> {
-    let mut leases = leases::make(host)?;
-    leases.patience = COMMAND_PATIENCE;
+pub(super) fn update_drain(
+    host: &Host,
+    change: impl FnOnce(&mut DrainList),
+) -> anyhow::Result<DrainList> {
+    let mut leases = leases::open_or_create(host)?;
+    leases.timeout = COMMAND_PATIENCE;
     let lock = leases.lock();
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
     let mut now = drain::read(host)?;
@@ -114,33 +125,33 @@ pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Re
 }
 
 /// Who holds what, when that is nobody or it has been waited for long enough.
-fn held(
+fn remaining_holders(
     host: &Host,
     config: &Config,
-    shown: &Drain,
-    args: &cli::Drain,
+    drain: &DrainList,
+    args: &cli::DrainArgs,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<Holder>> {
-    if shown.is_empty() {
+) -> anyhow::Result<Vec<DrainHolder>> {
+    if drain.is_empty() {
         return Ok(Vec::new());
     }
-    let (inventory, _) = survey(host, config);
-    let searched = Searched::new(host, &inventory, shown);
-    let mut holders = searched.holders(printer)?;
+    let (inventory, _) = discover_with_pools(host, config);
+    let search = HolderSearch::new(host, &inventory, drain);
+    let mut holders = search.find_holders(printer)?;
     if !args.wait || args.dry_run || holders.is_empty() {
         return Ok(holders);
     }
     let stop = Interrupt::watch()?;
-    let until = args.timeout.map(Duration::from_secs);
-    let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
-    tell(&[], &holders, printer);
-    while !holders.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+    let limit = args.timeout.map(Duration::from_secs);
+    let deadline = limit.and_then(|timeout| Instant::now().checked_add(timeout));
+    print_progress(&[], &holders, printer);
+    while !holders.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         thread::sleep(PAUSE);
         stop.refuse().context(
             "waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it",
         )?;
-        let now = searched.holders(printer)?;
-        tell(&holders, &now, printer);
+        let now = search.find_holders(printer)?;
+        print_progress(&holders, &now, printer);
         holders = now;
     }
     if !holders.is_empty() {
@@ -150,64 +161,70 @@ fn held(
 }
 
 /// Who is gone, and who is waited for from now on.
-fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
-    let is_in = |list: &[Holder], one: &Holder| list.iter().any(|other| other.id == one.id);
-    for holder in before.iter().filter(|one| !is_in(now, one)) {
-        let left = counted(now.len(), "container is", "containers are");
-        printer.note(format_args!("{holder} is gone; {left} left"));
+fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Printer) {
+    let is_in =
+        |list: &[DrainHolder], holder: &DrainHolder| list.iter().any(|other| other.id == holder.id);
+    for holder in before.iter().filter(|holder| !is_in(now, holder)) {
+        let remaining = format_count(now.len(), "container is", "containers are");
+        printer.note(format_args!("{holder} is gone; {remaining} left"));
     }
-    for holder in now.iter().filter(|one| !is_in(before, one)) {
+    for holder in now.iter().filter(|holder| !is_in(before, holder)) {
         printer.note(format_args!("waiting for {holder}"));
     }
 }
 
-pub(super) fn names(targets: &[Target]) -> String {
+pub(super) fn format_targets(targets: &[DrainTarget]) -> String {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
-    Listed(&names).to_string()
+    ShortList(&names).to_string()
 }
 
-fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Result<()> {
-    if shown.is_empty() {
+fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> anyhow::Result<()> {
+    if drain.is_empty() {
         printer.note("nothing is drained");
         return Ok(());
     }
     let columns = printer.columns();
-    let rows = shown.iter().map(|one| {
-        let until = if one.boot.is_some() { "reboot" } else { "-" };
-        let reason = one.reason.as_deref().unwrap_or("-");
-        [harmless(&one.target), timestamp::rfc3339(one.since), until.to_owned(), harmless(reason)]
+    let rows = drain.iter().map(|entry| {
+        let end = if entry.boot.is_some() { "reboot" } else { "-" };
+        let reason = entry.reason.as_deref().unwrap_or("-");
+        [
+            escape_controls(&entry.target),
+            timestamp::format_rfc3339(entry.since),
+            end.to_owned(),
+            escape_controls(reason),
+        ]
     });
     let header = ["DRAINED", "SINCE", "UNTIL", "REASON"];
-    printer.print(table(header, rows, columns))?;
+    printer.print(format_table(header, rows, columns))?;
     if holders.is_empty() {
         printer.note("no container holds any of it");
         return Ok(());
     }
     let rows = holders.iter().map(|holder| {
         [
-            harmless(holder.called()),
+            escape_controls(holder.display_name()),
             holder.engine.to_owned(),
-            harmless(match &holder.unknown {
-                Some(why) => format!("not known: {why}"),
+            escape_controls(match &holder.unknown {
+                Some(reason) => format!("not known: {reason}"),
                 None => holder.devices.join(", "),
             }),
         ]
     });
     let header = ["HELD BY", "ENGINE", "DEVICES"];
     printer.print("\n")?;
-    printer.print(table(header, rows, columns))?;
+    printer.print(format_table(header, rows, columns))?;
     Ok(())
 }
 
-fn object(shown: &Drain, holders: &[Holder]) -> Value {
-    let drained = shown.iter().map(|one| {
+fn to_json(drain: &DrainList, holders: &[DrainHolder]) -> Value {
+    let drained = drain.iter().map(|entry| {
         json!({
-            "device": one.target.to_string(),
-            "class": one.target.class().as_str(),
-            "name": one.target.name(),
-            "since": one.since,
-            "reason": one.reason,
-            "until_reboot": one.boot.is_some(),
+            "device": entry.target.to_string(),
+            "class": entry.target.class().as_str(),
+            "name": entry.target.name(),
+            "since": entry.since,
+            "reason": entry.reason,
+            "until_reboot": entry.boot.is_some(),
         })
     });
     let drained: Vec<Value> = drained.collect();

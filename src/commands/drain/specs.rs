@@ -1,13 +1,13 @@
 //! The specifications after a drain: written as they were written before, by whoever writes them.
 
 use onload_core::config::Config;
-use onload_host::drift::{Compared, Drift, drift};
-use onload_host::generate::Surroundings;
+use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
 use onload_host::host::Host;
-use onload_host::specdir::{SpecDir, daemon_writes};
+use onload_host::specdir::{SpecDir, is_daemon_writer};
 
+use crate::commands::discover_host;
 use crate::commands::generate::{directory_path, find_directory, report};
-use crate::commands::look;
 use crate::printer::Printer;
 
 /// With the kinds, the format and the version that they were written with.
@@ -16,35 +16,35 @@ pub(in crate::commands) fn make(
     config: &Config,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    if daemon_writes(host)? {
+    if is_daemon_writer(host)? {
         printer.note("the daemon for Kubernetes writes the specifications anew");
         return Ok(());
     }
-    let shown = directory_path(host, None);
+    let path = directory_path(host, None);
     let Some(directory) = find_directory(host, None)? else {
         return Ok(());
     };
     let _lock = SpecDir::lock(&directory)?;
-    let manifest = directory.manifest()?.map_err(anyhow::Error::msg)?;
+    let manifest = directory.read_manifest()?.map_err(anyhow::Error::msg)?;
     // Where none was written, nothing is offered that would have to go.
     let Some(manifest) = manifest else {
         return Ok(());
     };
-    let (inventory, pools) = look(host, config, printer);
-    let Drift { plan, .. } = drift(Compared {
-        existing: &directory.existing()?,
+    let (inventory, pools) = discover_host(host, config, printer);
+    let Drift { plan, .. } = find_drift(DriftInput {
+        existing: &directory.read_files()?,
         manifest: Some(&manifest),
         inventory: &inventory,
         pools: &pools,
         config,
-        surroundings: Surroundings::of(host, config)?,
+        installed: InstalledFiles::read(host, config)?,
     })?;
-    directory.carry_out(&plan)?;
-    report(&plan, &shown, printer);
-    for name in plan.left().chain(plan.undecided()) {
+    directory.apply(&plan)?;
+    report(&plan, &path, printer);
+    for name in plan.left_files().chain(plan.undecided_files()) {
         printer.warning(format_args!(
             "{} stays as it was, and may offer what is drained; \"onload-ctk cdi generate\" says why",
-            shown.join(name).display()
+            path.join(name).display()
         ));
     }
     Ok(())

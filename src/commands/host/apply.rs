@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use onload_host::boot::{self, Running, Stage, Step};
+use onload_host::boot::{self, HostStep, RunningKernel, StepStage};
 use rustix::process::geteuid;
 
-use super::{NOTHING, all_or_error, line, wants_nothing};
-use crate::cli::Global;
+use super::{NOTHING, format_step, has_no_host_settings, report_failures};
+use crate::cli::GlobalArgs;
 use crate::commands::open_host;
-use crate::exit::Answer;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// How long a driver may take to appear, or a device to be listed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(
@@ -23,19 +23,19 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
             global.host_root.display()
         );
     }
-    if wants_nothing(&config) {
-        return Ok(Answer::Yes);
+    if has_no_host_settings(&config) {
+        return Ok(ExitAnswer::Yes);
     }
     if !geteuid().is_root() {
         bail!("changing this host: only root may; run as root");
     }
-    let kernel = Running::default();
+    let kernel = RunningKernel::default();
     printer.progress("comparing this host with config.toml");
-    let mut told = |stage: Stage, step: &Step| match stage {
-        Stage::Begins => printer.progress(line(step)),
-        Stage::Done => printer.note(line(step)),
+    let mut report = |stage: StepStage, step: &HostStep| match stage {
+        StepStage::Begins => printer.progress(format_step(step)),
+        StepStage::Done => printer.note(format_step(step)),
     };
-    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut told);
+    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut report);
     printer.end_progress();
     for warning in &outcome.warnings {
         printer.warning(warning);
@@ -43,6 +43,6 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     if outcome.done == 0 && outcome.failed.is_empty() {
         printer.note(NOTHING);
     }
-    all_or_error(outcome.failed, printer)?;
-    Ok(Answer::Yes)
+    report_failures(outcome.failed, printer)?;
+    Ok(ExitAnswer::Yes)
 }

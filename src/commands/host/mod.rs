@@ -6,7 +6,7 @@ pub mod plan;
 use anyhow::{Result, anyhow};
 use onload_core::config::Config;
 use onload_core::host_settings::HostSettings;
-use onload_host::boot::Step;
+use onload_host::boot::HostStep;
 
 use crate::printer::Printer;
 
@@ -14,17 +14,17 @@ const NOTHING: &str = "nothing to change on this host";
 const NOTHING_WANTED: &str =
     "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]";
 
-fn wants_nothing(config: &Config) -> bool {
+fn has_no_host_settings(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()
 }
 
-fn line(step: &Step) -> String {
-    let Step { subject, setting, now, wanted, .. } = step;
+fn format_step(step: &HostStep) -> String {
+    let HostStep { subject, setting, now, wanted, .. } = step;
     format!("{subject}: {setting}: {now} -> {wanted}")
 }
 
 /// Reports each line of what was not done, the last as the error that ends the program.
-fn all_or_error(lines: Vec<String>, printer: &mut Printer) -> Result<()> {
+fn report_failures(lines: Vec<String>, printer: &mut Printer) -> Result<()> {
     let mut lines = lines.into_iter().peekable();
     while let Some(line) = lines.next() {
         if lines.peek().is_none() {

@@ -2,22 +2,26 @@
 
 use onload_host::boot;
 
-use super::{NOTHING, NOTHING_WANTED, all_or_error, wants_nothing};
-use crate::cli::{Global, HostPlan, Listing};
+use super::{NOTHING, NOTHING_WANTED, has_no_host_settings, report_failures};
+use crate::cli::{GlobalArgs, HostPlanArgs, ListFormat};
 use crate::commands::open_host;
-use crate::exit::Answer;
-use crate::layout::table;
+use crate::exit::ExitAnswer;
+use crate::layout::format_table;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &HostPlanArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let plan = if host.is_running() {
-        boot::plan(&host, &boot::Running::default(), &config)
+        boot::plan(&host, &boot::RunningKernel::default(), &config)
     } else {
-        boot::plan(&host, &boot::Absent, &config)
+        boot::plan(&host, &boot::OfflineKernel, &config)
     };
     match args.format {
-        Listing::Table if !plan.steps.is_empty() => {
+        ListFormat::Table if !plan.steps.is_empty() => {
             let rows = plan.steps.iter().map(|step| {
                 [
                     step.subject.to_string(),
@@ -28,16 +32,16 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
             });
             let header = ["OF", "SETTING", "NOW", "WANTED"];
             let columns = printer.columns();
-            printer.print(table(header, rows, columns))?;
+            printer.print(format_table(header, rows, columns))?;
         }
-        Listing::Table if wants_nothing(&config) => {
+        ListFormat::Table if has_no_host_settings(&config) => {
             printer.note(NOTHING_WANTED);
         }
-        Listing::Table if plan.refused.is_empty() => {
+        ListFormat::Table if plan.refused.is_empty() => {
             printer.note(NOTHING);
         }
-        Listing::Table => {}
-        Listing::Json => {
+        ListFormat::Table => {}
+        ListFormat::Json => {
             printer.print_json(&serde_json::to_value(&plan)?)?;
         }
     }
@@ -45,6 +49,6 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
         printer.warning(warning);
     }
     let refused = plan.refused.iter().map(ToString::to_string);
-    all_or_error(refused.collect(), printer)?;
-    Ok(if plan.steps.is_empty() { Answer::Yes } else { Answer::No })
+    report_failures(refused.collect(), printer)?;
+    Ok(if plan.steps.is_empty() { ExitAnswer::Yes } else { ExitAnswer::No })
 }

@@ -2,66 +2,74 @@
 
 use std::time::{Duration, SystemTime};
 
-use onload_core::drain::Drain;
-use onload_core::lease::{ClaimUid, Facts, Holder, Lease, Listed, Moved};
-use onload_core::ticket::beginning;
+use onload_core::drain::DrainList;
+use onload_core::lease::{ClaimUid, Holder, Lease, LeaseEntry, MoveRecord, SavedState};
+use onload_core::ticket::short_id;
 use onload_host::{drain, leases};
-use onload_sys::processes::{Cgroup, Process};
+use onload_sys::processes::{Cgroup, ProcessId};
 use serde_json::{Value, json};
 
-use super::shown;
-use crate::cli::{Global, LeaseList, Listing};
-use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
-use crate::commands::{open_host_of_incident, scan, spec_dirs};
-use crate::exit::Answer;
-use crate::layout::table;
-use crate::printer::{Printer, harmless};
+use super::format_device;
+use crate::cli::{GlobalArgs, LeaseListArgs, ListFormat};
+use crate::commands::pools::{PoolHolders, PoolView, print_pools, read_pools};
+use crate::commands::{open_host_of_incident, resolve_spec_dirs, scan};
+use crate::exit::ExitAnswer;
+use crate::layout::format_table;
+use crate::printer::{Printer, escape_controls};
 
-pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &LeaseListArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host_of_incident(global, printer)?;
-    let listed = leases::list(&host)?;
+    let entries = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {
         printer.warning(format_args!("what is drained is not known: {error:#}"));
-        Drain::default()
+        DrainList::default()
     });
-    let registry = scan(&spec_dirs(&host, &[])?, printer);
-    let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));
-    let pools = pools.iter().map(|pool| Shown::new(pool, &holders));
-    let pools: Vec<Shown<'_>> = pools.collect();
+    let registry = scan(&resolve_spec_dirs(&host, &[])?, printer);
+    let (pools, holders) = (read_pools(&registry, printer), PoolHolders::new(&entries));
+    let pools = pools.iter().map(|pool| PoolView::new(pool, &holders));
+    let pools: Vec<PoolView<'_>> = pools.collect();
     match args.format {
-        Listing::Table if listed.is_empty() => printer.note("no device is leased"),
-        Listing::Table => {
+        ListFormat::Table if entries.is_empty() => printer.note("no device is leased"),
+        ListFormat::Table => {
             let header = ["DEVICE", "STATE", "CONTAINER", "SINCE", "PROCESS", "CGROUP", "TICKET"];
             let columns = printer.columns();
-            printer.print(table(header, listed.iter().map(|one| row(one, &drain)), columns))?;
+            printer.print(format_table(
+                header,
+                entries.iter().map(|entry| entry_row(entry, &drain)),
+                columns,
+            ))?;
         }
-        Listing::Json => {
-            let leases: Vec<Value> = listed.iter().map(|one| object(one, &drain)).collect();
-            let pools: Vec<Value> = pools.iter().map(Shown::object).collect();
+        ListFormat::Json => {
+            let leases: Vec<Value> = entries.iter().map(|entry| to_json(entry, &drain)).collect();
+            let pools: Vec<Value> = pools.iter().map(PoolView::to_json).collect();
             let object = json!({ "leases": leases, "pools": pools });
             printer.print_json(&object)?;
         }
     }
-    if args.format == Listing::Table {
-        let gap = if listed.is_empty() { "" } else { "\n" };
+    if args.format == ListFormat::Table {
+        let gap = if entries.is_empty() { "" } else { "\n" };
         print_pools(gap, &pools, printer)?;
     }
-    for (device, why) in unreadable(&listed) {
+    for (device, reason) in unreadable_entries(&entries) {
         printer.warning(format_args!(
-            "{device} counts as held, since its lease cannot be understood ({why}); \"onload-ctk lease release {device} --force\" ends it"
+            "{device} counts as held, since its lease cannot be understood ({reason}); \"onload-ctk lease release {device} --force\" ends it"
         ));
     }
-    for (device, notice) in listed.iter().filter_map(notice) {
+    for (device, notice) in entries.iter().filter_map(entry_warning) {
         printer.warning(format_args!("{device} {notice}"));
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
-fn notice(listed: &Listed) -> Option<(String, String)> {
-    let moved = listed.lease.as_ref().ok()?.moved.as_ref()?;
-    let notice = match (&moved.left, unkept(moved)) {
-        (Some(left), _) => format!(
-            "is back, and not as it was: {left}; \"onload-ctk lease restore\" tries again and says more"
+fn entry_warning(entry: &LeaseEntry) -> Option<(String, String)> {
+    let record = entry.lease.as_ref().ok()?.moved.as_ref()?;
+    let notice = match (&record.left, unkept_settings(record)) {
+        (Some(reason), _) => format!(
+            "is back, and not as it was: {reason}; \"onload-ctk lease restore\" tries again and says more"
         ),
         (None, []) => return None,
         (None, unkept) => format!(
@@ -69,51 +77,51 @@ fn notice(listed: &Listed) -> Option<(String, String)> {
             unkept.join(", of ")
         ),
     };
-    Some((shown(&listed.device), notice))
+    Some((format_device(&entry.device), notice))
 }
 
-fn unkept(moved: &Moved) -> &[String] {
-    match &moved.facts {
-        Facts::Interface(facts) => {
-            let queues = facts.queues.as_ref();
+fn unkept_settings(record: &MoveRecord) -> &[String] {
+    match &record.saved {
+        SavedState::Interface(saved) => {
+            let queues = saved.queues.as_ref();
             let unkept = queues.map(|queues| queues.unkept.as_slice());
             unkept.unwrap_or_default()
         }
-        Facts::Rdma(_) | Facts::Function(_) => &[],
+        SavedState::Rdma(_) | SavedState::Function(_) => &[],
     }
 }
 
-fn unreadable(listed: &[Listed]) -> impl Iterator<Item = (String, &str)> {
-    listed.iter().filter_map(|each| match &each.lease {
+fn unreadable_entries(entries: &[LeaseEntry]) -> impl Iterator<Item = (String, &str)> {
+    entries.iter().filter_map(|entry| match &entry.lease {
         Ok(_) => None,
-        Err(why) => Some((shown(&each.device), why.as_str())),
+        Err(reason) => Some((format_device(&entry.device), reason.as_str())),
     })
 }
 
-fn state(listed: &Listed) -> &'static str {
-    match &listed.lease {
-        _ if listed.is_over => "ended",
-        _ if listed.is_returning => "returning",
+fn state_name(entry: &LeaseEntry) -> &'static str {
+    match &entry.lease {
+        _ if entry.has_ended => "ended",
+        _ if entry.is_returning => "returning",
         Ok(Lease { holder: Holder::Reservation { .. }, .. }) => "reserved",
         Ok(_) => "held",
         Err(_) => "unknown",
     }
 }
 
-fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
-    let device = shown(&listed.device);
-    let mut state = state(listed).to_owned();
-    if is_drained(listed, drain) {
+fn entry_row(entry: &LeaseEntry, drain: &DrainList) -> [String; 7] {
+    let device = format_device(&entry.device);
+    let mut state = state_name(entry).to_owned();
+    if is_drained(entry, drain) {
         state.push_str(", drained");
     }
-    let lease = listed.lease.as_ref().ok();
-    let (process, cgroup) = lease.map_or((None, None), living);
+    let lease = entry.lease.as_ref().ok();
+    let (process, cgroup) = lease.map_or((None, None), holder_process);
     let cells = [
         lease.map(|lease| lease.container.to_string()),
-        lease.map(|lease| age(lease.since)),
+        lease.map(|lease| format_age(lease.since)),
         process.map(|process| process.pid.to_string()),
-        cgroup.map(|cgroup| harmless(cgroup.path.to_string_lossy())),
-        lease.and_then(ticket).map(str::to_owned),
+        cgroup.map(|cgroup| escape_controls(cgroup.path.to_string_lossy())),
+        lease.and_then(short_ticket).map(str::to_owned),
     ];
     let [container, since, process, cgroup, ticket] =
         cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
@@ -121,7 +129,7 @@ fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
 }
 
 /// The process that holds it, with its cgroup.
-fn living(lease: &Lease) -> (Option<&Process>, Option<&Cgroup>) {
+fn holder_process(lease: &Lease) -> (Option<&ProcessId>, Option<&Cgroup>) {
     match &lease.holder {
         Holder::Init { process, cgroup } => (Some(process), cgroup.as_ref()),
         Holder::Reservation { .. } => (None, None),
@@ -129,11 +137,11 @@ fn living(lease: &Lease) -> (Option<&Process>, Option<&Cgroup>) {
 }
 
 /// The beginning of the ticket that the container was started with: who knows all of it could start another one.
-fn ticket(lease: &Lease) -> Option<&str> {
-    lease.ticket.as_ref().map(beginning)
+fn short_ticket(lease: &Lease) -> Option<&str> {
+    lease.ticket.as_ref().map(short_id)
 }
 
-fn age(since: u64) -> String {
+fn format_age(since: u64) -> String {
     let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since));
     let passed = since.and_then(|since| SystemTime::now().duration_since(since).ok());
     let seconds = passed.map_or(0, |passed| passed.as_secs());
@@ -143,42 +151,42 @@ fn age(since: u64) -> String {
     format!("{} {unit} ago", seconds / size)
 }
 
-fn is_drained(listed: &Listed, drain: &Drain) -> bool {
-    let device = &listed.device;
+fn is_drained(entry: &LeaseEntry, drain: &DrainList) -> bool {
+    let device = &entry.device;
     drain.find(device.class, device.name.as_str()).is_some()
 }
 
-fn object(listed: &Listed, drain: &Drain) -> Value {
+fn to_json(entry: &LeaseEntry, drain: &DrainList) -> Value {
     let mut object = json!({
-        "device": shown(&listed.device),
-        "class": listed.device.class.as_str(),
-        "name": listed.device.name.as_str(),
-        "slot": listed.slot,
-        "state": state(listed),
+        "device": format_device(&entry.device),
+        "class": entry.device.class.as_str(),
+        "name": entry.device.name.as_str(),
+        "slot": entry.slot,
+        "state": state_name(entry),
     });
-    if is_drained(listed, drain) {
+    if is_drained(entry, drain) {
         object["drained"] = json!(true);
     }
-    match &listed.lease {
+    match &entry.lease {
         Ok(lease) => {
-            let (process, cgroup) = living(lease);
+            let (process, cgroup) = holder_process(lease);
             object["container"] = json!(lease.container.as_str());
             object["bundle"] = json!(lease.bundle);
             object["pid"] = json!(process.map(|process| process.pid));
             object["cgroup"] = json!(cgroup.map(|cgroup| &cgroup.path));
             object["entry_point"] = json!(lease.entry_point);
             object["since"] = json!(lease.since);
-            object["ticket"] = json!(ticket(lease));
+            object["ticket"] = json!(short_ticket(lease));
             object["claim"] = json!(lease.claim.as_ref().map(ClaimUid::as_str));
-            if let Some(moved) = &lease.moved {
-                object["not_restored"] = json!(moved.left);
-                object["not_kept"] = json!(unkept(moved));
-                if let Some(vf) = moved.facts.vf() {
+            if let Some(record) = &lease.moved {
+                object["not_restored"] = json!(record.left);
+                object["not_kept"] = json!(unkept_settings(record));
+                if let Some(vf) = record.saved.vf() {
                     object["vf"] = json!(vf);
                 }
             }
         }
-        Err(why) => object["error"] = json!(why),
+        Err(reason) => object["error"] = json!(reason),
     }
     object
 }

@@ -4,8 +4,8 @@ pub mod list;
 pub mod release;
 pub mod restore;
 
-use onload_core::lease::Device;
+use onload_core::lease::DeviceId;
 
-fn shown(device: &Device) -> String {
+fn format_device(device: &DeviceId) -> String {
     format!("{}={}", device.class, device.name)
 }

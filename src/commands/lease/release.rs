@@ -1,44 +1,49 @@
 //! `lease release`: ends a lease at the operator's word.
 
 use anyhow::{Context, anyhow, bail};
-use onload_core::lease::{Device, LeaseError, Leases};
+use onload_core::lease::{DeviceId, LeaseError, Leases};
 use onload_host::leases;
 use onload_sys::fs::lock::COMMAND_PATIENCE;
 
-use crate::cli::{Global, LeaseRelease};
+use crate::cli::{GlobalArgs, LeaseReleaseArgs};
 use crate::commands::open_host_of_incident;
-use crate::exit::Answer;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &LeaseReleaseArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let name = &args.device;
-    let device: Device = name
+    let device: DeviceId = name
         .replacen('=', ":", 1)
         .parse()
         .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
-    let listed = leases.as_ref().map(Leases::list).transpose()?;
-    let is_leased = listed.is_some_and(|listed| listed.iter().any(|lease| lease.device == device));
+    let entries = leases.as_ref().map(Leases::list).transpose()?;
+    let is_leased =
+        entries.is_some_and(|entries| entries.iter().any(|lease| lease.device == device));
     let Some(mut leases) = leases.filter(|_| is_leased) else {
         printer.note(format_args!(
             "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
         ));
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     };
     if !args.force {
         bail!("releasing {name}: the lease ends with its container; use --force to release it now");
     }
-    leases.patience = COMMAND_PATIENCE;
+    leases.timeout = COMMAND_PATIENCE;
     match leases.release_all(&device) {
         Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);
-            Ok(Answer::No)
+            Ok(ExitAnswer::No)
         }
         released => {
             released.with_context(|| format!("releasing {name}"))?;
             printer.note(format_args!("{name} is free"));
-            Ok(Answer::Yes)
+            Ok(ExitAnswer::Yes)
         }
     }
 }

@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use anyhow::bail;
-use onload_core::lease::{Device, Leases};
+use onload_core::lease::{DeviceId, Leases};
 use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
 use onload_sys::error::Error;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use super::shown;
-use crate::cli::Global;
+use super::format_device;
+use crate::cli::GlobalArgs;
 use crate::commands::open_host_of_incident;
-use crate::exit::Answer;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     if global.host_root != Path::new("/") {
         bail!(
             "restoring devices of {:?}: they can only be moved on the host itself; leave out --host-root",
@@ -25,63 +25,63 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     }
     let (host, _) = open_host_of_incident(global, printer)?;
     let restored = match leases::open(&host)? {
-        Some(leases) => until_none_comes(|| all(&leases))?,
+        Some(leases) => restore_until_stable(|| restore_once(&leases))?,
         None => Vec::new(),
     };
     if restored.is_empty() {
         printer.note("nothing to restore");
     }
-    let mut answer = Answer::Yes;
-    for (device, failed) in &restored {
-        match failed {
-            None => printer.note(format_args!("{} is back", shown(device))),
-            Some(why) => {
-                printer.error(format_args!("{}: {why}", shown(device)));
-                answer = Answer::No;
+    let mut answer = ExitAnswer::Yes;
+    for (device, failure) in &restored {
+        match failure {
+            None => printer.note(format_args!("{} is back", format_device(device))),
+            Some(reason) => {
+                printer.error(format_args!("{}: {reason}", format_device(device)));
+                answer = ExitAnswer::No;
             }
         }
     }
     Ok(answer)
 }
 
-type Restored = (Device, Option<String>);
+type RestoreOutcome = (DeviceId, Option<String>);
 
 /// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back
 /// meanwhile calls nobody. Each that came is told, and of the others what the last look said.
-fn until_none_comes(
-    mut look: impl FnMut() -> anyhow::Result<Vec<Restored>>,
-) -> anyhow::Result<Vec<Restored>> {
-    let mut back = Vec::new();
+fn restore_until_stable(
+    mut run_pass: impl FnMut() -> anyhow::Result<Vec<RestoreOutcome>>,
+) -> anyhow::Result<Vec<RestoreOutcome>> {
+    let mut outcomes = Vec::new();
     loop {
-        let (came, failed): (Vec<Restored>, Vec<Restored>) =
-            look()?.into_iter().partition(|(_, why)| why.is_none());
-        if came.is_empty() {
-            back.extend(failed);
-            return Ok(back);
+        let (returned, failed): (Vec<RestoreOutcome>, Vec<RestoreOutcome>) =
+            run_pass()?.into_iter().partition(|(_, failure)| failure.is_none());
+        if returned.is_empty() {
+            outcomes.extend(failed);
+            return Ok(outcomes);
         }
-        back.extend(came);
+        outcomes.extend(returned);
     }
 }
 
 /// One look.
-fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
+fn restore_once(leases: &Leases) -> anyhow::Result<Vec<RestoreOutcome>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    let why = |error: Error| Chain(&error).to_string();
-    Ok(restored.map(|one| (one.device, one.result.err().map(why))).collect())
+    let to_reason = |error: Error| ErrorChain(&error).to_string();
+    Ok(restored.map(|outcome| (outcome.device, outcome.result.err().map(to_reason))).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn restored(name: &str, why: Option<&str>) -> Restored {
+    fn restored(name: &str, why: Option<&str>) -> RestoreOutcome {
         let device = format!("netdev:{name}").parse().unwrap();
         (device, why.map(str::to_owned))
     }
 
-    fn looks(passes: Vec<Vec<Restored>>) -> anyhow::Result<Vec<Restored>> {
+    fn looks(passes: Vec<Vec<RestoreOutcome>>) -> anyhow::Result<Vec<RestoreOutcome>> {
         let mut passes = passes.into_iter();
-        let told = until_none_comes(|| Ok(passes.next().unwrap()))?;
+        let told = restore_until_stable(|| Ok(passes.next().unwrap()))?;
         assert!(passes.next().is_none(), "looked too few times");
         Ok(told)
     }

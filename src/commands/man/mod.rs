@@ -12,17 +12,17 @@ use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use crate::cli::{Cli, Man};
+use crate::cli::{Cli, ManArgs};
 use crate::commands::make_directory;
-use crate::exit::{self, Answer, FAILURE, NOT_TRIED};
-use crate::files::Files;
+use crate::exit::{self, ExitAnswer, FAILURE, NOT_TRIED};
+use crate::files::FileList;
 
 const SECTION: &str = "1";
 /// The pages that are written by hand, in packaging/man/.
 const BY_HAND: [(&str, &str); 3] =
     [("onload-ctk.toml", "5"), ("onload-container-runtime", "8"), ("onload-hook", "8")];
 
-pub fn run(args: &Man) -> anyhow::Result<Answer> {
+pub fn run(args: &ManArgs) -> anyhow::Result<ExitAnswer> {
     let directory = &args.directory;
     let failed = || format!("writing manual pages to {}", directory.display());
     make_directory(directory).with_context(failed)?;
@@ -30,7 +30,7 @@ pub fn run(args: &Man) -> anyhow::Result<Answer> {
     root.build();
     let root = with_words_in_a_line(root);
     write_pages(&root, &[], directory).with_context(failed)?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 /// Puts values that need no explanation into a line, where clap_mangen would give a line to each.
@@ -53,15 +53,15 @@ fn with_words_in_a_line(command: Command) -> Command {
 
 fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
     let path = directory.join(format!("{}.{SECTION}", name(command)));
-    fs::write(path, page(command, &words.join(" "))?)?;
-    for below in shown(command) {
-        write_pages(below, &[words, &[below.get_name()]].concat(), directory)?;
+    fs::write(path, render_page(command, &words.join(" "))?)?;
+    for subcommand in visible_subcommands(command) {
+        write_pages(subcommand, &[words, &[subcommand.get_name()]].concat(), directory)?;
     }
     Ok(())
 }
 
-fn shown(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|below| !below.is_hide_set())
+fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
 }
 
 fn name(command: &Command) -> &str {
@@ -69,44 +69,44 @@ fn name(command: &Command) -> &str {
 }
 
 /// The text of a page. What clap_mangen says of a command is its own; the rest is ours.
-fn page(command: &Command, words: &str) -> io::Result<String> {
+fn render_page(command: &Command, words: &str) -> io::Result<String> {
     let of_clap = Page::new(command.clone())
         .title(name(command).to_uppercase())
         // A page without a date: the argument has to be there all the same.
         .date("\"\"")
         .source(format!("onload-ctk {}", env!("CARGO_PKG_VERSION")))
         .manual("User commands");
-    let mut page = Text::default();
+    let mut page = ManPage::default();
     page.add(|out| of_clap.render_title(out))?;
     page.add(|out| of_clap.render_name_section(out))?;
     page.section("SYNOPSIS", |roff| synopsis::render(roff, command))?;
     page.add(|out| of_clap.render_description_section(out))?;
     page.add(|out| of_clap.render_options_section(out))?;
-    if shown(command).next().is_some() {
+    if visible_subcommands(command).next().is_some() {
         page.add(|out| of_clap.render_subcommands_section(out))?;
     }
     page.section("EXIT STATUS", |roff| {
         exit_statuses(roff, words, command.has_subcommands());
     })?;
-    if let Some(Files(files)) = command.get() {
+    if let Some(FileList(files)) = command.get() {
         page.section("FILES", |roff| {
-            for (path, said) in files.iter().flat_map(|file| file.entries()) {
-                entry(roff, italic(path), &said);
+            for (path, description) in files.iter().flat_map(|file| file.entries()) {
+                write_entry(roff, italic(path), &description);
             }
         })?;
     }
     let examples = examples(command);
     if !examples.is_empty() {
-        page.section("EXAMPLES", |roff| example_lines(roff, &examples))?;
+        page.section("EXAMPLES", |roff| write_examples(roff, &examples))?;
     }
-    page.section("SEE ALSO", |roff| see_also(roff, command))?;
+    page.section("SEE ALSO", |roff| write_see_also(roff, command))?;
     Ok(page.0)
 }
 
 #[derive(Default)]
-struct Text(String);
+struct ManPage(String);
 
-impl Text {
+impl ManPage {
     fn add(&mut self, render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
         let mut part = Vec::new();
         render(&mut part)?;
@@ -131,30 +131,30 @@ impl Text {
 }
 
 /// Of a list.
-fn entry(roff: &mut Roff, term: Inline, said: &str) {
-    roff.control("TP", []).text([term]).text([roman(said)]);
+fn write_entry(roff: &mut Roff, term: Inline, description: &str) {
+    roff.control("TP", []).text([term]).text([roman(description)]);
 }
 
 fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
-    let no = exit::when_no(words);
+    let no = exit::describe_no(words);
     for (status, meaning) in exit::STATUSES {
         let meaning = match (status, no) {
             (0, None) if !is_group => "Done.".to_owned(),
             (FAILURE, _) => format!(
                 "{}: a line on standard error says why. Also where the command line is not understood.",
-                capital(meaning)
+                capitalize(meaning)
             ),
             (1, Some(when)) => format!("The answer is no: {when}."),
             // Such an answer this command does not give.
             (1, None) if !is_group => continue,
             (NOT_TRIED, _) if !["", "try"].contains(&words) => continue,
-            _ => format!("{}.", capital(meaning)),
+            _ => format!("{}.", capitalize(meaning)),
         };
-        entry(roff, bold(status.to_string()), &meaning);
+        write_entry(roff, bold(status.to_string()), &meaning);
     }
 }
 
-fn capital(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     first.into_iter().chain(letters).collect()
@@ -168,7 +168,7 @@ fn examples(command: &Command) -> Vec<String> {
     examples.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-fn example_lines(roff: &mut Roff, examples: &[String]) {
+fn write_examples(roff: &mut Roff, examples: &[String]) {
     for (index, example) in examples.iter().enumerate() {
         if index > 0 {
             roff.control("PP", []);
@@ -178,14 +178,14 @@ fn example_lines(roff: &mut Roff, examples: &[String]) {
     }
 }
 
-fn see_also(roff: &mut Roff, command: &Command) {
-    let own = name(command);
-    let above = own.rsplit_once('-').map(|(above, _)| above);
+fn write_see_also(roff: &mut Roff, command: &Command) {
+    let own_name = name(command);
+    let parent = own_name.rsplit_once('-').map(|(parent, _)| parent);
     // The program's own name holds a hyphen.
-    let above = above.filter(|above| *above != "onload");
-    let program = above.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
-    let below = shown(command).map(name);
-    let pages = program.into_iter().chain(above).chain(below);
+    let parent = parent.filter(|parent| *parent != "onload");
+    let program = parent.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
+    let children = visible_subcommands(command).map(name);
+    let pages = program.into_iter().chain(parent).chain(children);
     let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();
     pages.extend(BY_HAND);
     let last = pages.len() - 1;

@@ -8,17 +8,17 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 pub(super) fn render(roff: &mut Roff, command: &Command) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut line = vec![bold(name)];
-    let shown = || command.get_arguments().filter(|argument| !argument.is_hide_set());
-    let (of_all, own): (Vec<_>, Vec<_>) = shown()
+    let visible = || command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let (global, local): (Vec<_>, Vec<_>) = visible()
         .filter(|argument| !argument.is_positional())
-        .partition(|argument| is_of_all(argument));
-    for argument in own.into_iter().chain(of_all) {
+        .partition(|argument| is_global(argument));
+    for argument in local.into_iter().chain(global) {
         line.push(roman(" "));
-        line.extend(enclosed(argument, option(argument)));
+        line.extend(bracket(argument, render_option(argument)));
     }
-    for argument in shown().filter(|argument| argument.is_positional()) {
+    for argument in visible().filter(|argument| argument.is_positional()) {
         line.push(roman(" "));
-        line.extend(enclosed(argument, vec![value(argument)]));
+        line.extend(bracket(argument, vec![render_value(argument)]));
     }
     if command.is_subcommand_required_set() {
         line.extend([roman(" "), italic("COMMAND")]);
@@ -28,7 +28,7 @@ pub(super) fn render(roff: &mut Roff, command: &Command) {
     roff.text(line);
 }
 
-fn is_of_all(argument: &Arg) -> bool {
+fn is_global(argument: &Arg) -> bool {
     let by_clap = matches!(
         argument.get_action(),
         ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
@@ -37,14 +37,14 @@ fn is_of_all(argument: &Arg) -> bool {
 }
 
 /// In brackets where it may be left out.
-fn enclosed(argument: &Arg, inlines: Vec<Inline>) -> Vec<Inline> {
+fn bracket(argument: &Arg, inlines: Vec<Inline>) -> Vec<Inline> {
     if argument.is_required_set() {
         return inlines;
     }
     [vec![roman("[")], inlines, vec![roman("]")]].concat()
 }
 
-fn option(argument: &Arg) -> Vec<Inline> {
+fn render_option(argument: &Arg) -> Vec<Inline> {
     let mut inlines = Vec::new();
     if let Some(short) = argument.get_short() {
         inlines.extend([bold(format!("-{short}")), roman("|")]);
@@ -52,12 +52,12 @@ fn option(argument: &Arg) -> Vec<Inline> {
     let long = argument.get_long().unwrap_or_default();
     inlines.push(bold(format!("--{long}")));
     if argument.get_action().takes_values() {
-        inlines.extend([roman(" "), value(argument)]);
+        inlines.extend([roman(" "), render_value(argument)]);
     }
     inlines
 }
 
-fn value(argument: &Arg) -> Inline {
+fn render_value(argument: &Arg) -> Inline {
     let names = argument.get_value_names().unwrap_or_default();
     let names: Vec<&str> = names.iter().map(Str::as_str).collect();
     let several = match (argument.get_value_delimiter(), argument.get_action()) {

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use anyhow::Context;
 
-pub(super) fn attribute(path: &Path) -> io::Result<String> {
+pub(super) fn read_attribute(path: &Path) -> io::Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
-pub(super) fn opened(path: &Path) -> anyhow::Result<File> {
+pub(super) fn open(path: &Path) -> anyhow::Result<File> {
     let mut open = OpenOptions::new();
     let file = open.read(true).write(true).open(path);
     file.with_context(|| format!("opening {}", path.display()))

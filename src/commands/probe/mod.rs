@@ -20,41 +20,41 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if_with_ifindex;
 
 use super::trial::READY;
-use crate::cli::Probe;
-use crate::exit::Answer;
+use crate::cli::ProbeArgs;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
-use files::attribute;
+use files::read_attribute;
 
 /// RFC 863: whoever gets it throws it away.
 const DISCARD: u16 = 9;
 /// A link takes seconds to come up after a move.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub fn run(args: &Probe, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let name = args.name.as_str();
-    let seen = match args.class {
-        Class::Hugepages => hugepages(name)?,
+    let report = match args.class {
+        Class::Hugepages => use_hugepages(name)?,
         // A GPU may have several.
         Class::Rdma => {
-            let used: anyhow::Result<Vec<String>> = name.split(',').map(rdma::used).collect();
+            let used: anyhow::Result<Vec<String>> = name.split(',').map(rdma::use_device).collect();
             used?.join("; ")
         }
-        Class::Vfio => vfio::used(name)?,
-        Class::Netdev => netdev(name)?,
+        Class::Vfio => vfio::use_device(name)?,
+        Class::Netdev => use_netdev(name)?,
         class => bail!("trying {}: there is no probe for this class", class.as_str()),
     };
-    printer.print(format_args!("{seen}\n{READY}\n"))?;
+    printer.print(format_args!("{report}\n{READY}\n"))?;
     printer.flush()?;
     // Whoever started it looks at the container meanwhile, and then closes the pipe.
     io::stdin().read_to_end(&mut Vec::new())?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
-fn hugepages(size: &str) -> anyhow::Result<String> {
+fn use_hugepages(size: &str) -> anyhow::Result<String> {
     let bytes = page_bytes(size)
         .with_context(|| format!("reading the page size {size:?}: it is not like 2Mi or 1Gi"))?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {
-        statfs(mount).is_ok_and(|about| u64::try_from(about.f_bsize).ok() == Some(bytes))
+        statfs(mount).is_ok_and(|stats| u64::try_from(stats.f_bsize).ok() == Some(bytes))
     });
     let mount = mount.with_context(|| {
         format!("looking for huge pages of {size}: no hugetlbfs of that size is mounted")
@@ -65,7 +65,7 @@ fn hugepages(size: &str) -> anyhow::Result<String> {
     let file = file.with_context(|| format!("making {}", path.display()))?;
     fs::remove_file(&path)?;
     file.set_len(bytes)?;
-    match system::touch(&file, usize::try_from(bytes)?) {
+    match system::touch_page(&file, usize::try_from(bytes)?) {
         Ok(_) => Ok(format!("a page of {size} was mapped and written below {}", mount.display())),
         Err(Errno::NOMEM) => bail!(
             "mapping a page of {size}: none is free; free one, or raise hugepages-{}kB/nr_hugepages below /sys/kernel/mm/hugepages (onload-ctk discover shows how many are free)",
@@ -83,23 +83,23 @@ fn page_bytes(size: &str) -> Option<u64> {
 }
 
 /// The first hugetlbfs among the lines of /proc/mounts that is the one meant.
-fn mount_of(mounts: &str, is_meant: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+fn mount_of(mounts: &str, accepts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let mounted = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
-        let place = fields.next()?;
-        (fields.next()? == "hugetlbfs").then(|| PathBuf::from(place))
+        let mount_point = fields.next()?;
+        (fields.next()? == "hugetlbfs").then(|| PathBuf::from(mount_point))
     });
-    mounted.into_iter().find(|mount| is_meant(mount))
+    mounted.into_iter().find(|mount| accepts(mount))
 }
 
-fn netdev(name: &str) -> anyhow::Result<String> {
+fn use_netdev(name: &str) -> anyhow::Result<String> {
     let directory = Path::new("/sys/class/net").join(name);
-    let index = attribute(&directory.join("ifindex")).with_context(|| {
+    let index = read_attribute(&directory.join("ifindex")).with_context(|| {
         format!("looking for interface {name}: the container's network does not have it")
     })?;
     let sent = || -> anyhow::Result<u64> {
         let path = directory.join("statistics/tx_packets");
-        let text = attribute(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = read_attribute(&path).with_context(|| format!("reading {}", path.display()))?;
         Ok(text.parse()?)
     };
     let before = sent()?;
@@ -108,7 +108,7 @@ fn netdev(name: &str) -> anyhow::Result<String> {
         let result = send_one(index.parse()?);
         let now = sent()?;
         if now > before {
-            let packets = onload_sys::text::counted(now - before, "packet", "packets");
+            let packets = onload_sys::text::format_count(now - before, "packet", "packets");
             return Ok(format!("{name} is in the container's network, and {packets} left it"));
         }
         if Instant::now() > deadline {
@@ -155,16 +155,16 @@ mod tests {
     #[test]
     fn what_the_container_does_not_have_is_said_by_name() {
         let said = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
-        let error = said(netdev("nonexistent0"));
+        let error = said(use_netdev("nonexistent0"));
         assert!(
             error.contains(
                 "looking for interface nonexistent0: the container's network does not have it"
             ),
             "{error}"
         );
-        let error = said(hugepages("3Mi"));
+        let error = said(use_hugepages("3Mi"));
         assert!(error.contains("no hugetlbfs of that size is mounted"), "{error}");
-        let error = said(hugepages("many"));
+        let error = said(use_hugepages("many"));
         assert!(error.contains("it is not like 2Mi or 1Gi"), "{error}");
     }
 
@@ -172,6 +172,6 @@ mod tests {
     fn a_page_is_written_and_read() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        assert_eq!(system::touch(&file, 4096), Ok(42));
+        assert_eq!(system::touch_page(&file, 4096), Ok(42));
     }
 }

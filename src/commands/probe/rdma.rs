@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::files::{attribute, opened};
+use super::files::{open, read_attribute};
 use super::system;
 use crate::commands::trial::PINGPONG;
 
@@ -18,18 +18,18 @@ const MESSAGES: &str = "100";
 /// More than the 8 MiB that systemd and docker allow by default.
 const LOCKED: usize = 16 << 20;
 
-pub(super) fn used(name: &str) -> anyhow::Result<String> {
-    let node = node(name)?;
-    opened(&node)?;
+pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
+    let node = find_node(name)?;
+    open(&node)?;
     let device = Path::new("/sys/class/infiniband").join(name);
     let port = active_port(name, &device)?;
     system::lock(LOCKED).context(
         "locking 16 MiB of memory: the limit is lower, and RDMA needs locked memory; look at \"ulimit -l\" in a container",
     )?;
     let number = port.file_name().unwrap_or_default().to_string_lossy();
-    let message = match no_message(&device) {
-        Some(why) => format!("no message was sent, since {why}"),
-        None => ping_pong(name, &port)?,
+    let message = match no_traffic_reason(&device) {
+        Some(reason) => format!("no message was sent, since {reason}"),
+        None => run_ping_pong(name, &port)?,
     };
     Ok(format!(
         "{} opens, port {number} is active, 16 MiB can be locked; {message}",
@@ -37,13 +37,15 @@ pub(super) fn used(name: &str) -> anyhow::Result<String> {
     ))
 }
 
-fn node(name: &str) -> anyhow::Result<PathBuf> {
+fn find_node(name: &str) -> anyhow::Result<PathBuf> {
     let nodes = Path::new("/sys/class/infiniband_verbs");
-    let listed = fs::read_dir(nodes).with_context(|| {
+    let entries = fs::read_dir(nodes).with_context(|| {
         format!("looking for RDMA device {name}: its kernel files are not in the container")
     })?;
-    let mut names = listed.filter_map(|entry| Some(entry.ok()?.path()));
-    let verbs = names.find(|verbs| attribute(&verbs.join("ibdev")).is_ok_and(|own| own == name));
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let verbs = names.find(|verbs| {
+        read_attribute(&verbs.join("ibdev")).is_ok_and(|device_name| device_name == name)
+    });
     let verbs = verbs.with_context(|| {
         format!("looking for RDMA device {name}: the container's network does not have it")
     })?;
@@ -53,7 +55,7 @@ fn node(name: &str) -> anyhow::Result<PathBuf> {
 fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
     let mut states = Vec::new();
     for port in fs::read_dir(device.join("ports")).into_iter().flatten().flatten() {
-        let state = attribute(&port.path().join("state")).unwrap_or_default();
+        let state = read_attribute(&port.path().join("state")).unwrap_or_default();
         if state.ends_with(": ACTIVE") {
             return Ok(port.path());
         }
@@ -67,9 +69,9 @@ fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Why nothing can be sent here.
-fn no_message(device: &Path) -> Option<String> {
+fn no_traffic_reason(device: &Path) -> Option<String> {
     // include/rdma/ib_verbs.h: 1 is a channel adapter, by InfiniBand or RoCE.
-    let kind = attribute(&device.join("node_type")).unwrap_or_default();
+    let kind = read_attribute(&device.join("node_type")).unwrap_or_default();
     if !kind.starts_with("1:") {
         return Some(format!("ibv_rc_pingpong knows no node of type {kind:?}"));
     }
@@ -79,20 +81,20 @@ fn no_message(device: &Path) -> Option<String> {
 }
 
 /// From one queue pair of the port to another and back, by two processes.
-fn ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
+fn run_ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
     let number = port.file_name().unwrap_or_default().to_string_lossy();
     let mut options = ["-d", name, "-i", &number, "-n", MESSAGES].map(str::to_owned).to_vec();
-    if attribute(&port.join("link_layer")).is_ok_and(|layer| layer == "Ethernet") {
-        let gid = gid_index(&port.join("gids")).with_context(|| {
+    if read_attribute(&port.join("link_layer")).is_ok_and(|layer| layer == "Ethernet") {
+        let gid = find_gid_index(&port.join("gids")).with_context(|| {
             format!("looking for an address of {name}: port {number} has no GID; give its interface an address")
         })?;
         options.extend(["-g".to_owned(), gid.to_string()]);
     }
     let mut server = start(&options)?;
-    let sent = send(&options, &mut server);
+    let result = send(&options, &mut server);
     let _ = server.kill();
     let _ = server.wait();
-    sent.with_context(|| format!("sending messages over {name}"))?;
+    result.with_context(|| format!("sending messages over {name}"))?;
     Ok(format!("{MESSAGES} messages went over port {number} to another queue pair and back"))
 }
 
@@ -111,25 +113,25 @@ fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
         if client.status.success() {
             return Ok(());
         }
-        let mut said = client.stderr;
+        let mut output = client.stderr;
         if server.try_wait()?.is_some()
             && let Some(stderr) = &mut server.stderr
         {
-            stderr.read_to_end(&mut said)?;
+            stderr.read_to_end(&mut output)?;
         } else if Instant::now() < deadline {
             // It may not listen yet.
             sleep(Duration::from_millis(200));
             continue;
         }
-        let said = String::from_utf8_lossy(&said);
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let output = String::from_utf8_lossy(&output);
+        let last = output.lines().rfind(|line| !line.trim().is_empty());
         bail!("ibv_rc_pingpong: {}", last.unwrap_or("it said nothing"));
     }
 }
 
 /// One that stands for an IPv4 address, as every RoCE network has, else the first that is set.
-fn gid_index(gids: &Path) -> Option<usize> {
-    let gids = (0..).map_while(|index: usize| attribute(&gids.join(index.to_string())).ok());
+fn find_gid_index(gids: &Path) -> Option<usize> {
+    let gids = (0..).map_while(|index: usize| read_attribute(&gids.join(index.to_string())).ok());
     let set =
         gids.enumerate().filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)));
     let set: Vec<(usize, String)> = set.collect();
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_device_that_the_container_does_not_have_is_said_by_name() {
-        let error = format!("{:#}", used("nonexistent0").unwrap_err());
+        let error = format!("{:#}", use_device("nonexistent0").unwrap_err());
         assert!(error.contains("looking for RDMA device nonexistent0"), "{error}");
     }
 
@@ -170,20 +172,20 @@ mod tests {
     fn a_gid_of_an_ipv4_address_is_taken_first_and_none_that_is_not_set() {
         let dir = tempfile::tempdir().unwrap();
         let gid = |index: usize, text| file(dir.path().join(index.to_string()), text);
-        assert_eq!(gid_index(dir.path()), None);
+        assert_eq!(find_gid_index(dir.path()), None);
         gid(0, "0000:0000:0000:0000:0000:0000:0000:0000\n");
-        assert_eq!(gid_index(dir.path()), None);
+        assert_eq!(find_gid_index(dir.path()), None);
         gid(1, "fe80:0000:0000:0000:5054:00ff:fe12:3456\n");
-        assert_eq!(gid_index(dir.path()), Some(1));
+        assert_eq!(find_gid_index(dir.path()), Some(1));
         gid(2, "0000:0000:0000:0000:0000:ffff:c000:0201\n");
-        assert_eq!(gid_index(dir.path()), Some(2));
+        assert_eq!(find_gid_index(dir.path()), Some(2));
     }
 
     #[test]
     fn a_device_of_another_kind_gets_no_message_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         file(dir.path().join("node_type"), "4: RNIC\n");
-        let why = no_message(dir.path()).unwrap();
+        let why = no_traffic_reason(dir.path()).unwrap();
         assert!(why.contains("4: RNIC"), "{why}");
     }
 }

@@ -24,7 +24,7 @@ const ATTACH_IOMMUFD_PT: Opcode = 0x3b77;
 const IOAS_ALLOC: Opcode = 0x3b81;
 
 /// Maps one page of a file of hugetlbfs, writes to its first byte, and gives what then stands there.
-pub(super) fn touch(file: &File, bytes: usize) -> Result<u8, Errno> {
+pub(super) fn touch_page(file: &File, bytes: usize) -> Result<u8, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel chooses the address, so that nothing else is mapped there; the range is used here alone,
     // within its length, and unmapped before the end.
@@ -41,7 +41,7 @@ pub(super) fn touch(file: &File, bytes: usize) -> Result<u8, Errno> {
 /// Maps that much memory, and locks it until it is unmapped at the end.
 pub(super) fn lock(bytes: usize) -> Result<(), Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: as in `touch`, and nothing is read or written there.
+    // SAFETY: as in `touch_page`, and nothing is read or written there.
     unsafe {
         let memory = mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE)?;
         let locked = mlock(memory, bytes);

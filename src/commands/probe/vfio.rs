@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 
-use super::files::opened;
+use super::files::open;
 use super::system;
 
 /// VFIO_NOIOMMU_IOMMU, VFIO_TYPE1v2_IOMMU and VFIO_TYPE1_IOMMU.
@@ -17,23 +17,23 @@ const NODES: &str = "/dev/vfio";
 const IOMMUFD: &str = "/dev/iommu";
 
 /// By one after the other: a device that is open by one node is busy by the other.
-pub(super) fn used(address: &str) -> anyhow::Result<String> {
+pub(super) fn use_device(address: &str) -> anyhow::Result<String> {
     let function = Path::new("/sys/bus/pci/devices").join(address);
-    let mut seen = Vec::new();
-    if let Some((node, kinds)) = group_node(&function, Path::new(NODES))? {
-        seen.push(by_group(address, &node, kinds)?);
+    let mut reports = Vec::new();
+    if let Some((node, kinds)) = find_group_node(&function, Path::new(NODES))? {
+        reports.push(use_by_group(address, &node, kinds)?);
     }
-    if let Some(node) = own_node(&function, Path::new(NODES)) {
-        seen.push(by_own_node(address, &node)?);
+    if let Some(node) = find_cdev(&function, Path::new(NODES)) {
+        reports.push(use_by_cdev(address, &node)?);
     }
-    if seen.is_empty() {
+    if reports.is_empty() {
         bail!("looking for the vfio node of {address}: {NODES} in the container has none");
     }
-    Ok(seen.join("; "))
+    Ok(reports.join("; "))
 }
 
 /// The node of the group, if the container has it, and the kinds of IOMMU that it may have.
-fn group_node(
+fn find_group_node(
     function: &Path,
     nodes: &Path,
 ) -> anyhow::Result<Option<(PathBuf, &'static [usize])>> {
@@ -41,28 +41,28 @@ fn group_node(
     let group = fs::read_link(&link)
         .with_context(|| format!("reading {}, the link to its IOMMU group", link.display()))?;
     let number = group.file_name().unwrap_or_default().to_string_lossy();
-    let both = [
+    let candidates = [
         (nodes.join(format!("noiommu-{number}")), &[NOIOMMU][..]),
         (nodes.join(&*number), &IOMMUS[..]),
     ];
-    Ok(both.into_iter().find(|(node, _)| node.exists()))
+    Ok(candidates.into_iter().find(|(node, _)| node.exists()))
 }
 
 /// The function's own node, if the container has it.
-fn own_node(function: &Path, nodes: &Path) -> Option<PathBuf> {
-    let listed = fs::read_dir(function.join("vfio-dev")).ok()?;
-    let mut own = listed.filter_map(|entry| {
+fn find_cdev(function: &Path, nodes: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(function.join("vfio-dev")).ok()?;
+    let mut cdevs = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         Some(nodes.join("devices").join(name))
     });
-    own.find(|node| node.exists())
+    cdevs.find(|node| node.exists())
 }
 
-fn by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<String> {
-    let container = opened(&Path::new(NODES).join("vfio"))?;
+fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<String> {
+    let container = open(&Path::new(NODES).join("vfio"))?;
     let version =
         system::api_version(&container).context("asking /dev/vfio/vfio for its version")?;
-    let group = opened(node)?;
+    let group = open(node)?;
     let node = node.display();
     if !system::is_viable(&group).with_context(|| format!("asking {node} for its status"))? {
         bail!(
@@ -86,9 +86,9 @@ fn by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<Strin
     ))
 }
 
-fn by_own_node(address: &str, node: &Path) -> anyhow::Result<String> {
-    let iommufd = opened(Path::new(IOMMUFD))?;
-    let device = opened(node)?;
+fn use_by_cdev(address: &str, node: &Path) -> anyhow::Result<String> {
+    let iommufd = open(Path::new(IOMMUFD))?;
+    let device = open(node)?;
     let node = node.display();
     system::bind(&device, &iommufd).with_context(|| format!("binding {node} to {IOMMUFD}"))?;
     let space = system::allocate_space(&iommufd)
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_function_that_is_not_there_is_said_by_name() {
-        let error = format!("{:#}", used("ffff:ff:1f.7").unwrap_err());
+        let error = format!("{:#}", use_device("ffff:ff:1f.7").unwrap_err());
         assert!(error.contains("ffff:ff:1f.7/iommu_group"), "{error}");
     }
 
@@ -118,19 +118,19 @@ mod tests {
         fs::create_dir_all(function.join("vfio-dev/vfio3")).unwrap();
         fs::create_dir_all(nodes.join("devices")).unwrap();
         symlink("/sys/kernel/iommu_groups/42", function.join("iommu_group")).unwrap();
-        assert_eq!(group_node(&function, &nodes).unwrap(), None);
-        assert_eq!(own_node(&function, &nodes), None);
+        assert_eq!(find_group_node(&function, &nodes).unwrap(), None);
+        assert_eq!(find_cdev(&function, &nodes), None);
         fs::write(nodes.join("devices/vfio4"), "").unwrap();
-        assert_eq!(own_node(&function, &nodes), None);
+        assert_eq!(find_cdev(&function, &nodes), None);
         fs::write(nodes.join("devices/vfio3"), "").unwrap();
         let own = nodes.join("devices/vfio3");
-        assert_eq!(own_node(&function, &nodes), Some(own));
+        assert_eq!(find_cdev(&function, &nodes), Some(own));
         fs::write(nodes.join("42"), "").unwrap();
         let plain = Some((nodes.join("42"), &IOMMUS[..]));
-        assert_eq!(group_node(&function, &nodes).unwrap(), plain);
+        assert_eq!(find_group_node(&function, &nodes).unwrap(), plain);
         fs::write(nodes.join("noiommu-42"), "").unwrap();
         let without = Some((nodes.join("noiommu-42"), &[NOIOMMU][..]));
-        assert_eq!(group_node(&function, &nodes).unwrap(), without);
+        assert_eq!(find_group_node(&function, &nodes).unwrap(), without);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::
     let stdin = child.stdin.take();
     // A client that ends early does not read it all.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
-    let (stdout, stderr) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
+    let (stdout, stderr) = (spawn_reader(child.stdout.take()), spawn_reader(child.stderr.take()));
     let deadline = Instant::now() + LOADING;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -42,19 +42,19 @@ pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::
             let _ = child.kill();
             let _ = child.wait();
             stop.refuse()?;
-            bail!("{}: it did not end within {} s", verb(line), LOADING.as_secs());
+            bail!("{}: it did not end within {} s", command_verb(line), LOADING.as_secs());
         }
         thread::sleep(TICK);
     };
     let stdout = stdout.recv().unwrap_or_default();
     if !status.success() {
         let stderr = stderr.recv().unwrap_or_default();
-        bail!("{}: {}", verb(line), last_line(&stderr, &status.to_string()));
+        bail!("{}: {}", command_verb(line), last_line(&stderr, &status.to_string()));
     }
     Ok(stdout)
 }
 
-fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -65,29 +65,29 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
 }
 
 /// As in "docker load".
-fn verb(line: &[String]) -> String {
+fn command_verb(line: &[String]) -> String {
     line.iter().take(2).cloned().collect::<Vec<_>>().join(" ")
 }
 
 /// The last line that says something; engines end with the reason, and docker points to its help after it. What a
 /// hook said ends with a line, and docker and containerd with ": unknown" after that.
-fn last_line(stderr: &str, otherwise: &str) -> String {
+fn last_line(stderr: &str, fallback: &str) -> String {
     let mut lines = stderr.lines().rev().map(str::trim);
     let last = lines
         .find(|line| !line.is_empty() && !line.starts_with(": ") && !line.contains(" --help'"));
-    last.unwrap_or(otherwise).to_owned()
+    last.unwrap_or(fallback).to_owned()
 }
 
 /// A container in the foreground. It ends when its stdin does, and with it this program.
-pub(super) struct Container {
+pub(super) struct ForegroundContainer {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<io::Result<String>>,
     stderr: Receiver<String>,
 }
 
-impl Container {
-    pub(super) fn start(line: &[String]) -> anyhow::Result<Container> {
+impl ForegroundContainer {
+    pub(super) fn start(line: &[String]) -> anyhow::Result<ForegroundContainer> {
         let mut child = spawn(line)?;
         let stdout = child.stdout.take();
         let (sender, lines) = mpsc::channel();
@@ -99,35 +99,35 @@ impl Container {
                 }
             }
         });
-        Ok(Container {
+        Ok(ForegroundContainer {
             stdin: child.stdin.take(),
-            stderr: all_of(child.stderr.take()),
+            stderr: spawn_reader(child.stderr.take()),
             child,
             lines,
         })
     }
 
     /// What it prints before that line. An error is what the engine or the probe said last.
-    pub(super) fn says_until(
+    pub(super) fn read_until(
         &self,
         end: &str,
-        within: Duration,
+        timeout: Duration,
         stop: &Interrupt,
     ) -> anyhow::Result<Vec<String>> {
-        let deadline = Instant::now() + within;
-        let mut said = Vec::new();
+        let deadline = Instant::now() + timeout;
+        let mut lines = Vec::new();
         loop {
             stop.refuse()?;
             match self.lines.recv_timeout(TICK) {
-                Ok(Ok(line)) if line.trim_end() == end => return Ok(said),
-                Ok(Ok(line)) => said.push(line),
+                Ok(Ok(line)) if line.trim_end() == end => return Ok(lines),
+                Ok(Ok(line)) => lines.push(line),
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
-                    let patience = Duration::from_secs(5);
-                    let stderr = self.stderr.recv_timeout(patience).unwrap_or_default();
+                    let stderr_timeout = Duration::from_secs(5);
+                    let stderr = self.stderr.recv_timeout(stderr_timeout).unwrap_or_default();
                     bail!("{}", last_line(&stderr, "it ended and said nothing"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
-                    bail!("it did not answer within {} s", within.as_secs());
+                    bail!("it did not answer within {} s", timeout.as_secs());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -135,9 +135,9 @@ impl Container {
     }
 
     /// Lets it end by itself, so that its runtime gives its devices back; who does not is ended.
-    pub(super) fn end(mut self, within: Duration) {
+    pub(super) fn end(mut self, timeout: Duration) {
         drop(self.stdin.take());
-        let deadline = Instant::now() + within;
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn a_container_speaks_until_it_is_ready_and_ends_with_its_input() {
         let stop = Interrupt::default();
-        let container = Container::start(&sh("echo seen; echo ready; cat")).unwrap();
-        let said = container.says_until("ready", SHORT, &stop).unwrap();
+        let container = ForegroundContainer::start(&sh("echo seen; echo ready; cat")).unwrap();
+        let said = container.read_until("ready", SHORT, &stop).unwrap();
         assert_eq!(said, ["seen"]);
         let began = Instant::now();
         container.end(SHORT);
@@ -212,13 +212,14 @@ mod tests {
     #[test]
     fn a_container_that_never_gets_ready_says_why() {
         let stop = Interrupt::default();
-        let container = Container::start(&sh("echo no such device >&2; exit 125")).unwrap();
-        let error = container.says_until("ready", SHORT, &stop).unwrap_err();
+        let container =
+            ForegroundContainer::start(&sh("echo no such device >&2; exit 125")).unwrap();
+        let error = container.read_until("ready", SHORT, &stop).unwrap_err();
         assert_eq!(error.to_string(), "no such device");
         container.end(SHORT);
-        let container = Container::start(&sh("sleep 60")).unwrap();
+        let container = ForegroundContainer::start(&sh("sleep 60")).unwrap();
         let within = Duration::from_millis(100);
-        let error = container.says_until("ready", within, &stop).unwrap_err();
+        let error = container.read_until("ready", within, &stop).unwrap_err();
         assert!(error.to_string().starts_with("it did not answer"), "{error}");
         container.end(within);
     }

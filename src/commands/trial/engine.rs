@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use onload_report::doctor::{Check, Verdict};
+use onload_report::doctor::{Check, CheckVerdict};
 
-use super::super::doctor::{obstacle, of};
-use super::asked::Asked;
-use super::names::Names;
+use super::super::doctor::{checks_named, find_obstacle};
+use super::device::TrialDevice;
+use super::names::TrialNames;
 pub(crate) use crate::cli::TryEngine as Engine;
 
 /// containerd's own client knows no CDI names, so that there the runtime is asked by annotation.
@@ -23,24 +23,25 @@ impl Engine {
     }
 
     /// Those that are installed and can give devices, by what doctor found.
-    pub(crate) fn usable(checks: &[Check]) -> impl Iterator<Item = Engine> {
+    pub(crate) fn usable_engines(checks: &[Check]) -> impl Iterator<Item = Engine> {
         ALL.into_iter().filter(|engine| matches!(engine.check(checks), Some((_, None))))
     }
 
     /// That it is installed, and what stands in its way.
     pub(super) fn check(self, checks: &[Check]) -> Option<(&Check, Option<&Check>)> {
-        let mut engines = of(checks, "engine");
-        let own = engines.find(|check| check.finding.subject.as_deref() == Some(self.name()))?;
-        let by_cdi = match self {
-            Engine::Docker | Engine::Podman => obstacle(checks, own),
+        let mut engines = checks_named(checks, "engine");
+        let engine_check =
+            engines.find(|check| check.finding.subject.as_deref() == Some(self.name()))?;
+        let obstacle = match self {
+            Engine::Docker | Engine::Podman => find_obstacle(checks, engine_check),
             Engine::Containerd => None,
         };
-        let broken = (own.finding.verdict != Verdict::Pass).then_some(own);
-        Some((own, broken.or(by_cdi)))
+        let broken = (engine_check.finding.verdict != CheckVerdict::Pass).then_some(engine_check);
+        Some((engine_check, broken.or(obstacle)))
     }
 
     /// What is missing for it on the host, where only the package brings it.
-    pub(super) fn lacks(self) -> Option<&'static str> {
+    pub(super) fn missing_part(self) -> Option<&'static str> {
         (self == Engine::Containerd && !Path::new(WRAPPER).exists()).then_some(WRAPPER)
     }
 
@@ -54,25 +55,25 @@ impl Engine {
     /// Reads the image from stdin.
     pub(super) fn load(self) -> Vec<String> {
         match self {
-            Engine::Containerd => words(&[self.client(), "images", "import", "-"]),
-            Engine::Docker | Engine::Podman => words(&[self.client(), "load"]),
+            Engine::Containerd => to_words(&[self.client(), "images", "import", "-"]),
+            Engine::Docker | Engine::Podman => to_words(&[self.client(), "load"]),
         }
     }
 
     /// A container of the image, with that device or with none.
     pub(super) fn start(
         self,
-        names: &Names,
-        device: Option<&Asked>,
+        names: &TrialNames,
+        device: Option<&TrialDevice>,
         program: &[String],
     ) -> Vec<String> {
-        let on_host = device.is_some_and(Asked::needs_host_network);
+        let on_host = device.is_some_and(TrialDevice::needs_host_network);
         let (container, image) = (names.container(), names.image());
         let mut line = match self {
             Engine::Containerd => {
-                let mut line = words(&["ctr", "run", "--rm", "--runc-binary", WRAPPER]);
-                if let Some(asked) = device {
-                    line.extend(words(&["--annotation", &asked.device()]));
+                let mut line = to_words(&["ctr", "run", "--rm", "--runc-binary", WRAPPER]);
+                if let Some(device) = device {
+                    line.extend(to_words(&["--annotation", &device.device()]));
                 }
                 if on_host {
                     line.push("--net-host".to_owned());
@@ -82,11 +83,11 @@ impl Engine {
             }
             Engine::Docker | Engine::Podman => {
                 let network = if on_host { "host" } else { "none" };
-                let mut line = words(&[self.client(), "run", "--rm", "--interactive"]);
-                line.extend(words(&["--pull", "never", "--name", &container]));
-                line.extend(words(&["--network", network]));
-                if let Some(asked) = device {
-                    line.extend(words(&["--device", &asked.device()]));
+                let mut line = to_words(&[self.client(), "run", "--rm", "--interactive"]);
+                line.extend(to_words(&["--pull", "never", "--name", &container]));
+                line.extend(to_words(&["--network", network]));
+                if let Some(device) = device {
+                    line.extend(to_words(&["--device", &device.device()]));
                 }
                 line.push(image);
                 line
@@ -97,25 +98,27 @@ impl Engine {
     }
 
     /// Each takes away what is there; what is gone already is no failure of it.
-    pub(super) fn remove_container(self, names: &Names) -> Vec<Vec<String>> {
+    pub(super) fn remove_container(self, names: &TrialNames) -> Vec<Vec<String>> {
         let container = names.container();
         let container = container.as_str();
         match self {
-            Engine::Docker => vec![words(&["docker", "rm", "--force", container])],
-            Engine::Podman => vec![words(&["podman", "rm", "--force", "--time", "0", container])],
+            Engine::Docker => vec![to_words(&["docker", "rm", "--force", container])],
+            Engine::Podman => {
+                vec![to_words(&["podman", "rm", "--force", "--time", "0", container])]
+            }
             Engine::Containerd => vec![
-                words(&["ctr", "tasks", "rm", "--force", container]),
-                words(&["ctr", "containers", "rm", container]),
-                words(&["ctr", "snapshots", "rm", container]),
+                to_words(&["ctr", "tasks", "rm", "--force", container]),
+                to_words(&["ctr", "containers", "rm", container]),
+                to_words(&["ctr", "snapshots", "rm", container]),
             ],
         }
     }
 
-    pub(super) fn remove_image(self, names: &Names) -> Vec<String> {
+    pub(super) fn remove_image(self, names: &TrialNames) -> Vec<String> {
         let image = names.image();
         match self {
-            Engine::Containerd => words(&["ctr", "images", "rm", &image]),
-            Engine::Docker | Engine::Podman => words(&[self.client(), "rmi", "--force", &image]),
+            Engine::Containerd => to_words(&["ctr", "images", "rm", &image]),
+            Engine::Docker | Engine::Podman => to_words(&[self.client(), "rmi", "--force", &image]),
         }
     }
 
@@ -124,18 +127,18 @@ impl Engine {
         let client = self.client();
         match self {
             Engine::Docker | Engine::Podman => [
-                words(&[client, "ps", "--all", "--format", "{{.Names}}"]),
-                words(&[client, "images", "--format", "{{.Repository}}:{{.Tag}}"]),
+                to_words(&[client, "ps", "--all", "--format", "{{.Names}}"]),
+                to_words(&[client, "images", "--format", "{{.Repository}}:{{.Tag}}"]),
             ],
             Engine::Containerd => [
-                words(&[client, "containers", "list", "--quiet"]),
-                words(&[client, "images", "list", "--quiet"]),
+                to_words(&[client, "containers", "list", "--quiet"]),
+                to_words(&[client, "images", "list", "--quiet"]),
             ],
         }
     }
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn to_words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -145,13 +148,13 @@ mod tests {
 
     use super::*;
 
-    fn names() -> Names {
-        Names::read("onload-ctk-try-7-99").unwrap()
+    fn names() -> TrialNames {
+        TrialNames::read("onload-ctk-try-7-99").unwrap()
     }
 
     fn line(engine: Engine, class: Class, name: &str) -> String {
-        let asked = Asked { class, name: name.to_owned() };
-        let program = words(&["/onload-ctk", "probe"]);
+        let asked = TrialDevice { class, name: name.to_owned() };
+        let program = to_words(&["/onload-ctk", "probe"]);
         engine.start(&names(), Some(&asked), &program).join(" ")
     }
 
@@ -178,7 +181,7 @@ mod tests {
     #[test]
     fn a_container_without_a_device_asks_for_none() {
         for engine in ALL {
-            let line = engine.start(&names(), None, &words(&["/onload-ctk"]));
+            let line = engine.start(&names(), None, &to_words(&["/onload-ctk"]));
             assert!(!line.iter().any(|word| word.contains("onload.dev")), "{line:?}");
         }
     }

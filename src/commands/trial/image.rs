@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use onload_host::discover::program::{Closure, closure_of};
+use onload_host::discover::installation::{ProgramClosure, find_host_closure};
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
 use serde_json::json;
@@ -28,50 +28,51 @@ const PROVIDERS: [&str; 3] = [
 ];
 const DRIVERS: &str = "/etc/libibverbs.d";
 
-pub(super) type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub(super) type ImageTree = BTreeMap<PathBuf, Vec<u8>>;
 
-pub(super) fn of_this_program() -> anyhow::Result<Files> {
-    let own = fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
-    Ok(Files::from([(PathBuf::from(OURS), own)]))
+pub(super) fn probe_files() -> anyhow::Result<ImageTree> {
+    let program =
+        fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
+    Ok(ImageTree::from([(PathBuf::from(OURS), program)]))
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
-pub(super) fn of_shell(host: &Host, onload: PathBuf) -> anyhow::Result<Files> {
-    read(of_program(host, Path::new(SHELL), &[onload])?)
+pub(super) fn shell_files(host: &Host, onload: PathBuf) -> anyhow::Result<ImageTree> {
+    read(program_paths(host, Path::new(SHELL), &[onload])?)
 }
 
 /// libibverbs' own ping-pong, where the host has it, with libibverbs and the libraries of all its providers.
-pub(super) fn of_pingpong(host: &Host) -> anyhow::Result<Files> {
+pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
     let program = Path::new(PINGPONG);
     if !program.exists() {
-        return Ok(Files::new());
+        return Ok(ImageTree::new());
     }
-    let providers = PROVIDERS.into_iter().map(listed);
+    let providers = PROVIDERS.into_iter().map(list_dir);
     let providers = providers.flatten().collect::<Vec<_>>();
-    let mut paths = of_program(host, program, &providers)?;
+    let mut paths = program_paths(host, program, &providers)?;
     paths.extend(providers);
-    paths.extend(listed(DRIVERS));
+    paths.extend(list_dir(DRIVERS));
     read(paths)
 }
 
-fn listed(dir: &str) -> Vec<PathBuf> {
+fn list_dir(dir: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
-fn of_program(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let closure = closure_of(host, program, loads).map_err(|why| {
+fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let closure = find_host_closure(host, program, loads).map_err(|reason| {
         let program = program.display();
-        anyhow!("making the probe's image of {program}: {why}")
+        anyhow!("making the probe's image of {program}: {reason}")
     });
-    let Closure { loader, libraries } = closure?;
+    let ProgramClosure { loader, libraries } = closure?;
     let mut paths = vec![program.to_owned(), loader];
     paths.extend(libraries.into_values());
     Ok(paths)
 }
 
-fn read(paths: Vec<PathBuf>) -> anyhow::Result<Files> {
+fn read(paths: Vec<PathBuf>) -> anyhow::Result<ImageTree> {
     let read = |path: PathBuf| {
         let content = fs::read(&path);
         let content =
@@ -82,11 +83,11 @@ fn read(paths: Vec<PathBuf>) -> anyhow::Result<Files> {
 }
 
 /// In the form of `docker save`, with one layer.
-pub(super) fn archive(name: &str, files: &Files) -> io::Result<Vec<u8>> {
+pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for (path, content) in files {
-        let below = path.strip_prefix("/").unwrap_or(path);
-        append_file(&mut layer, below, content, 0o755)?;
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        append_file(&mut layer, relative, content, 0o755)?;
     }
     let layer = layer.into_inner()?;
     let config = json!({
@@ -99,15 +100,15 @@ pub(super) fn archive(name: &str, files: &Files) -> io::Result<Vec<u8>> {
     let config_name = format!("{}.json", sha256(config.as_bytes()));
     let manifest =
         json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]).to_string();
-    let mut whole = Builder::new(Vec::new());
+    let mut archive = Builder::new(Vec::new());
     for (name, content) in [
         (config_name.as_str(), config.as_bytes()),
         ("layer.tar", &layer),
         ("manifest.json", manifest.as_bytes()),
     ] {
-        append_file(&mut whole, Path::new(name), content, 0o644)?;
+        append_file(&mut archive, Path::new(name), content, 0o644)?;
     }
-    whole.into_inner()
+    archive.into_inner()
 }
 
 /// As images name it.
@@ -139,8 +140,8 @@ mod tests {
 
     #[test]
     fn the_archive_names_its_layer_by_digest_and_holds_the_files() {
-        let files = Files::from([(PathBuf::from("/bin/x"), b"content".to_vec())]);
-        let whole = unpacked(&archive("localhost/x:1", &files).unwrap());
+        let files = ImageTree::from([(PathBuf::from("/bin/x"), b"content".to_vec())]);
+        let whole = unpacked(&build_archive("localhost/x:1", &files).unwrap());
         let manifest: serde_json::Value = serde_json::from_slice(&whole["manifest.json"]).unwrap();
         assert_eq!(manifest[0]["RepoTags"][0], "localhost/x:1");
         let layer = &whole[manifest[0]["Layers"][0].as_str().unwrap()];
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn a_preloaded_library_that_is_not_there_is_named() {
         let host = Host::open(Path::new("/")).unwrap();
-        let error = of_shell(&host, "/nonexistent/libonload.so".into()).unwrap_err();
+        let error = shell_files(&host, "/nonexistent/libonload.so".into()).unwrap_err();
         let said = format!("{error:#}");
         assert!(said.contains("/nonexistent/libonload.so"), "{said}");
     }
@@ -163,7 +164,7 @@ mod tests {
     fn the_shell_comes_with_its_loader_and_libc() {
         let host = Host::open(Path::new("/")).unwrap();
         // Any shared object stands for Onload's library here.
-        let files = of_shell(&host, SHELL.into()).unwrap();
+        let files = shell_files(&host, SHELL.into()).unwrap();
         let names: Vec<_> = files.keys().filter_map(|path| path.file_name()).collect();
         assert!(names.iter().any(|name| *name == "libc.so.6"), "{names:?}");
         assert!(

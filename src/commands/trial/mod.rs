@@ -1,7 +1,7 @@
 //! `try`: a container of an image of ours that uses a device, and whether that works. Nothing of it is left.
 
-mod asked;
 mod client;
+mod device;
 mod engine;
 mod image;
 mod names;
@@ -15,23 +15,23 @@ use anyhow::{Context, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
-use onload_report::doctor::{Check, Verdict};
-use onload_sys::text::shell_word;
+use onload_report::doctor::{Check, CheckVerdict};
+use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
 
-use super::doctor::{advised, examined, of};
+use super::doctor::{check_host, checks_named, format_finding};
 use super::interrupt::Interrupt;
-use super::watched_host;
-use crate::cli::{Global, Try};
-use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
+use super::open_traced_host;
+use crate::cli::{GlobalArgs, TryArgs};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
-use asked::Asked;
-use client::{Container, run as run_client};
+use client::{ForegroundContainer, run as run_client};
+use device::TrialDevice;
 pub(crate) use engine::Engine;
-use image::Files;
+use image::ImageTree;
 pub(super) use image::PINGPONG;
-use names::Names;
+use names::TrialNames;
 
 /// What a probe prints when it has used its device.
 pub(super) const READY: &str = "ready";
@@ -39,7 +39,7 @@ const STARTING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Whether it works, and what was seen or why not.
-enum Outcome {
+enum TrialOutcome {
     Works(String),
     /// Why not, and what to do.
     Fails(String, Option<String>),
@@ -53,10 +53,10 @@ struct Trial<'t> {
     host: &'t Host,
     inventory: &'t Inventory,
     engine: Engine,
-    asked: Asked,
+    trial_device: TrialDevice,
     /// What it stands for.
     devices: Vec<String>,
-    names: Names,
+    names: TrialNames,
     /// Whether the interface was on the host, which has to come back then.
     has_interface: bool,
     stop: Interrupt,
@@ -66,45 +66,50 @@ fn interface(name: &str) -> PathBuf {
     Path::new("/sys/class/net").join(name)
 }
 
-pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let asked = Asked::read(&args.device)?;
-    let short = asked.short();
-    if !watched_host(global)?.is_running() {
+pub fn run(
+    global: &GlobalArgs,
+    args: &TryArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let trial_device = TrialDevice::read(&args.device)?;
+    let short = trial_device.short_name();
+    if !open_traced_host(global)?.is_running() {
         bail!(
             "trying {short}: containers are started on the running host alone; leave out --host-root"
         );
     }
     if !geteuid().is_root() {
-        let device = shell_word(&short);
+        let device = quote_for_shell(&short);
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
-    let (inventory, checks) = examined(global, printer)?;
-    let devices = asked.offered(&inventory)?;
+    let (inventory, checks) = check_host(global, printer)?;
+    let devices = trial_device.resolve_devices(&inventory)?;
     require_written(&short, &checks)?;
     let engine = match choose(&short, &checks, args.engine) {
         Ok(engine) => engine,
-        Err(why) => {
-            printer.error(why);
-            return Ok(Answer::NotTried);
+        Err(reason) => {
+            printer.error(reason);
+            return Ok(ExitAnswer::NotTried);
         }
     };
-    let host = watched_host(global)?;
+    let host = open_traced_host(global)?;
     let trial = Trial {
         host: &host,
         inventory: &inventory,
         engine,
-        has_interface: asked.class == Class::Netdev && interface(&asked.name).exists(),
-        asked,
+        has_interface: trial_device.class == Class::Netdev
+            && interface(&trial_device.name).exists(),
+        trial_device,
         devices,
-        names: Names::of_this_process()?,
+        names: TrialNames::for_this_process()?,
         stop: Interrupt::watch()?,
     };
     printer.progress(format_args!("trying {short} with {}", engine.name()));
-    let outcome = trial.outcome(printer);
-    let left = trial.forget();
+    let outcome = trial.try_device(printer);
+    let cleanup = trial.clean_up();
     printer.end_progress();
-    if let Err(error) = left
-        && !matches!(outcome, Ok(Outcome::StartsNone(_)))
+    if let Err(error) = cleanup
+        && !matches!(outcome, Ok(TrialOutcome::StartsNone(_)))
     {
         printer.warning(format_args!("{error:#}"));
     }
@@ -115,9 +120,9 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
 fn print(
     short: &str,
     engine: Engine,
-    outcome: &Outcome,
+    outcome: &TrialOutcome,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ExitAnswer> {
     let (works, fails) = if short.starts_with("nic=") {
         ("accelerated", "not accelerated")
     } else {
@@ -125,39 +130,40 @@ fn print(
     };
     let name = engine.name();
     let (style, word, text, remedy, answer) = match outcome {
-        Outcome::Works(text) => (GOOD, works, text, None, Answer::Yes),
-        Outcome::Fails(text, remedy) => (ERROR, fails, text, remedy.as_ref(), Answer::No),
-        Outcome::NotTried(text, remedy) => {
-            (WARNING, "not tried", text, Some(remedy), Answer::NotTried)
+        TrialOutcome::Works(text) => (GOOD, works, text, None, ExitAnswer::Yes),
+        TrialOutcome::Fails(text, remedy) => (ERROR, fails, text, remedy.as_ref(), ExitAnswer::No),
+        TrialOutcome::NotTried(text, remedy) => {
+            (WARNING, "not tried", text, Some(remedy), ExitAnswer::NotTried)
         }
-        Outcome::StartsNone(why) => {
+        TrialOutcome::StartsNone(reason) => {
             printer.error(format_args!(
-                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
+                "trying {short} with {name}: {name} starts no container, with or without the device: {reason}; fix that first, and see what onload-ctk doctor says of {name}"
             ));
-            return Ok(Answer::NotTried);
+            return Ok(ExitAnswer::NotTried);
         }
     };
     let first = format!("{short} in a container of {name}: {style}{word}{style:#}: ");
-    printer.print(paragraph(&first, "    ", &in_a_line(text), printer.columns()))?;
+    printer.print(format_paragraph(&first, "    ", &to_one_line(text), printer.columns()))?;
     if let Some(remedy) = remedy {
         let columns = printer.columns();
-        printer.print(paragraph("    ", "    ", &in_a_line(remedy), columns))?;
+        printer.print(format_paragraph("    ", "    ", &to_one_line(remedy), columns))?;
     }
     Ok(answer)
 }
 
 fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
-    let stale = of(checks, "specs-fresh").find(|check| check.finding.verdict != Verdict::Pass);
+    let stale = checks_named(checks, "specs-fresh")
+        .find(|check| check.finding.verdict != CheckVerdict::Pass);
     let Some(stale) = stale else {
         return Ok(());
     };
-    bail!("trying {short}: the specifications are {}", advised(stale));
+    bail!("trying {short}: the specifications are {}", format_finding(stale));
 }
 
 /// The engine, or why none can be asked for a device.
-fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine, String> {
-    let Some(engine) = named.or_else(|| Engine::usable(checks).next()) else {
-        let engines = of(checks, "engine").map(advised);
+fn choose(short: &str, checks: &[Check], requested: Option<Engine>) -> Result<Engine, String> {
+    let Some(engine) = requested.or_else(|| Engine::usable_engines(checks).next()) else {
+        let engines = checks_named(checks, "engine").map(format_finding);
         let engines: Vec<String> = engines.collect();
         return Err(format!(
             "trying {short}: no engine here can give devices ({}); \"onload-ctk doctor\" says what to do",
@@ -165,12 +171,12 @@ fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine
         ));
     };
     let name = engine.name();
-    match (engine.check(checks), engine.lacks()) {
+    match (engine.check(checks), engine.missing_part()) {
         (None, _) => Err(format!(
             "trying {short}: {name} is not installed; install it, or name another by --engine"
         )),
         (Some((_, Some(obstacle))), _) => {
-            Err(format!("trying {short} with {name}: {}", advised(obstacle)))
+            Err(format!("trying {short} with {name}: {}", format_finding(obstacle)))
         }
         (Some((_, None)), Some(path)) => Err(format!(
             "trying {short} with {name}: {path} is missing; install the package onload-ctk"
@@ -180,57 +186,57 @@ fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine
 }
 
 impl Trial<'_> {
-    fn outcome(&self, printer: &mut Printer) -> anyhow::Result<Outcome> {
-        if self.asked.class == Class::Nic {
-            return self.nic(printer);
+    fn try_device(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
+        if self.trial_device.class == Class::Nic {
+            return self.try_nic(printer);
         }
-        let mut files = image::of_this_program()?;
-        if self.asked.class == Class::Rdma {
-            files.extend(image::of_pingpong(self.host)?);
+        let mut files = image::probe_files()?;
+        if self.trial_device.class == Class::Rdma {
+            files.extend(image::pingpong_files(self.host)?);
         }
-        let class = self.asked.class.as_str();
+        let class = self.trial_device.class.as_str();
         let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
-        self.tried(&files, &program, |lines| Ok(Outcome::Works(lines.join("; "))))
+        self.try_program(&files, &program, |lines| Ok(TrialOutcome::Works(lines.join("; "))))
     }
 
     /// Starts the program with the device, and looks at what it does once it says that it is ready.
-    fn tried(
+    fn try_program(
         &self,
-        files: &Files,
+        files: &ImageTree,
         program: &[String],
-        look: impl FnOnce(Vec<String>) -> anyhow::Result<Outcome>,
-    ) -> anyhow::Result<Outcome> {
-        let image = image::archive(&self.names.image(), files)?;
+        judge: impl FnOnce(Vec<String>) -> anyhow::Result<TrialOutcome>,
+    ) -> anyhow::Result<TrialOutcome> {
+        let image = image::build_archive(&self.names.image(), files)?;
         if let Err(error) = run_client(&self.engine.load(), image, &self.stop) {
             self.stop.refuse()?;
-            return Ok(Outcome::StartsNone(format!("{error:#}")));
+            return Ok(TrialOutcome::StartsNone(format!("{error:#}")));
         }
-        let line = self.engine.start(&self.names, Some(&self.asked), program);
-        let container = Container::start(&line)?;
-        let outcome = container.says_until(READY, STARTING, &self.stop).map(look);
+        let line = self.engine.start(&self.names, Some(&self.trial_device), program);
+        let container = ForegroundContainer::start(&line)?;
+        let outcome = container.read_until(READY, STARTING, &self.stop).map(judge);
         container.end(ENDING);
         self.stop.refuse()?;
         match outcome {
             Ok(outcome) => outcome,
-            Err(error) => self.fault(&without_first_word(&format!("{error:#}")), program),
+            Err(error) => self.find_fault(&without_first_word(&format!("{error:#}")), program),
         }
     }
 
     /// A container of the same image without the device tells whose fault it is.
-    fn fault(&self, why: &str, program: &[String]) -> anyhow::Result<Outcome> {
+    fn find_fault(&self, reason: &str, program: &[String]) -> anyhow::Result<TrialOutcome> {
         self.remove_container(&self.names);
         let program: Vec<String> = program.iter().take(1).cloned().collect();
         let plain = [program, vec!["--version".to_owned()]].concat();
         let line = self.engine.start(&self.names, None, &plain);
-        let started = run_client(&line, Vec::new(), &self.stop);
+        let result = run_client(&line, Vec::new(), &self.stop);
         self.stop.refuse()?;
-        Ok(match started {
-            Ok(_) => Outcome::Fails(with_journal(why), None),
-            Err(error) => Outcome::StartsNone(format!("{error:#}")),
+        Ok(match result {
+            Ok(_) => TrialOutcome::Fails(with_journal(reason), None),
+            Err(error) => TrialOutcome::StartsNone(format!("{error:#}")),
         })
     }
 
-    fn remove_container(&self, names: &Names) {
+    fn remove_container(&self, names: &TrialNames) {
         for line in self.engine.remove_container(names) {
             // It is gone already where it ended by itself.
             let _ = run_client(&line, Vec::new(), &Interrupt::default());
@@ -238,21 +244,21 @@ impl Trial<'_> {
     }
 
     /// Takes away what this run made and what runs that were killed have left, and waits for an interface.
-    fn forget(&self) -> anyhow::Result<()> {
+    fn clean_up(&self) -> anyhow::Result<()> {
         let removed = self.remove();
         self.require_interface()?;
         removed
     }
 
     fn remove(&self) -> anyhow::Result<()> {
-        for names in self.listed()? {
+        for names in self.list_runs()? {
             if names == self.names || names.has_ended() {
                 self.remove_container(&names);
                 let line = self.engine.remove_image(&names);
                 let _ = run_client(&line, Vec::new(), &Interrupt::default());
             }
         }
-        if self.listed()?.contains(&self.names) {
+        if self.list_runs()?.contains(&self.names) {
             bail!(
                 "removing container {} and image {}: they are still there; remove them with {}",
                 self.names.container(),
@@ -264,28 +270,28 @@ impl Trial<'_> {
     }
 
     /// The runs that have a container or an image.
-    fn listed(&self) -> anyhow::Result<BTreeSet<Names>> {
-        let mut found = BTreeSet::new();
+    fn list_runs(&self) -> anyhow::Result<BTreeSet<TrialNames>> {
+        let mut names = BTreeSet::new();
         for line in self.engine.list() {
             // It has to be done, whatever the user wants.
             let listing = run_client(&line, Vec::new(), &Interrupt::default());
             let listing = listing.context("looking whether the trial left anything")?;
-            found.extend(listing.lines().filter_map(Names::read));
+            names.extend(listing.lines().filter_map(TrialNames::read));
         }
-        Ok(found)
+        Ok(names)
     }
 
     fn require_interface(&self) -> anyhow::Result<()> {
         if !self.has_interface {
             return Ok(());
         }
-        let path = interface(&self.asked.name);
+        let path = interface(&self.trial_device.name);
         let deadline = Instant::now() + ENDING;
         while !path.exists() {
             if Instant::now() > deadline {
                 bail!(
                     "taking {} back: it has not come back from the container; run: onload-ctk lease restore",
-                    self.asked.name
+                    self.trial_device.name
                 );
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -302,17 +308,17 @@ fn without_first_word(text: &str) -> String {
 }
 
 /// crun discards what a hook prints, so that the reason is in the journal alone.
-fn with_journal(why: &str) -> String {
-    if why.contains("error executing hook") && !why.contains("onload-hook createRuntime:") {
-        format!("{why}; its reason: journalctl -t onload-hook")
+fn with_journal(reason: &str) -> String {
+    if reason.contains("error executing hook") && !reason.contains("onload-hook createRuntime:") {
+        format!("{reason}; its reason: journalctl -t onload-hook")
     } else {
-        why.to_owned()
+        reason.to_owned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use onload_report::doctor::{Family, Finding, Remedy};
+    use onload_report::doctor::{CheckFamily, Finding, Remedy};
 
     use super::*;
 
@@ -324,14 +330,14 @@ mod tests {
         assert_eq!(with_journal(runc), runc);
     }
 
-    fn check(name: &'static str, subject: &str, verdict: Verdict, finding: &str) -> Check {
+    fn check(name: &'static str, subject: &str, verdict: CheckVerdict, finding: &str) -> Check {
         let run = "onload-ctk cdi generate".to_owned();
         let remedy = match verdict {
-            Verdict::Pass => Vec::new(),
+            CheckVerdict::Pass => Vec::new(),
             _ => vec![Remedy::Run { run }],
         };
         Check {
-            family: Family::Engines,
+            family: CheckFamily::Engines,
             name,
             finding: Finding {
                 subject: Some(subject.to_owned()).filter(|subject| !subject.is_empty()),
@@ -344,11 +350,11 @@ mod tests {
     }
 
     fn installed(engine: &str) -> Check {
-        check("engine", engine, Verdict::Pass, "is there")
+        check("engine", engine, CheckVerdict::Pass, "is there")
     }
 
     fn too_old(engine: &str) -> Check {
-        check("engine-version", engine, Verdict::Fail, "1 knows no CDI")
+        check("engine-version", engine, CheckVerdict::Fail, "1 knows no CDI")
     }
 
     #[test]
@@ -382,15 +388,15 @@ mod tests {
     #[test]
     fn containerd_is_asked_by_annotation_whatever_its_cdi_is() {
         let checks = [installed("containerd"), too_old("containerd")];
-        let usable: Vec<Engine> = Engine::usable(&checks).collect();
+        let usable: Vec<Engine> = Engine::usable_engines(&checks).collect();
         assert_eq!(usable, [Engine::Containerd]);
     }
 
     #[test]
     fn specifications_that_are_not_written_are_refused_with_the_remedy() {
-        let fresh = check("specs-fresh", "", Verdict::Pass, "the files describe this host");
+        let fresh = check("specs-fresh", "", CheckVerdict::Pass, "the files describe this host");
         assert!(require_written("nic=x", &[fresh]).is_ok());
-        let stale = check("specs-fresh", "", Verdict::Fail, "not written yet: a.json");
+        let stale = check("specs-fresh", "", CheckVerdict::Fail, "not written yet: a.json");
         assert_eq!(
             require_written("nic=x", &[stale]).unwrap_err().to_string(),
             "trying nic=x: the specifications are not written yet: a.json; run: onload-ctk cdi generate"

@@ -7,28 +7,28 @@ const CONTAINER: &str = "onload-ctk-try-";
 const IMAGE: &str = "localhost/onload-ctk-probe:";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Names {
+pub(super) struct TrialNames {
     pid: u32,
     /// In clock ticks after boot: another process may get the number.
     start_time: u64,
 }
 
-impl Names {
-    pub(super) fn of_this_process() -> anyhow::Result<Names> {
+impl TrialNames {
+    pub(super) fn for_this_process() -> anyhow::Result<TrialNames> {
         let pid = std::process::id();
-        let found = Processes::default().find(pid)?;
-        let start_time = found
+        let process = Processes::default().find(pid)?;
+        let start_time = process
             .context("looking for this process: /proc does not show it; mount the host's /proc")?
             .start_time;
-        Ok(Names { pid, start_time })
+        Ok(TrialNames { pid, start_time })
     }
 
     /// Of a container or an image; none for those of somebody else.
-    pub(super) fn read(name: &str) -> Option<Names> {
+    pub(super) fn read(name: &str) -> Option<TrialNames> {
         let name = name.trim();
-        let both = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;
-        let (pid, start_time) = both.split_once('-')?;
-        Some(Names { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
+        let suffix = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;
+        let (pid, start_time) = suffix.split_once('-')?;
+        Some(TrialNames { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
     }
 
     pub(super) fn container(&self) -> String {
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_those_of_others_are_not() {
-        let own = Names::of_this_process().unwrap();
-        assert_eq!(Names::read(&own.container()), Some(own.clone()));
-        assert_eq!(Names::read(&own.image()), Some(own));
+        let own = TrialNames::for_this_process().unwrap();
+        assert_eq!(TrialNames::read(&own.container()), Some(own.clone()));
+        assert_eq!(TrialNames::read(&own.image()), Some(own));
         for name in [
             "",
             "redis",
@@ -68,19 +68,19 @@ mod tests {
             "localhost/onload-ctk-probe:latest",
             "example.com/localhost/onload-ctk-probe:7-8",
         ] {
-            assert_eq!(Names::read(name), None, "{name}");
+            assert_eq!(TrialNames::read(name), None, "{name}");
         }
     }
 
     #[test]
     fn a_run_has_ended_when_another_process_has_its_number_or_none_has() {
-        let own = Names::of_this_process().unwrap();
+        let own = TrialNames::for_this_process().unwrap();
         assert!(!own.has_ended());
         let start_time = own.start_time + 1;
-        assert!(Names { start_time, ..own }.has_ended());
+        assert!(TrialNames { start_time, ..own }.has_ended());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         let pid = child.id();
-        assert!(Names { pid, ..own }.has_ended());
+        assert!(TrialNames { pid, ..own }.has_ended());
     }
 }

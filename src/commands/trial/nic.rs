@@ -5,13 +5,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use onload_core::netdev::usage::{Link, Namespace};
+use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
-use onload_host::netlink::namespace::leads_by;
-use onload_report::status::{START_AGAIN, State, has_kernel_socket};
-use onload_sys::text::shell_word;
+use onload_host::netlink::netns_links::route_interface;
+use onload_report::status::{START_AGAIN, VerdictState, has_kernel_socket};
+use onload_sys::text::quote_for_shell;
 
-use super::{Outcome, Trial, image};
+use super::{Trial, TrialOutcome, image};
 use crate::commands::status;
 use crate::printer::Printer;
 
@@ -23,34 +23,40 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
     while echo onload-ctk try >&3; read -t 0.2; [ $? -gt 128 ]; do :; done 2>/dev/null; :";
 
 impl Trial<'_> {
-    pub(super) fn nic(&self, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    pub(super) fn try_nic(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
         let network = self.host.network()?.unwrap_or_default();
-        let way = match Way::by(&self.asked.name, &network, &leads_by) {
-            Ok(way) => way,
+        let path = match TrafficPath::find(&self.trial_device.name, &network, &route_interface) {
+            Ok(path) => path,
             Err(outcome) => return Ok(outcome),
         };
         let onload = self.inventory.onload.as_ref();
         let installation = onload.and_then(|onload| onload.installation.as_ref());
         let installation = installation.context("looking for Onload's library: there is none")?;
-        let files = image::of_shell(self.host, installation.library_dir.join(LIBRARY))?;
-        let neighbour = way.neighbour.to_string();
+        let files = image::shell_files(self.host, installation.library_dir.join(LIBRARY))?;
+        let neighbour = path.neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
-        self.tried(&files, &program, |_| self.looked_at(&way, printer))
+        self.try_program(&files, &program, |_| self.await_status(&path, printer))
     }
 
     /// What `status` says, once it says something good or has had time for it.
-    fn looked_at(&self, way: &Way, printer: &mut Printer) -> anyhow::Result<Outcome> {
-        let before = sent(&way.ports)?;
+    fn await_status(
+        &self,
+        path: &TrafficPath,
+        printer: &mut Printer,
+    ) -> anyhow::Result<TrialOutcome> {
+        let before = read_sent(&path.ports)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.stop.refuse()?;
-            let found = status::look(self.host, self.inventory, printer)?;
-            let mut containers = found.containers.into_iter();
-            let own = containers.find(|one| one.is_called(&self.names.container()));
-            let own = own.and_then(|own| Some((own.verdicts.into_iter().next()?, own.processes)));
-            let (verdict, processes) = own.unzip();
+            let report = status::inspect_containers(self.host, self.inventory, printer)?;
+            let mut containers = report.containers.into_iter();
+            let container = containers.find(|status| status.matches_name(&self.names.container()));
+            let result = container.and_then(|container| {
+                Some((container.verdicts.into_iter().next()?, container.processes))
+            });
+            let (verdict, processes) = result.unzip();
             let is_good =
-                verdict.as_ref().is_some_and(|verdict| verdict.state == State::Accelerated);
+                verdict.as_ref().is_some_and(|verdict| verdict.state == VerdictState::Accelerated);
             if !is_good && Instant::now() < deadline {
                 sleep(Duration::from_millis(200));
                 continue;
@@ -59,15 +65,15 @@ impl Trial<'_> {
                 bail!("looking at the container: status does not know it; run: onload-ctk status");
             };
             if is_good {
-                let sent = self.sent_since(before, &way.ports)?;
+                let sent = self.sent_since(before, &path.ports)?;
                 let mut processes = processes.into_iter().flatten();
                 let is_by_kernel =
                     processes.any(|(pid, _)| has_kernel_socket(self.host, pid) == Some(true));
-                return Ok(way.judged(&verdict.reason, sent, is_by_kernel));
+                return Ok(path.judge(&verdict.reason, sent, is_by_kernel));
             }
-            return Ok(Outcome::Fails(
+            return Ok(TrialOutcome::Fails(
                 verdict.reason,
-                verdict.remedy.as_deref().map(for_the_next_trial),
+                verdict.remedy.as_deref().map(adapt_remedy),
             ));
         }
     }
@@ -78,21 +84,21 @@ impl Trial<'_> {
         loop {
             sleep(Duration::from_secs(1));
             self.stop.refuse()?;
-            let since = sent(ports)?.saturating_sub(before);
-            if since > 0 || Instant::now() > deadline {
-                return Ok(since);
+            let count = read_sent(ports)?.saturating_sub(before);
+            if count > 0 || Instant::now() > deadline {
+                return Ok(count);
             }
         }
     }
 }
 
 /// `status` speaks of a container that runs; this one is gone when the remedy is read.
-fn for_the_next_trial(remedy: &str) -> String {
+fn adapt_remedy(remedy: &str) -> String {
     remedy.replace(START_AGAIN, "try it again")
 }
 
 /// Packets that the ports have sent.
-fn sent(ports: &[String]) -> anyhow::Result<u64> {
+fn read_sent(ports: &[String]) -> anyhow::Result<u64> {
     let counts = ports.iter().map(|port| {
         let path = format!("/sys/class/net/{port}/statistics/tx_packets");
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -104,20 +110,20 @@ fn sent(ports: &[String]) -> anyhow::Result<u64> {
 
 /// How packets go by a port.
 #[derive(Debug, PartialEq, Eq)]
-struct Way {
+struct TrafficPath {
     neighbour: Ipv4Addr,
     /// The port, or all members of its bond: neither a VLAN nor a team counts packets that pass the kernel by.
     ports: Vec<String>,
 }
 
-impl Way {
+impl TrafficPath {
     /// To another address of a network of the port, or of what is on it, that the kernel, and Onload with it, reaches by there.
-    fn by(
+    fn find(
         port: &str,
-        network: &Namespace,
+        network: &NetworkState,
         leads_by: &dyn Fn(IpAddr) -> Option<u32>,
-    ) -> Result<Way, Outcome> {
-        let bond = master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
+    ) -> Result<TrafficPath, TrialOutcome> {
+        let bond = find_master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
         let ports = match bond {
             Some(bond) => {
                 let members = network.links.iter();
@@ -126,35 +132,37 @@ impl Way {
             }
             None => vec![port.to_owned()],
         };
-        let below = bond.or_else(|| network.link(port));
-        let mut elsewhere = None;
-        for carrier in below.map_or_else(Vec::new, |below| carriers(network, below)) {
+        let lower = bond.or_else(|| network.link(port));
+        let mut other_route = None;
+        for carrier in lower.map_or_else(Vec::new, |lower| find_carriers(network, lower)) {
             let addresses = network.addresses.iter();
-            let addresses = addresses.filter(|own| own.index == carrier.index);
-            let neighbours = addresses.flat_map(|own| match own.address {
-                IpAddr::V4(address) => beside(address, own.prefix),
+            let addresses = addresses.filter(|entry| entry.index == carrier.index);
+            let neighbours = addresses.flat_map(|entry| match entry.address {
+                IpAddr::V4(address) => neighbour_addresses(address, entry.prefix),
                 IpAddr::V6(_) => Vec::new(),
             });
             for neighbour in neighbours {
-                let by = leads_by(neighbour.into());
-                if by == Some(carrier.index) {
-                    return Ok(Way { neighbour, ports });
+                let route_index = leads_by(neighbour.into());
+                if route_index == Some(carrier.index) {
+                    return Ok(TrafficPath { neighbour, ports });
                 }
-                elsewhere.get_or_insert((neighbour, carrier, by));
+                other_route.get_or_insert((neighbour, carrier, route_index));
             }
         }
-        Err(match elsewhere {
-            None => without_address(network, port),
-            Some((neighbour, carrier, by)) => led_elsewhere(network, neighbour, &carrier.name, by),
+        Err(match other_route {
+            None => no_address_outcome(network, port),
+            Some((neighbour, carrier, route_index)) => {
+                other_route_outcome(network, neighbour, &carrier.name, route_index)
+            }
         })
     }
 
     /// What follows for a program with a stack: the stack alone does not say that it sends by it, and by that port.
-    fn judged(&self, reason: &str, sent: u64, is_by_kernel: bool) -> Outcome {
+    fn judge(&self, reason: &str, sent: u64, is_by_kernel: bool) -> TrialOutcome {
         let neighbour = self.neighbour;
         let counting = self.ports.join(" and ");
         if is_by_kernel {
-            return Outcome::Fails(
+            return TrialOutcome::Fails(
                 format!("{reason}; but datagrams to {neighbour} go by a socket of the kernel"),
                 Some(
                     "look at dmesg, and at the variables EF_… that \"onload-ctk cdi show\" shows of the device; a bond has to be of the mode 802.3ad or active-backup, with ports of Onload alone"
@@ -163,7 +171,7 @@ impl Way {
             );
         }
         if sent == 0 {
-            return Outcome::Fails(
+            return TrialOutcome::Fails(
                 format!(
                     "{reason}; but {counting} counted no packet sent, with datagrams to {neighbour}"
                 ),
@@ -173,57 +181,59 @@ impl Way {
                 ),
             );
         }
-        Outcome::Works(format!(
+        TrialOutcome::Works(format!(
             "{reason}; meanwhile {counting} counted {sent} packets sent, with datagrams to {neighbour}"
         ))
     }
 }
 
-fn is_one_of(link: &Link, kinds: &[&str]) -> bool {
+fn is_one_of(link: &NetworkLink, kinds: &[&str]) -> bool {
     link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
 }
 
-fn master<'n>(network: &'n Namespace, name: &str) -> Option<&'n Link> {
+fn find_master<'n>(network: &'n NetworkState, name: &str) -> Option<&'n NetworkLink> {
     let number = network.link(name)?.master?;
     network.links.iter().find(|link| link.index == number)
 }
 
 /// An interface, and those that are on it and take its packets.
-fn carriers<'n>(network: &'n Namespace, below: &'n Link) -> Vec<&'n Link> {
-    let mut found = vec![below];
-    let mut at = 0;
-    while let Some(below) = found.get(at) {
-        let below = below.index;
-        let on_it = network.links.iter().filter(|link| {
-            let is_new = || !found.iter().any(|known| known.index == link.index);
-            link.lower == Some(below) && is_one_of(link, &["vlan", "macvlan", "ipvlan"]) && is_new()
+fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec<&'n NetworkLink> {
+    let mut carriers = vec![carrier];
+    let mut index = 0;
+    while let Some(carrier) = carriers.get(index) {
+        let lower_index = carrier.index;
+        let uppers = network.links.iter().filter(|link| {
+            let is_new = || !carriers.iter().any(|known| known.index == link.index);
+            link.lower == Some(lower_index)
+                && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
+                && is_new()
         });
-        let on_it: Vec<&Link> = on_it.collect();
-        found.extend(on_it);
-        at += 1;
+        let uppers: Vec<&NetworkLink> = uppers.collect();
+        carriers.extend(uppers);
+        index += 1;
     }
-    found
+    carriers
 }
 
-fn without_address(network: &Namespace, port: &str) -> Outcome {
-    let Some(master) = master(network, port) else {
-        return Outcome::NotTried(
+fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
+    let Some(master) = find_master(network, port) else {
+        return TrialOutcome::NotTried(
             format!(
                 "{port} has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
             ),
-            format!("run: ip address add ADDRESS/24 dev {}", shell_word(port)),
+            format!("run: ip address add ADDRESS/24 dev {}", quote_for_shell(port)),
         );
     };
     let name = &master.name;
     if is_one_of(master, &["bond", "team"]) {
-        return Outcome::NotTried(
+        return TrialOutcome::NotTried(
             format!(
                 "{port} is a member of {name}, which has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
             ),
             format!("give {name}, or a VLAN on it, an IPv4 address"),
         );
     }
-    Outcome::NotTried(
+    TrialOutcome::NotTried(
         format!(
             "{port} is a part of {name}, for which Onload sends nothing, and no interface on {port} has an IPv4 address"
         ),
@@ -231,36 +241,44 @@ fn without_address(network: &Namespace, port: &str) -> Outcome {
     )
 }
 
-fn led_elsewhere(network: &Namespace, to: Ipv4Addr, from: &str, by: Option<u32>) -> Outcome {
-    let Some(by) = by else {
-        return Outcome::NotTried(
-            format!("the kernel has no route to {to}, beside an address of {from}"),
-            format!("run: ip link set dev {} up; ip route get {to}", shell_word(from)),
+fn other_route_outcome(
+    network: &NetworkState,
+    neighbour: Ipv4Addr,
+    carrier: &str,
+    route_index: Option<u32>,
+) -> TrialOutcome {
+    let Some(route_index) = route_index else {
+        return TrialOutcome::NotTried(
+            format!("the kernel has no route to {neighbour}, beside an address of {carrier}"),
+            format!(
+                "run: ip link set dev {} up; ip route get {neighbour}",
+                quote_for_shell(carrier)
+            ),
         );
     };
     let mut links = network.links.iter();
-    let by = links.find(|link| link.index == by);
-    let by = by.map_or("another interface", |link| link.name.as_str());
-    Outcome::NotTried(
+    let route_link = links.find(|link| link.index == route_index);
+    let route_name = route_link.map_or("another interface", |link| link.name.as_str());
+    TrialOutcome::NotTried(
         format!(
-            "the kernel sends to {to}, beside an address of {from}, by {by}, so that nothing is sent by {from}"
+            "the kernel sends to {neighbour}, beside an address of {carrier}, by {route_name}, so that nothing is sent by {carrier}"
         ),
-        format!("give {from} an address of a network that {by} is not in"),
+        format!("give {carrier} an address of a network that {route_name} is not in"),
     )
 }
 
 /// The first other addresses of a network; the host may have some of them itself.
-fn beside(own: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
-    let own = own.to_bits();
+fn neighbour_addresses(address: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
+    let bits = address.to_bits();
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or_default();
-    let others: Vec<u32> = match prefix {
-        0..=30 => (1..=3).map(|number| (own & mask) + number).collect(),
-        31 => vec![own ^ 1],
+    let neighbours: Vec<u32> = match prefix {
+        0..=30 => (1..=3).map(|number| (bits & mask) + number).collect(),
+        31 => vec![bits ^ 1],
         _ => Vec::new(),
     };
-    let is_other = |other: &u32| *other != own && (prefix == 31 || *other != own | !mask);
-    let others = others.into_iter().filter(is_other);
-    others.map(Ipv4Addr::from_bits).collect()
+    let is_other = |other: &u32| *other != bits && (prefix == 31 || *other != bits | !mask);
+    let neighbours = neighbours.into_iter().filter(is_other);
+    neighbours.map(Ipv4Addr::from_bits).collect()
 }
 
 #[cfg(test)]
@@ -278,7 +296,7 @@ mod tests {
             ("192.0.2.6", 32, &[]),
             ("192.0.2.6", 0, &["0.0.0.1", "0.0.0.2", "0.0.0.3"]),
         ] {
-            let found = beside(own.parse().unwrap(), prefix);
+            let found = neighbour_addresses(own.parse().unwrap(), prefix);
             let found: Vec<String> = found.iter().map(Ipv4Addr::to_string).collect();
             assert_eq!(found, others, "{own}/{prefix}");
         }
@@ -288,33 +306,36 @@ mod tests {
     fn the_remedy_is_for_a_container_that_is_gone() {
         let of_status = "start it again now that ens1 is there";
         let of_trial = "try it again now that ens1 is there";
-        assert_eq!(for_the_next_trial(of_status), of_trial);
+        assert_eq!(adapt_remedy(of_status), of_trial);
         let other = "look for them: onload_stackdump, ss --tcp";
-        assert_eq!(for_the_next_trial(other), other);
+        assert_eq!(adapt_remedy(other), other);
     }
 
     const PORTS: &str = "link 2 ens1 - - - -\nlink 3 ens2 - - - -\n";
 
     /// By ens1 of these interfaces and addresses, where the kernel sends by the interface of that number.
-    fn by_number(table: &str, leads_by: u32) -> Result<Way, Outcome> {
+    fn by_number(table: &str, leads_by: u32) -> Result<TrafficPath, TrialOutcome> {
         way(table, &|_| Some(leads_by))
     }
 
-    fn way(table: &str, leads_by: &dyn Fn(IpAddr) -> Option<u32>) -> Result<Way, Outcome> {
-        Way::by("ens1", &Namespace::parse(table).unwrap(), leads_by)
+    fn way(
+        table: &str,
+        leads_by: &dyn Fn(IpAddr) -> Option<u32>,
+    ) -> Result<TrafficPath, TrialOutcome> {
+        TrafficPath::find("ens1", &NetworkState::parse(table).unwrap(), leads_by)
     }
 
-    fn to(neighbour: [u8; 4], ports: &[&str]) -> Option<Way> {
-        Some(Way {
+    fn to(neighbour: [u8; 4], ports: &[&str]) -> Option<TrafficPath> {
+        Some(TrafficPath {
             neighbour: neighbour.into(),
             ports: ports.iter().map(|port| (*port).to_owned()).collect(),
         })
     }
 
     #[track_caller]
-    fn not_tried(found: Result<Way, Outcome>) -> (String, String) {
+    fn not_tried(found: Result<TrafficPath, TrialOutcome>) -> (String, String) {
         match found {
-            Err(Outcome::NotTried(why, remedy)) => (why, remedy),
+            Err(TrialOutcome::NotTried(why, remedy)) => (why, remedy),
             _ => panic!("it is tried"),
         }
     }
@@ -346,7 +367,7 @@ mod tests {
         assert!(why.starts_with("ens1 is a member of bond0, which has no IPv4 address"), "{why}");
         assert_eq!(remedy, "give bond0, or a VLAN on it, an IPv4 address");
         let way = by_number(&own, 4).ok().unwrap();
-        let Outcome::Works(text) = way.judged("a stack", 5, false) else {
+        let TrialOutcome::Works(text) = way.judge("a stack", 5, false) else {
             panic!("it works");
         };
         assert!(text.contains("ens1 and ens2 counted 5 packets"), "{text}");
@@ -409,8 +430,8 @@ mod tests {
     #[test]
     fn a_stack_alone_does_not_make_a_program_accelerated() {
         let way = to([192, 0, 2, 1], &["ens1"]).unwrap();
-        let outcome = |sent, is_by_kernel| way.judged("a stack", sent, is_by_kernel);
-        let Outcome::Works(text) = outcome(5, false) else {
+        let outcome = |sent, is_by_kernel| way.judge("a stack", sent, is_by_kernel);
+        let TrialOutcome::Works(text) = outcome(5, false) else {
             panic!("it works");
         };
         assert_eq!(
@@ -422,7 +443,7 @@ mod tests {
             (5, true, "go by a socket of the kernel"),
             (0, true, "go by a socket of the kernel"),
         ] {
-            let Outcome::Fails(why, Some(_)) = outcome(sent, is_by_kernel) else {
+            let TrialOutcome::Fails(why, Some(_)) = outcome(sent, is_by_kernel) else {
                 panic!("{sent} {is_by_kernel}: it does not work");
             };
             assert!(why.starts_with("a stack; but "), "{why}");
@@ -436,9 +457,9 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let script = SCRIPT.replace("/9 ", &format!("/{port} "));
         let line = ["bash", "-c", &script, "bash", "127.0.0.1"].map(str::to_owned);
-        let container = super::super::Container::start(&line).unwrap();
+        let container = super::super::ForegroundContainer::start(&line).unwrap();
         let stop = super::super::Interrupt::default();
-        container.says_until(READY, ENDING, &stop).unwrap();
+        container.read_until(READY, ENDING, &stop).unwrap();
         let mut bytes = [0; 64];
         socket.set_read_timeout(Some(ENDING)).unwrap();
         for _ in 0..2 {

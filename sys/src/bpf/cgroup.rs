@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::call::{
-    self, Attr, Load, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, address, ask,
-    call, number,
+use super::syscall::{
+    self, BpfAttr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgLoadAttr, ProgQueryAttr,
+    ProgramInfo, address, bpf, number, read_info,
 };
 
 const PROG_ATTACH: libc::c_long = 8;
@@ -31,14 +31,14 @@ const MAX_INSNS: usize = 1 << 16;
 pub type Insn = u64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attached {
+pub struct AttachedPrograms {
     /// The attach flags of the first one, `BPF_F_…`; later ones are attached the same way.
     pub flags: u32,
     pub ids: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct BpfProgram {
     pub name: [u8; 16],
     /// Whether its licence is GPL-compatible.
     pub is_gpl: bool,
@@ -57,7 +57,7 @@ struct AttachAttr {
 }
 
 impl AttachAttr {
-    fn of(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Self {
+    fn new(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Self {
         AttachAttr {
             target_fd: number(cgroup),
             attach_bpf_fd: number(program.as_fd()),
@@ -67,71 +67,71 @@ impl AttachAttr {
     }
 }
 
-impl Attr for AttachAttr {}
+impl BpfAttr for AttachAttr {}
 
 /// The programs attached to this very cgroup.
-pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
+pub fn query(cgroup: BorrowedFd<'_>) -> Result<AttachedPrograms, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
-    let mut attr = Query {
+    let mut attr = ProgQueryAttr {
         target: number(cgroup),
-        place: ATTACH_DEVICE,
+        attach_type: ATTACH_DEVICE,
         programs: address(ids.as_mut_ptr()),
         count: count(ids.len()),
-        ..Query::default()
+        ..ProgQueryAttr::default()
     };
-    call(PROG_QUERY, &mut attr)?;
+    bpf(PROG_QUERY, &mut attr)?;
     ids.truncate(usize::try_from(attr.count).unwrap_or_default());
-    Ok(Attached { flags: attr.attach_flags, ids })
+    Ok(AttachedPrograms { flags: attr.attach_flags, ids })
 }
 
 /// ENOENT if the program is gone.
-pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
-    call::by_id(PROG_GET_FD_BY_ID, id)
+pub fn open_program(id: u32) -> Result<OwnedFd, Errno> {
+    syscall::open_by_id(PROG_GET_FD_BY_ID, id)
 }
 
 /// E2BIG for a program that no runtime would write.
-pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
+pub fn read(program: &OwnedFd) -> Result<BpfProgram, Errno> {
     let mut info = ProgramInfo::default();
-    ask(program, &mut info)?;
+    read_info(program, &mut info)?;
     let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
-    let wanted = bytes / size_of::<Insn>();
-    if wanted > MAX_INSNS {
+    let insn_count = bytes / size_of::<Insn>();
+    if insn_count > MAX_INSNS {
         return Err(Errno::TOOBIG);
     }
-    let mut insns = vec![0 as Insn; wanted];
+    let mut insns = vec![0 as Insn; insn_count];
     let mut info = ProgramInfo {
-        xlated_prog_len: count(wanted * size_of::<Insn>()),
+        xlated_prog_len: count(insn_count * size_of::<Insn>()),
         xlated_prog_insns: address(insns.as_mut_ptr()),
         ..ProgramInfo::default()
     };
-    ask(program, &mut info)?;
+    read_info(program, &mut info)?;
     // The kernel clears the address if it does not show the instructions (kernel/bpf/syscall.c,
     // `bpf_prog_get_info_by_fd`).
     if info.xlated_prog_insns == 0 {
         insns.clear();
     }
-    Ok(Program { name: info.name, is_gpl: info.gpl_compatible & 1 == 1, insns })
+    Ok(BpfProgram { name: info.name, is_gpl: info.gpl_compatible & 1 == 1, insns })
 }
 
-pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
+pub fn program_id(program: &OwnedFd) -> Result<u32, Errno> {
     let mut info = ProgramInfo::default();
-    ask(program, &mut info)?;
+    read_info(program, &mut info)?;
     Ok(info.id)
 }
 
 /// Loads a program, which the kernel's verifier checks.
-pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
+pub fn load(program: &BpfProgram) -> Result<OwnedFd, Errno> {
     let license = if program.is_gpl { c"GPL" } else { c"" };
-    let mut attr = Load {
+    let mut attr = ProgLoadAttr {
         prog_type: TYPE_DEVICE,
         insn_cnt: count(program.insns.len()),
         insns: address(program.insns.as_ptr().cast_mut()),
         license: address(license.as_ptr().cast_mut()),
         prog_name: program.name,
         expected_attach_type: ATTACH_DEVICE,
-        ..Load::default()
+        ..ProgLoadAttr::default()
     };
-    call::load(&mut attr)
+    syscall::load(&mut attr)
 }
 
 /// Replaces an attached program with another in one step, so the cgroup is never without a program.
@@ -142,23 +142,23 @@ pub fn replace(
     new: &OwnedFd,
     old: &OwnedFd,
 ) -> Result<(), Errno> {
-    let mut attr = AttachAttr { attach_flags: flags, ..AttachAttr::of(cgroup, new) };
+    let mut attr = AttachAttr { attach_flags: flags, ..AttachAttr::new(cgroup, new) };
     // In a cgroup limited to one program, the same call without the flag replaces it.
     if flags & ALLOW_MULTI != 0 {
         attr.attach_flags |= REPLACE;
         attr.replace_bpf_fd = number(old.as_fd());
     }
-    call(PROG_ATTACH, &mut attr).map(|_| ())
+    bpf(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
 /// Attaches a program beside the existing ones.
 pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
-    let mut attr = AttachAttr { attach_flags: ALLOW_MULTI, ..AttachAttr::of(cgroup, program) };
-    call(PROG_ATTACH, &mut attr).map(|_| ())
+    let mut attr = AttachAttr { attach_flags: ALLOW_MULTI, ..AttachAttr::new(cgroup, program) };
+    bpf(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
 pub fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
-    call(PROG_DETACH, &mut AttachAttr::of(cgroup, program)).map(|_| ())
+    bpf(PROG_DETACH, &mut AttachAttr::new(cgroup, program)).map(|_| ())
 }
 
 fn count(length: usize) -> u32 {

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::call::{
-    Attr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, Words, address, ask,
-    by_id, call, number, word,
+use super::syscall::{
+    BpfAttr, NumberAttr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgQueryAttr, ProgramInfo,
+    address, bpf, number, open_by_id, read_info, word,
 };
 use crate::netlink::link::Link;
-use crate::netlink::message::until_null;
+use crate::netlink::message::until_nul;
 
 const PROG_GET_NEXT_ID: libc::c_long = 11;
 const LINK_GET_FD_BY_ID: libc::c_long = 30;
@@ -38,30 +38,32 @@ struct LinkInfo {
     more: [u32; 27],
 }
 
-impl Attr for LinkInfo {}
+impl BpfAttr for LinkInfo {}
 
 /// A program of tcx: its number, and that of the link that holds it, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Attached {
+struct TcxProgram {
     program: u32,
     link: u32,
 }
 
 /// Whether programs of tcx are on an interface of this process's own network namespace.
-pub fn has_tcx(link: &Link) -> bool {
-    let mut places = PLACES.into_iter();
-    places.any(|place| attached(link.index, place).is_ok_and(|found| !found.is_empty()))
+pub fn has_tcx_programs(link: &Link) -> bool {
+    let mut attach_types = PLACES.into_iter();
+    attach_types.any(|attach_type| {
+        query_tcx_programs(link.index, attach_type).is_ok_and(|programs| !programs.is_empty())
+    })
 }
 
 /// Takes what netlink does not take from an interface of this process's own network namespace.
-pub fn clear(link: &Link) -> Result<(), Errno> {
+pub fn detach_all(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
     }
-    for place in PLACES {
+    for attach_type in PLACES {
         // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
-        for each in attached(link.index, place).unwrap_or_default() {
-            match detach(link.index, place, each) {
+        for program in query_tcx_programs(link.index, attach_type).unwrap_or_default() {
+            match detach(link.index, attach_type, program) {
                 Err(Errno::NOENT) | Ok(()) => {}
                 Err(error) => return Err(error),
             }
@@ -71,52 +73,53 @@ pub fn clear(link: &Link) -> Result<(), Errno> {
 }
 
 /// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
-pub fn named(name: &[u8]) -> BTreeSet<u32> {
-    let mut found = BTreeSet::new();
+pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
+    let mut ids = BTreeSet::new();
     let mut last = 0;
     for _ in 0..MAX_LOOKS {
         let mut attr = word(last);
-        if call(PROG_GET_NEXT_ID, &mut attr).is_err() {
+        if bpf(PROG_GET_NEXT_ID, &mut attr).is_err() {
             break;
         }
         last = attr.0[1];
-        let info = by_id(PROG_GET_FD_BY_ID, last).and_then(|program| {
+        let info = open_by_id(PROG_GET_FD_BY_ID, last).and_then(|program| {
             let mut info = ProgramInfo::default();
-            ask(&program, &mut info).map(|()| info)
+            read_info(&program, &mut info).map(|()| info)
         });
-        let is_it = |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_null(&info.name) == name;
-        found.extend(info.ok().filter(is_it).map(|info| info.id));
+        let matches =
+            |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_nul(&info.name) == name;
+        ids.extend(info.ok().filter(matches).map(|info| info.id));
     }
-    found
+    ids
 }
 
-fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
+fn query_tcx_programs(ifindex: u32, attach_type: u32) -> Result<Vec<TcxProgram>, Errno> {
     let mut programs = [0_u32; MAX_ATTACHED];
     let mut links = [0_u32; MAX_ATTACHED];
-    let mut query = Query {
+    let mut query = ProgQueryAttr {
         target: ifindex,
-        place,
+        attach_type,
         programs: address(programs.as_mut_ptr()),
         links: address(links.as_mut_ptr()),
         count: u32::try_from(MAX_ATTACHED).unwrap_or_default(),
-        ..Query::default()
+        ..ProgQueryAttr::default()
     };
-    match call(PROG_QUERY, &mut query) {
+    match bpf(PROG_QUERY, &mut query) {
         Err(Errno::NOENT) => return Ok(Vec::new()),
         result => result?,
     };
     let count = usize::try_from(query.count).unwrap_or_default();
-    let found = programs.into_iter().zip(links).take(count);
-    Ok(found.map(|(program, link)| Attached { program, link }).collect())
+    let attached = programs.into_iter().zip(links).take(count);
+    Ok(attached.map(|(program, link)| TcxProgram { program, link }).collect())
 }
 
-fn detach(ifindex: u32, place: u32, each: Attached) -> Result<(), Errno> {
-    if each.link != 0 {
-        return detach_link(&by_id(LINK_GET_FD_BY_ID, each.link)?);
+fn detach(ifindex: u32, attach_type: u32, attached: TcxProgram) -> Result<(), Errno> {
+    if attached.link != 0 {
+        return detach_link(&open_by_id(LINK_GET_FD_BY_ID, attached.link)?);
     }
-    let program = by_id(PROG_GET_FD_BY_ID, each.program)?;
-    let mut attr = Words([ifindex, number(program.as_fd()), place, 0, 0, 0]);
-    call(PROG_DETACH, &mut attr).map(drop)
+    let program = open_by_id(PROG_GET_FD_BY_ID, attached.program)?;
+    let mut attr = NumberAttr([ifindex, number(program.as_fd()), attach_type, 0, 0, 0]);
+    bpf(PROG_DETACH, &mut attr).map(drop)
 }
 
 /// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
@@ -124,38 +127,38 @@ fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
     let mut last = 0;
     for _ in 0..MAX_LOOKS {
         let mut attr = word(last);
-        match call(LINK_GET_NEXT_ID, &mut attr) {
+        match bpf(LINK_GET_NEXT_ID, &mut attr) {
             Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => return Ok(()),
             result => result?,
         };
         last = attr.0[1];
-        let Ok(found) = by_id(LINK_GET_FD_BY_ID, last) else {
+        let Ok(fd) = open_by_id(LINK_GET_FD_BY_ID, last) else {
             continue;
         };
         let mut info = LinkInfo::default();
-        if ask(&found, &mut info).is_err() {
+        if read_info(&fd, &mut info).is_err() {
             continue;
         }
-        let is_its = info.kind == XDP_LINK && info.ifindex == link.index;
-        if is_its && link.xdp_programs.contains(&info.program) {
-            detach_link(&found)?;
+        let is_on_link = info.kind == XDP_LINK && info.ifindex == link.index;
+        if is_on_link && link.xdp_programs.contains(&info.program) {
+            detach_link(&fd)?;
         }
     }
     Ok(())
 }
 
 fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
-    call(LINK_DETACH, &mut word(number(link.as_fd()))).map(drop)
+    bpf(LINK_DETACH, &mut word(number(link.as_fd()))).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use onload_test_tree::network::{self, Child};
 
-    use super::super::call::{self, Load, descriptor};
+    use super::super::syscall::{self, ProgLoadAttr, descriptor};
     use super::*;
     use crate::netlink::link;
-    use crate::netlink::socket::Socket;
+    use crate::netlink::socket::NetlinkSocket;
 
     const PROG_ATTACH: libc::c_long = 8;
     const LINK_CREATE: libc::c_long = 28;
@@ -164,8 +167,8 @@ mod tests {
     const XDP_PLACE: u32 = 37;
 
     fn named_link(name: &[u8]) -> Link {
-        let socket = Socket::open(None).unwrap();
-        let links = socket.list(link::GET, &link::all(), &link::parse).unwrap();
+        let socket = NetlinkSocket::open(None).unwrap();
+        let links = socket.list(link::GET, &link::dump_payload(), &link::parse).unwrap();
         links.into_iter().find(|link| link.name == name).unwrap()
     }
 
@@ -179,16 +182,16 @@ mod tests {
         name[..called.len()].copy_from_slice(called);
         let mut code = [0xb7_u64 | u64::from(number) << 32, 0x95];
         let mut licence = *b"GPL\0";
-        let mut attr = Load {
+        let mut attr = ProgLoadAttr {
             prog_type: kind,
             insn_cnt: 2,
             insns: address(&mut code),
             license: address(&mut licence),
             prog_name: name,
             expected_attach_type: place,
-            ..Load::default()
+            ..ProgLoadAttr::default()
         };
-        call::load(&mut attr).unwrap()
+        syscall::load(&mut attr).unwrap()
     }
 
     #[test]
@@ -201,17 +204,17 @@ mod tests {
         child.ip("link add d0 type veth peer name d1");
         child.within(|| {
             let link = named_link(b"d0");
-            assert!(!has_tcx(&link));
-            clear(&link).unwrap();
+            assert!(!has_tcx_programs(&link));
+            detach_all(&link).unwrap();
             let plain = load(SCHED_CLS, 0, 0);
-            let mut attr = Words([link.index, number(plain.as_fd()), 46, 0, 0, 0]);
-            call(PROG_ATTACH, &mut attr).unwrap();
+            let mut attr = NumberAttr([link.index, number(plain.as_fd()), 46, 0, 0, 0]);
+            bpf(PROG_ATTACH, &mut attr).unwrap();
             let held = load(SCHED_CLS, 1, 0);
-            let mut attr = Words([number(held.as_fd()), link.index, 47, 0, 0, 0]);
-            let _kept = descriptor(call(LINK_CREATE, &mut attr).unwrap());
-            assert!(has_tcx(&link));
-            clear(&link).unwrap();
-            assert!(!has_tcx(&link));
+            let mut attr = NumberAttr([number(held.as_fd()), link.index, 47, 0, 0, 0]);
+            let _kept = descriptor(bpf(LINK_CREATE, &mut attr).unwrap());
+            assert!(has_tcx_programs(&link));
+            detach_all(&link).unwrap();
+            assert!(!has_tcx_programs(&link));
         });
     }
 
@@ -222,7 +225,7 @@ mod tests {
             return;
         }
         let name = format!("ctk{}", std::process::id());
-        let found = || named(name.as_bytes());
+        let found = || find_xdp_programs(name.as_bytes());
         let before = found();
         let other = load_named(name.as_bytes(), SCHED_CLS, 0, 0);
         let longer = load_named(format!("{name}x").as_bytes(), XDP, 2, XDP_PLACE);
@@ -253,11 +256,11 @@ mod tests {
                 let program = load(XDP, 2, XDP_PLACE);
                 // `XDP_FLAGS_SKB_MODE`.
                 let index = named_link(name).index;
-                let mut attr = Words([number(program.as_fd()), index, XDP_PLACE, 2, 0, 0]);
-                descriptor(call(LINK_CREATE, &mut attr).unwrap())
+                let mut attr = NumberAttr([number(program.as_fd()), index, XDP_PLACE, 2, 0, 0]);
+                descriptor(bpf(LINK_CREATE, &mut attr).unwrap())
             });
             assert!(!named_link(b"d0").xdp_modes.is_empty());
-            clear(&named_link(b"d0")).unwrap();
+            detach_all(&named_link(b"d0")).unwrap();
             assert!(named_link(b"d0").xdp_modes.is_empty());
             assert!(!named_link(b"d1").xdp_modes.is_empty());
             drop(kept);

@@ -24,7 +24,7 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
-impl crate::error::Typed for WriteError {}
+impl crate::error::TypedError for WriteError {}
 
 const PREFIX: &str = ".onload-ctk-";
 const SUFFIX: &str = ".tmp";
@@ -53,13 +53,14 @@ impl<'dir> TempFile<'dir> {
         let bytes = name.as_encoded_bytes();
         if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name");
-            return Err(failed("naming", name)(source));
+            return Err(write_error("naming", name)(source));
         }
-        let created = exclusive(dir).map_err(failed("creating a temporary file for", name));
+        let created =
+            create_exclusive(dir).map_err(write_error("creating a temporary file for", name));
         let (temporary, file) = created?;
         let temp = Self { dir, temporary: Some(temporary), name: name.to_owned(), file };
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        fchmod(&temp.file, mode).map_err(failed("setting the mode of", name))?;
+        fchmod(&temp.file, mode).map_err(write_error("setting the mode of", name))?;
         Ok(temp)
     }
 
@@ -70,38 +71,38 @@ impl<'dir> TempFile<'dir> {
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let written = self.file.write_all(bytes);
-        written.map_err(failed("writing", &self.name))
+        written.map_err(write_error("writing", &self.name))
     }
 
     /// Synchronises it, renames it to its name, and synchronises the directory. Where that last step alone failed, the
     /// new file is in place.
     pub fn commit(self) -> Result<(), WriteError> {
-        self.commit_by(RenameFlags::empty())
+        self.commit_with_flags(RenameFlags::empty())
     }
 
     /// As [`TempFile::commit`], where nothing has its name (EEXIST).
     pub fn commit_new(self) -> Result<(), WriteError> {
-        self.commit_by(RenameFlags::NOREPLACE)
+        self.commit_with_flags(RenameFlags::NOREPLACE)
     }
 
     /// As [`TempFile::commit`], where a file has its name (ENOENT): the two are exchanged, and the old one goes.
     pub fn commit_over(self) -> Result<(), WriteError> {
-        self.commit_by(RenameFlags::EXCHANGE)
+        self.commit_with_flags(RenameFlags::EXCHANGE)
     }
 
-    fn commit_by(mut self, flags: RenameFlags) -> Result<(), WriteError> {
+    fn commit_with_flags(mut self, flags: RenameFlags) -> Result<(), WriteError> {
         let (dir, name) = (self.dir, &self.name);
         let synced = self.file.sync_all();
-        synced.map_err(failed("synchronising", name))?;
+        synced.map_err(write_error("synchronising", name))?;
         if let Some(temporary) = self.temporary.as_deref() {
             let renamed = if flags.is_empty() {
                 renameat(dir, temporary, dir, name)
             } else {
                 renameat_with(dir, temporary, dir, name, flags)
             };
-            renamed.map_err(failed("renaming a temporary file to", name))?;
+            renamed.map_err(write_error("renaming a temporary file to", name))?;
         }
-        let synced = fsync(dir).map_err(failed("synchronising the directory of", name));
+        let synced = fsync(dir).map_err(write_error("synchronising the directory of", name));
         // After an exchange the old file has the temporary name, and goes with it.
         if flags != RenameFlags::EXCHANGE {
             self.temporary = None;
@@ -120,7 +121,7 @@ impl Drop for TempFile<'_> {
 }
 
 /// A name that exists, even as somebody's link, is skipped.
-fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
+fn create_exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..ATTEMPTS {
         // Nobody can create all names in advance: the state comes from the kernel's random bytes.
@@ -148,7 +149,7 @@ pub fn write_atomic(
 }
 
 /// As [`write_atomic`], in a directory where others call [`remove_leftover`] meanwhile.
-pub fn write_atomic_beside(
+pub fn write_atomic_locked(
     dir: impl AsFd,
     name: &OsStr,
     bytes: &[u8],
@@ -157,17 +158,17 @@ pub fn write_atomic_beside(
     loop {
         let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
         let locked = flock(&temp.file, FlockOperation::LockExclusive);
-        let found = locked.and_then(|()| fstat(&temp.file));
-        let found = found.map_err(failed("locking a temporary file for", name))?;
+        let stat = locked.and_then(|()| fstat(&temp.file));
+        let stat = stat.map_err(write_error("locking a temporary file for", name))?;
         // Before it was locked, it was anybody's to remove.
-        if found.st_nlink > 0 {
+        if stat.st_nlink > 0 {
             temp.write(bytes)?;
             return temp.commit();
         }
     }
 }
 
-/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_beside`].
+/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_locked`].
 pub fn remove_leftover(dir: impl AsFd, name: &OsStr) -> Result<(), WriteError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&dir, name, flags, Mode::empty());
@@ -186,15 +187,18 @@ pub fn remove(dir: impl AsFd, name: &OsStr) -> Result<bool, WriteError> {
     match unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::NOENT) => Ok(false),
-        Err(error) => Err(failed("removing", name)(error)),
+        Err(error) => Err(write_error("removing", name)(error)),
     }
 }
 
 /// Synchronises a directory, so that renames and removals in it survive a crash.
 pub fn sync(dir: impl AsFd) -> Result<(), WriteError> {
-    fsync(dir).map_err(failed("synchronising the directory", OsStr::new(".")))
+    fsync(dir).map_err(write_error("synchronising the directory", OsStr::new(".")))
 }
 
-fn failed<E: Into<io::Error>>(action: &'static str, name: &OsStr) -> impl FnOnce(E) -> WriteError {
+fn write_error<E: Into<io::Error>>(
+    action: &'static str,
+    name: &OsStr,
+) -> impl FnOnce(E) -> WriteError {
     move |error| WriteError { action, name: name.to_owned(), source: error.into() }
 }

@@ -12,7 +12,7 @@ const LABEL: &str = "security.selinux";
 const MAX_LABEL_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotCopied {
+pub struct CopyError {
     /// `owner` or `label`.
     pub what: &'static str,
     pub error: Errno,
@@ -20,15 +20,15 @@ pub struct NotCopied {
 
 /// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied if the
 /// file system has labels.
-pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), NotCopied> {
-    let failed = |what| move |error| NotCopied { what, error };
+pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), CopyError> {
+    let failed = |what| move |error| CopyError { what, error };
     copy_owner(stat, new).map_err(failed("owner"))?;
     copy_label(old, new).map_err(failed("label"))
 }
 
 fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
-    let now = fstat(new)?;
-    if (now.st_uid, now.st_gid) == (stat.st_uid, stat.st_gid) {
+    let current = fstat(new)?;
+    if (current.st_uid, current.st_gid) == (stat.st_uid, stat.st_gid) {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Result, bail};
 use crate::fs::list::each_name;
 use crate::fs::open::{
-    MAX_LINKS, PATH_MAX, components, is_mount_root, open_in_root, open_resolved,
+    MAX_LINKS, PATH_MAX, is_mount_root, open_in_root, open_resolved, reversed_components,
 };
 use rustix::fs::{
     FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, fstat, fstatvfs, openat,
@@ -44,7 +44,7 @@ impl FileError {
     }
 
     /// Whether another mount is on the way to it.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn is_behind_mount(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::XDEV))
     }
 }
@@ -59,7 +59,7 @@ pub struct ContainerRoot {
     /// them is not from the image, may be readable to nobody in the container, and may never
     /// answer.
     files: ResolveFlags,
-    looks_left: Cell<usize>,
+    lookups_left: Cell<usize>,
 }
 
 impl ContainerRoot {
@@ -72,7 +72,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
             files: ResolveFlags::empty(),
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         })
     }
 
@@ -81,7 +81,7 @@ impl ContainerRoot {
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
-        if !is_mount_root(&fd).with_context(|| opening(path))? {
+        if !is_mount_root(&fd).with_context(|| open_context(path))? {
             bail!(
                 "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
             );
@@ -90,17 +90,17 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::NO_XDEV,
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         })
     }
 
     /// The root directory of a process that runs, whose mounts are part of what it sees. They may never answer.
-    pub fn of_process(fd: OwnedFd) -> Self {
+    pub fn from_process(fd: OwnedFd) -> Self {
         ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::empty(),
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         }
     }
 
@@ -129,17 +129,17 @@ impl ContainerRoot {
 
     /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
     /// be examined.
-    pub fn lacks(&self, path: &Path) -> bool {
-        let mut at = path;
+    pub fn is_missing(&self, path: &Path) -> bool {
+        let mut current = path;
         loop {
-            match self.find(at) {
+            match self.find(current) {
                 Err(Errno::NOENT) => {}
                 // Its directory exists, and the next name does not, or is such a link.
-                Ok(above) if at != path => return is_nothing(&above, path, at),
+                Ok(parent) if current != path => return is_missing_entry(&parent, path, current),
                 _ => return false,
             }
-            match at.parent() {
-                Some(above) => at = above,
+            match current.parent() {
+                Some(parent) => current = parent,
                 None => return false,
             }
         }
@@ -154,15 +154,15 @@ impl ContainerRoot {
     /// device or a FIFO can have effects.
     pub fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
         let failed = |error| FileError::Lookup(path.to_owned(), error);
-        let found = self.lookup(path, self.files).map_err(failed)?;
-        let stat = fstat(&found).map_err(failed)?;
+        let fd = self.lookup(path, self.files).map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(FileError::NotRegular(path.to_owned()));
         }
         // Reopens the same file for reading (proc(5), /proc/self/fd).
-        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let fd_path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(again, flags, Mode::empty()).map_err(failed)?;
+        let file = rustix::fs::open(fd_path, flags, Mode::empty()).map_err(failed)?;
         let size = u64::try_from(stat.st_size).unwrap_or_default();
         Ok((File::from(file), size))
     }
@@ -186,74 +186,76 @@ impl ContainerPath {
     pub fn resolve(
         root: Option<&ContainerRoot>,
         path: &Path,
-        mounted: &dyn Fn(&ContainerPath) -> bool,
+        is_mounted: &dyn Fn(&ContainerPath) -> bool,
     ) -> Result<ContainerPath> {
-        let walked = ContainerPath::walk(root, path, mounted);
-        walked.with_context(|| format!("looking up {:?} in the container's root", shown(path)))
+        let walked = ContainerPath::walk(root, path, is_mounted);
+        walked.with_context(|| {
+            format!("looking up {:?} in the container's root", truncate_for_message(path))
+        })
     }
 
     fn walk(
         root: Option<&ContainerRoot>,
         path: &Path,
-        mounted: &dyn Fn(&ContainerPath) -> bool,
+        is_mounted: &dyn Fn(&ContainerPath) -> bool,
     ) -> Result<ContainerPath, Errno> {
         if path.as_os_str().len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let mut links = 0;
-        let mut ahead = components(path.as_os_str());
-        let mut at = ContainerPath::default();
+        let mut pending = reversed_components(path.as_os_str());
+        let mut current = ContainerPath::default();
         // One descriptor per component of `at`; empty once nothing can be looked up any more.
-        let mut above: Vec<OwnedFd> = Vec::new();
-        let mut blind = root.is_none() || mounted(&at);
-        while let Some(name) = ahead.pop() {
+        let mut parents: Vec<OwnedFd> = Vec::new();
+        let mut is_blind = root.is_none() || is_mounted(&current);
+        while let Some(name) = pending.pop() {
             if name == ".." {
-                if blind {
+                if is_blind {
                     return Err(Errno::XDEV);
                 }
-                at.pop();
-                above.pop();
+                current.pop();
+                parents.pop();
                 continue;
             }
-            if at.0.len() + name.len() > PATH_MAX {
+            if current.0.len() + name.len() > PATH_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
             // It would count as two names.
             if name.as_bytes().contains(&0) {
                 return Err(Errno::INVAL);
             }
-            let Some(root) = root.filter(|_| !blind) else {
-                at.push(&name);
+            let Some(root) = root.filter(|_| !is_blind) else {
+                current.push(&name);
                 continue;
             };
-            let dir = above.last().map_or(root.fd.as_fd(), AsFd::as_fd);
-            let left = root.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
-            root.looks_left.set(left);
-            match look(dir, &name, root.step)? {
+            let dir = parents.last().map_or(root.fd.as_fd(), AsFd::as_fd);
+            let remaining = root.lookups_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
+            root.lookups_left.set(remaining);
+            match open_component(dir, &name, root.step)? {
                 Component::Absent => {
-                    at.push(&name);
-                    blind = true;
+                    current.push(&name);
+                    is_blind = true;
                 }
                 Component::Link(target) => {
                     links += 1;
-                    if links > MAX_LINKS || ahead.len() > MAX_COMPONENTS {
+                    if links > MAX_LINKS || pending.len() > MAX_COMPONENTS {
                         return Err(Errno::LOOP);
                     }
                     if target.as_bytes().starts_with(b"/") {
-                        at = ContainerPath::default();
-                        above.clear();
-                        blind = mounted(&at);
+                        current = ContainerPath::default();
+                        parents.clear();
+                        is_blind = is_mounted(&current);
                     }
-                    ahead.extend(components(&target));
+                    pending.extend(reversed_components(&target));
                 }
                 Component::Other(fd) => {
-                    at.push(&name);
-                    above.push(fd);
-                    blind = mounted(&at);
+                    current.push(&name);
+                    parents.push(fd);
+                    is_blind = is_mounted(&current);
                 }
             }
         }
-        Ok(at)
+        Ok(current)
     }
 
     fn push(&mut self, name: &OsStr) {
@@ -279,7 +281,7 @@ impl ContainerPath {
     }
 
     /// Its ancestors and itself, the root first.
-    pub fn downward(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
         ends.map(|end| &self.0[..end])
@@ -298,22 +300,22 @@ impl std::borrow::Borrow<[u8]> for ContainerPath {
 }
 
 /// Whether a directory has nothing by the name that follows it in a path.
-fn is_nothing(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
-    let below = path.strip_prefix(at).ok();
-    let Some(name) = below.and_then(|below| below.components().next()) else {
+fn is_missing_entry(dir: &OwnedFd, path: &Path, ancestor: &Path) -> bool {
+    let relative = path.strip_prefix(ancestor).ok();
+    let Some(name) = relative.and_then(|relative| relative.components().next()) else {
         return false;
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = openat(dir, name.as_os_str(), flags, Mode::empty());
-    matches!(found, Err(Errno::NOENT))
+    let result = openat(dir, name.as_os_str(), flags, Mode::empty());
+    matches!(result, Err(Errno::NOENT))
 }
 
-fn opening(path: &Path) -> String {
-    format!("opening the container's root {:?}", shown(path))
+fn open_context(path: &Path) -> String {
+    format!("opening the container's root {:?}", truncate_for_message(path))
 }
 
 /// As much of a path for a message as a path can have.
-fn shown(path: &Path) -> &Path {
+fn truncate_for_message(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     Path::new(OsStr::from_bytes(&bytes[..bytes.len().min(PATH_MAX)]))
 }
@@ -338,10 +340,10 @@ fn open_root(
             return Err(Errno::NAMETOOLONG);
         }
         let fd = open()?;
-        let (own, host) = (fstat(&fd)?, host()?);
-        Ok((fd, (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)))
+        let (root_stat, host) = (fstat(&fd)?, host()?);
+        Ok((fd, (root_stat.st_dev, root_stat.st_ino) == (host.st_dev, host.st_ino)))
     };
-    let (fd, is_host) = opened().with_context(|| opening(path))?;
+    let (fd, is_host) = opened().with_context(|| open_context(path))?;
     if is_host {
         bail!("the container's root {path:?} is the host's own: nothing is mounted there");
     }
@@ -354,7 +356,11 @@ enum Component {
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Component, Errno> {
+fn open_component(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    step: ResolveFlags,
+) -> Result<Component, Errno> {
     let fd = match open_resolved(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Component::Absent),
@@ -425,7 +431,7 @@ mod tests {
         root.link("usr/lib", "lib");
         let open = root.open();
         for path in ["/usr/lib64", "/lib/x/y", "/nowhere", "/a/b/c"] {
-            assert!(open.lacks(Path::new(path)), "{path}");
+            assert!(open.is_missing(Path::new(path)), "{path}");
         }
         for path in [
             "/",
@@ -436,7 +442,7 @@ mod tests {
             "/usr/dangling/below/it",
             "/usr/loop",
         ] {
-            assert!(!open.lacks(Path::new(path)), "{path}");
+            assert!(!open.is_missing(Path::new(path)), "{path}");
         }
     }
 

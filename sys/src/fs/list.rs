@@ -13,14 +13,14 @@ const BYTES: usize = 8 * 1024;
 ///
 /// # Errors
 /// The errors of getdents(2).
-pub fn each_name(dir: impl AsFd, look: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+pub fn each_name(dir: impl AsFd, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Errno> {
     seek(&dir, SeekFrom::Start(0))?;
     let mut buffer = [MaybeUninit::uninit(); BYTES];
     let mut entries = RawDir::new(dir, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." && !look(name) {
+        if name != b"." && name != b".." && !visit(name) {
             break;
         }
     }

@@ -52,7 +52,7 @@ pub enum LockError {
     Held { path: PathBuf, waited: Duration, holders: String },
 }
 
-impl crate::error::Typed for LockError {}
+impl crate::error::TypedError for LockError {}
 
 /// A lock. The kernel releases it when this is dropped or when the process ends in any way.
 #[derive(Debug)]
@@ -63,59 +63,59 @@ pub struct Lock {
 impl Lock {
     /// Takes a lock through a file in an open directory, and creates the file if necessary. `path`
     /// is the directory's, for messages.
-    pub fn take(
+    pub fn acquire(
         dir: impl AsFd,
         path: &Path,
         name: &str,
-        kind: LockMode,
-        patience: Duration,
+        mode: LockMode,
+        timeout: Duration,
     ) -> Result<Lock, LockError> {
         let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
         // Whether there is time for another attempt.
         let mut wait = || {
-            let left = patience.saturating_sub(since.elapsed());
-            std::thread::sleep(pause.min(left));
+            let remaining = timeout.saturating_sub(since.elapsed());
+            std::thread::sleep(pause.min(remaining));
             pause = (pause * 2).min(LAST_PAUSE);
-            !left.is_zero()
+            !remaining.is_zero()
         };
-        take_while(dir, path, name, kind, patience, &mut wait)
+        acquire_while(dir, path, name, mode, timeout, &mut wait)
     }
 
     /// Takes an exclusive lock if it is free right now.
-    pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
+    pub fn try_acquire(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;
-        let is_ours = is_ours && is_named(dir, &path, name, &file)?;
+        let is_ours = is_ours && is_still_at(dir, &path, name, &file)?;
         Ok(is_ours.then_some(Lock { file }))
     }
 
     /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
-    pub fn has_a_name(&self) -> bool {
+    pub fn is_linked(&self) -> bool {
         fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
     }
 }
 
-/// As [`Lock::take`], but calls `wait` between attempts, which says whether to go on.
-pub fn take_while(
+/// As [`Lock::acquire`], but calls `wait` between attempts, which says whether to go on.
+pub fn acquire_while(
     dir: impl AsFd,
     path: &Path,
     name: &str,
-    kind: LockMode,
-    patience: Duration,
+    mode: LockMode,
+    timeout: Duration,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<Lock, LockError> {
     let path = path.join(name);
     loop {
         let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, kind, wait)?;
+        let is_ours = lock_open(&file, &path, mode, wait)?;
         // If somebody removed the file meanwhile, the next process may have created and locked
         // another one.
-        if is_ours && is_named(&dir, &path, name, &file)? {
+        if is_ours && is_still_at(&dir, &path, name, &file)? {
             return Ok(Lock { file });
         }
         if !is_ours || !wait() {
-            return Err(held(&file, path, patience));
+            return Err(held_error(&file, path, timeout));
         }
     }
 }
@@ -132,21 +132,21 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
             return Err(LockError::Foreign(path.to_owned()));
         }
-        Err(error) => return Err(failed("opening", path)(error)),
+        Err(error) => return Err(file_error("opening", path)(error)),
     };
-    let stat = fstat(&file).map_err(failed("looking at", path))?;
+    let stat = fstat(&file).map_err(file_error("looking at", path))?;
     // Others may depend on the mode of a file that has several names.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }
     let is_open = Mode::from_raw_mode(stat.st_mode & 0o7777) != MODE;
     if is_open && stat.st_uid == geteuid().as_raw() {
-        fchmod(&file, MODE).map_err(failed("restricting the mode of", path))?;
+        fchmod(&file, MODE).map_err(file_error("restricting the mode of", path))?;
     }
     Ok(file)
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError {
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError {
     move |source| LockError::File { action, path: path.to_owned(), source }
 }
 
@@ -154,10 +154,10 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError 
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
-    kind: LockMode,
+    mode: LockMode,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<bool, LockError> {
-    let operation = match kind {
+    let operation = match mode {
         LockMode::Shared => FlockOperation::NonBlockingLockShared,
         LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
@@ -166,27 +166,27 @@ fn lock_open(
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK | Errno::INTR) if wait() => {}
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(error) => return Err(failed("taking", path)(error)),
+            Err(error) => return Err(file_error("taking", path)(error)),
         }
     }
 }
 
 /// Whether an open file is still the one with its name.
-fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
+fn is_still_at(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
     let same = |named: Stat| {
-        let own = fstat(file)?;
-        Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+        let own_stat = fstat(file)?;
+        Ok((named.st_dev, named.st_ino) == (own_stat.st_dev, own_stat.st_ino))
     };
     match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(same) {
         Err(Errno::NOENT) => Ok(false),
-        found => found.map_err(failed("looking at", path)),
+        result => result.map_err(file_error("looking at", path)),
     }
 }
 
-fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
+fn held_error(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     let table = File::open(TABLE).map(|table| table.take(TABLE_LIMIT));
     let pids = fstat(file).ok().zip(table.ok());
-    let pids = pids.map(|(stat, table)| holders(BufReader::new(table), &stat));
+    let pids = pids.map(|(stat, table)| parse_lock_owners(BufReader::new(table), &stat));
     let command = |pid: u32| std::fs::read(format!("/proc/{pid}/comm")).ok();
     LockError::Held { path, waited, holders: describe(&pids.unwrap_or_default(), &command) }
 }
@@ -194,22 +194,22 @@ fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
 /// The processes that hold a lock on a file, according to the kernel's table. Its lines look like
 /// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, with the device in hexadecimal; lines of
 /// waiting processes have `->` after the first field (fs/locks.c, `lock_get_status`).
-fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
+fn parse_lock_owners(table: impl BufRead, file: &Stat) -> Vec<u32> {
     let (major, minor) = (major(file.st_dev), minor(file.st_dev));
-    let wanted = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
+    let file_id = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
     let pid = |line: Vec<u8>| {
         let line = String::from_utf8(line).ok()?;
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         match fields.get(1..6)? {
-            ["FLOCK", _, _, pid, at] if *at == wanted => pid.parse().ok(),
+            ["FLOCK", _, _, pid, id] if *id == file_id => pid.parse().ok(),
             _ => None,
         }
     };
     let lines = table.split(b'\n').map_while(Result::ok);
-    let mut found: Vec<u32> = lines.filter_map(pid).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    let mut pids: Vec<u32> = lines.filter_map(pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
 }
 
 /// Who holds a lock, for messages; `command` returns the name of a process's program.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn take(dir: &tempfile::TempDir, kind: LockMode) -> Result<Lock, LockError> {
-        Lock::take(dir_of(dir), dir.path(), "lock", kind, NOW)
+        Lock::acquire(dir_of(dir), dir.path(), "lock", kind, NOW)
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
         let mut held = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut attempts = 0;
         let taken =
-            take_while(dir_of(&dir), dir.path(), "lock", LockMode::Shared, NOW, &mut || {
+            acquire_while(dir_of(&dir), dir.path(), "lock", LockMode::Shared, NOW, &mut || {
                 attempts += 1;
                 if attempts == 3 {
                     held = None;
@@ -339,7 +339,7 @@ mod tests {
         let mut first = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut second = None;
         let refused =
-            take_while(dir_of(&dir), dir.path(), "lock", LockMode::Exclusive, NOW, &mut || {
+            acquire_while(dir_of(&dir), dir.path(), "lock", LockMode::Exclusive, NOW, &mut || {
                 if first.take().is_none() {
                     return second.is_none();
                 }
@@ -356,10 +356,10 @@ mod tests {
     fn a_lock_whose_file_was_removed_has_no_name() {
         let dir = tempfile::tempdir().unwrap();
         let open = File::open(dir.path()).unwrap();
-        let lock = Lock::if_free(&open, dir.path(), "lock").unwrap().unwrap();
-        assert!(lock.has_a_name());
+        let lock = Lock::try_acquire(&open, dir.path(), "lock").unwrap().unwrap();
+        assert!(lock.is_linked());
         std::fs::remove_file(dir.path().join("lock")).unwrap();
-        assert!(!lock.has_a_name());
+        assert!(!lock.is_linked());
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
             3: FLOCK  ADVISORY  READ 12 00:1b:567 0 EOF\n\
             4: FLOCK  ADVISORY  WRITE 8 00:1b:5671 0 EOF\n\
             5: FLOCK  ADVISORY  WRITE 9 08:1b:567 0 EOF\n\xff\n6: FLOCK\n";
-        assert_eq!(holders(&table[..], &stat), [12, 1234]);
+        assert_eq!(parse_lock_owners(&table[..], &stat), [12, 1234]);
     }
 
     #[test]

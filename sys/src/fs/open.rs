@@ -45,10 +45,10 @@ pub fn open_resolved(
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
     let (path, flags) = (path.as_ref(), flags | OFlags::CLOEXEC);
-    again(|| openat2(&dir, path, flags, Mode::empty(), resolve))
+    retry_on_eagain(|| openat2(&dir, path, flags, Mode::empty(), resolve))
 }
 
-fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+fn retry_on_eagain(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 1..ATTEMPTS {
         match open() {
             Err(Errno::AGAIN) => {}
@@ -60,7 +60,7 @@ fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
 
 /// Whether something is at a path, including a dangling link. What cannot be examined counts as
 /// existing.
-pub fn is_there(path: &Path) -> bool {
+pub fn may_exist(path: &Path) -> bool {
     !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
@@ -72,7 +72,7 @@ pub fn is_mount_root(fd: impl AsFd) -> Result<bool, Errno> {
 
 /// The components of a path, the last one first, so that a walk pops them from the end. `.` is
 /// dropped.
-pub fn components(path: &OsStr) -> Vec<OsString> {
+pub fn reversed_components(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/');
     parts
         .filter(|part| !part.is_empty() && *part != b".")
@@ -90,7 +90,7 @@ mod tests {
         let mut calls = 0;
         let mut disturbed = |times: usize, then: Errno| {
             calls = 0;
-            let result = again(|| {
+            let result = retry_on_eagain(|| {
                 calls += 1;
                 Err(if calls <= times { Errno::AGAIN } else { then })
             });
@@ -123,16 +123,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
-        assert!(is_there(dir.path()) && is_there(&link));
-        assert!(!is_there(&dir.path().join("nowhere")));
-        assert!(!is_there(&link.join("below")));
+        assert!(may_exist(dir.path()) && may_exist(&link));
+        assert!(!may_exist(&dir.path().join("nowhere")));
+        assert!(!may_exist(&link.join("below")));
         let long = "x".repeat(300);
-        assert!(is_there(&dir.path().join(long)), "ENAMETOOLONG says nothing");
+        assert!(may_exist(&dir.path().join(long)), "ENAMETOOLONG says nothing");
     }
 
     #[test]
     fn components_are_what_stands_between_the_strokes() {
-        assert_eq!(components(OsStr::new("/a//./b/../c/")), ["c", "..", "b", "a"]);
-        assert!(components(OsStr::new("/")).is_empty());
+        assert_eq!(reversed_components(OsStr::new("/a//./b/../c/")), ["c", "..", "b", "a"]);
+        assert!(reversed_components(OsStr::new("/")).is_empty());
     }
 }

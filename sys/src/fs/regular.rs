@@ -23,7 +23,7 @@ pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        let message = format!("longer than {}", size(limit));
+        let message = format!("longer than {}", format_size(limit));
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(bytes)
@@ -47,46 +47,46 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
             return Ok(bytes);
         }
     }
-    let left = u64::try_from(limit - bytes.len()).unwrap_or(u64::MAX);
-    file.take(left).read_to_end(&mut bytes)?;
+    let remaining = u64::try_from(limit - bytes.len()).unwrap_or(u64::MAX);
+    file.take(remaining).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Refuses to replace what is there and no regular file, behind links too.
-pub fn may_replace(path: &Path) -> io::Result<()> {
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.metadata() {
-        Ok(found) => refuse_unusual(&found),
+        Ok(metadata) => refuse_unusual(&metadata),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
-    match found.is_file() {
+pub fn refuse_unusual(metadata: &Metadata) -> io::Result<()> {
+    match metadata.is_file() {
         true => Ok(()),
-        false => Err(refusal(kind(found.file_type()))),
+        false => Err(not_regular_error(file_type_name(metadata.file_type()))),
     }
 }
 
 /// The error that something is in the place of a file.
-pub fn refusal(what: &str) -> io::Error {
+pub fn not_regular_error(what: &str) -> io::Error {
     let message = format!("it is {what}, not a regular file");
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-fn kind(found: FileType) -> &'static str {
-    if found.is_dir() {
+fn file_type_name(file_type: FileType) -> &'static str {
+    if file_type.is_dir() {
         "a directory"
-    } else if found.is_fifo() {
+    } else if file_type.is_fifo() {
         "a pipe"
-    } else if found.is_socket() {
+    } else if file_type.is_socket() {
         "a socket"
     } else {
         "a device"
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
     match bytes % MIB {
         0 => format!("{} MiB", bytes / MIB),
@@ -113,7 +113,7 @@ mod tests {
         fs::write(&path, b"12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         assert_eq!(refusal(read(&path, 4)), "longer than 4 bytes");
-        assert_eq!(size(16 << 20), "16 MiB");
+        assert_eq!(format_size(16 << 20), "16 MiB");
     }
 
     #[test]
@@ -163,11 +163,11 @@ mod tests {
         ] {
             let wanted = format!("it is {what}, not a regular file");
             assert_eq!(refusal(read(&path(name), 100)), wanted);
-            assert_eq!(refusal(may_replace(&path(name))), wanted);
+            assert_eq!(refusal(check_replaceable(&path(name))), wanted);
         }
         fs::write(path("file"), "").unwrap();
         for name in ["file", "absent"] {
-            may_replace(&path(name)).unwrap();
+            check_replaceable(&path(name)).unwrap();
         }
     }
 }

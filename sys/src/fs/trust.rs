@@ -19,9 +19,9 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::list::each_name;
-use super::open::{MAX_LINKS, components, is_mount_root};
+use super::open::{MAX_LINKS, is_mount_root, reversed_components};
 use super::regular::read_sized;
-use crate::error::{Context as _, Error, Typed, bail, error};
+use crate::error::{Context as _, Error, TypedError, bail, error};
 
 /// Why a file is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum TrustError {
     Other(#[from] Error),
 }
 
-impl Typed for TrustError {}
+impl TypedError for TrustError {}
 
 /// S_ISVTX: in a directory, only an entry's owner and the directory's may rename or remove it (inode(7)).
 const STICKY: u32 = 0o1000;
@@ -46,8 +46,8 @@ const STICKY: u32 = 0o1000;
 const REGULAR: &str = "regular file";
 const DIRECTORY: &str = "directory";
 
-fn is_not(path: &Path, wanted: &str) -> TrustError {
-    error!("{path:?} is not a {wanted}").into()
+fn wrong_type_error(path: &Path, expected: &str) -> TrustError {
+    error!("{path:?} is not a {expected}").into()
 }
 
 impl TrustError {
@@ -58,17 +58,17 @@ impl TrustError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owners {
+pub struct TrustedOwners {
     users: Vec<u32>,
     /// Those of them whose entries count in a directory of theirs that everybody may write to and that is sticky, so that
     /// nobody else can replace them. rootlesskit mounts such a tmpfs over /etc and /run, and fills it with links.
     in_sticky: Vec<u32>,
 }
 
-impl Owners {
+impl TrustedOwners {
     /// Only root of the initial user namespace.
     pub fn root() -> Self {
-        Owners::of(&[0])
+        TrustedOwners::from_users(&[0])
     }
 
     /// The owners to trust in another user namespace. There, a process cannot tell root from other
@@ -76,7 +76,7 @@ impl Owners {
     /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
     /// and has no more privileges than that user.
     pub fn rootless(caller: u32, overflow: u32) -> Self {
-        Owners {
+        TrustedOwners {
             users: vec![0, caller, overflow],
             // Whoever is shown as the overflow user may be anybody, a container's user of that number too.
             in_sticky: vec![0, caller],
@@ -84,12 +84,12 @@ impl Owners {
     }
 
     /// These users, for trees that represent a host.
-    pub fn of(users: &[u32]) -> Self {
-        Owners { users: users.to_vec(), in_sticky: Vec::new() }
+    pub fn from_users(users: &[u32]) -> Self {
+        TrustedOwners { users: users.to_vec(), in_sticky: Vec::new() }
     }
 
     /// Whether what others make in this directory can be told from what these users do.
-    fn may_share(&self, dir: &Stat) -> bool {
+    fn is_trusted_sticky_dir(&self, dir: &Stat) -> bool {
         let mode = dir.st_mode & 0o7777;
         mode & 0o022 != 0 && mode & STICKY != 0 && self.in_sticky.contains(&dir.st_uid)
     }
@@ -97,11 +97,11 @@ impl Owners {
 
 /// The tree in which paths are looked up, and the owners that are trusted there.
 #[derive(Debug)]
-pub struct Trusted {
+pub struct TrustedTree {
     root: OwnedFd,
     /// Whether the root was checked; once is enough for all paths.
     is_checked: AtomicBool,
-    owners: Owners,
+    owners: TrustedOwners,
 }
 
 #[derive(Debug)]
@@ -137,29 +137,29 @@ impl TrustedFile {
     }
 }
 
-impl Trusted {
-    pub fn host(owners: Owners) -> Result<Self, TrustError> {
-        Trusted::below(Path::new("/"), owners)
+impl TrustedTree {
+    pub fn for_host(owners: TrustedOwners) -> Result<Self, TrustError> {
+        TrustedTree::for_tree(Path::new("/"), owners)
     }
 
     /// A tree that represents a host, and in which its links stay.
-    pub fn below(root: &Path, owners: Owners) -> Result<Self, TrustError> {
+    pub fn for_tree(root: &Path, owners: TrustedOwners) -> Result<Self, TrustError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
             .map_err(|error| open_error(root.to_owned(), error))?;
-        Ok(Trusted { root, is_checked: AtomicBool::new(false), owners })
+        Ok(TrustedTree { root, is_checked: AtomicBool::new(false), owners })
     }
 
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
         Ok(self.open_resolved(path)?.0)
     }
 
-    /// As [`Trusted::open`], and as [`Trusted::resolve`].
+    /// As [`TrustedTree::open`], and as [`TrustedTree::resolve`].
     pub fn open_resolved(&self, path: &Path) -> Result<(TrustedFile, PathBuf), TrustError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (fd, stat, resolved) = self.walk(path, flags)?;
-        if kind(&stat) != FileType::RegularFile {
-            return Err(is_not(path, REGULAR));
+        if file_type(&stat) != FileType::RegularFile {
+            return Err(wrong_type_error(path, REGULAR));
         }
         let opened = TrustedFile { file: File::from(fd), path: path.to_owned(), stat };
         Ok((opened, resolved))
@@ -168,8 +168,8 @@ impl Trusted {
     /// Checks a regular file without opening it for reading; its device and inode.
     pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
         let (_, stat, _) = self.walk(path, OFlags::PATH)?;
-        if kind(&stat) != FileType::RegularFile {
-            return Err(is_not(path, REGULAR));
+        if file_type(&stat) != FileType::RegularFile {
+            return Err(wrong_type_error(path, REGULAR));
         }
         Ok((stat.st_dev, stat.st_ino))
     }
@@ -181,8 +181,8 @@ impl Trusted {
 
     pub fn open_dir(&self, path: &Path) -> Result<TrustedDir<'_>, TrustError> {
         let (fd, stat, _) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        if kind(&stat) != FileType::Directory {
-            return Err(is_not(path, DIRECTORY));
+        if file_type(&stat) != FileType::Directory {
+            return Err(wrong_type_error(path, DIRECTORY));
         }
         Ok(TrustedDir { fd, path: path.to_owned(), owners: &self.owners })
     }
@@ -192,81 +192,81 @@ impl Trusted {
     pub fn append(&self, path: &Path) -> Result<TrustedFile, TrustError> {
         match (path.parent(), path.file_name()) {
             (Some(dir), Some(name)) => self.open_dir(dir)?.append(name),
-            _ => Err(is_not(path, REGULAR)),
+            _ => Err(wrong_type_error(path, REGULAR)),
         }
     }
 
     /// Walks to a path, each step judged, and opens its end with `flags`; its path without links is last.
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat, PathBuf), TrustError> {
         let mut links = 0;
-        let mut ahead = components(path.as_os_str());
+        let mut pending = reversed_components(path.as_os_str());
         // The directories above, so that `..` needs no lookup, and whether others may make entries in them.
-        let mut above: Vec<(OwnedFd, bool)> = Vec::new();
-        let mut at = PathBuf::from("/");
+        let mut parents: Vec<(OwnedFd, bool)> = Vec::new();
+        let mut current = PathBuf::from("/");
         if !self.is_checked.load(Ordering::Relaxed) {
-            check_owner_and_mode(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            check_owner_and_mode(&self.owners, &current, &stat_of(&self.root, &current)?)?;
             self.is_checked.store(true, Ordering::Relaxed);
         }
-        while let Some(name) = ahead.pop() {
+        while let Some(name) = pending.pop() {
             if name == ".." {
-                above.pop();
-                at.pop();
+                parents.pop();
+                current.pop();
                 continue;
             }
-            let (dir, is_shared) = match above.last() {
+            let (dir, is_shared) = match parents.last() {
                 Some((fd, is_shared)) => (fd.as_fd(), *is_shared),
                 None => (self.root.as_fd(), false),
             };
-            at.push(&name);
-            let last = ahead.is_empty();
-            let opened = match step(dir, &name, if last { flags } else { OFlags::PATH }) {
-                Err(Errno::LOOP) => step(dir, &name, OFlags::PATH),
+            current.push(&name);
+            let last = pending.is_empty();
+            let opened = match open_component(dir, &name, if last { flags } else { OFlags::PATH }) {
+                Err(Errno::LOOP) => open_component(dir, &name, OFlags::PATH),
                 opened => opened,
             };
-            let fd = opened.map_err(|error| open_error(at.clone(), error))?;
-            let stat = stat_of(&fd, &at)?;
+            let fd = opened.map_err(|error| open_error(current.clone(), error))?;
+            let stat = stat_of(&fd, &current)?;
             // Who may mount there may do everything there.
             if is_shared && !is_mount_root(&fd).unwrap_or(false) {
-                check_owner(&self.owners.in_sticky, &at, &stat)?;
+                check_owner(&self.owners.in_sticky, &current, &stat)?;
             }
-            match kind(&stat) {
+            match file_type(&stat) {
                 FileType::Symlink => {
                     links += 1;
                     if links > MAX_LINKS {
                         bail!("{path:?}: more than {MAX_LINKS} symbolic links");
                     }
-                    check_owner(&self.owners.users, &at, &stat)?;
+                    check_owner(&self.owners.users, &current, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
-                        .map_err(|error| open_error(at.clone(), error))?;
-                    at.pop();
+                        .map_err(|error| open_error(current.clone(), error))?;
+                    current.pop();
                     if target.as_bytes().starts_with(b"/") {
-                        above.clear();
-                        at = PathBuf::from("/");
+                        parents.clear();
+                        current = PathBuf::from("/");
                     }
-                    ahead.extend(components(OsStr::from_bytes(target.as_bytes())));
+                    pending.extend(reversed_components(OsStr::from_bytes(target.as_bytes())));
                 }
-                FileType::Directory if !last && self.owners.may_share(&stat) => {
-                    above.push((fd, true));
+                FileType::Directory if !last && self.owners.is_trusted_sticky_dir(&stat) => {
+                    parents.push((fd, true));
                 }
                 kind => {
-                    check_owner_and_mode(&self.owners, &at, &stat)?;
+                    check_owner_and_mode(&self.owners, &current, &stat)?;
                     if last {
-                        return Ok((fd, stat, at));
+                        return Ok((fd, stat, current));
                     }
                     if kind != FileType::Directory {
-                        return Err(is_not(&at, DIRECTORY));
+                        return Err(wrong_type_error(&current, DIRECTORY));
                     }
-                    above.push((fd, false));
+                    parents.push((fd, false));
                 }
             }
         }
         // The path ended at a directory that was checked on the way: `/`, or `..` after a link.
-        let dir = above.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
-        let fd =
-            step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
-        let stat = stat_of(&fd, &at)?;
-        check_owner_and_mode(&self.owners, &at, &stat)?;
-        Ok((fd, stat, at))
+        let dir = parents.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
+        let fd = open_component(dir, OsStr::new("."), flags)
+            .map_err(|error| open_error(current.clone(), error))?;
+        let stat = stat_of(&fd, &current)?;
+        check_owner_and_mode(&self.owners, &current, &stat)?;
+        Ok((fd, stat, current))
     }
 }
 
@@ -274,7 +274,7 @@ impl Trusted {
 pub struct TrustedDir<'a> {
     fd: OwnedFd,
     path: PathBuf,
-    owners: &'a Owners,
+    owners: &'a TrustedOwners,
 }
 
 impl AsFd for TrustedDir<'_> {
@@ -291,15 +291,15 @@ impl From<TrustedDir<'_>> for OwnedFd {
 
 impl TrustedDir<'_> {
     /// The names in it that `wanted` accepts, sorted. More than `limit` of them are an error.
-    pub fn names(
+    pub fn list_names(
         &self,
-        wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: impl Fn(&[u8]) -> bool,
         limit: usize,
     ) -> Result<Vec<OsString>, TrustError> {
         let reading = || format!("reading {:?}", self.path);
         let mut names = Vec::new();
         let listed = each_name(&self.fd, &mut |name| {
-            if wanted(name) {
+            if is_wanted(name) {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
             names.len() <= limit
@@ -314,12 +314,12 @@ impl TrustedDir<'_> {
 
     /// Opens a regular file in it, and refuses a symbolic link.
     pub fn open(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
-        self.regular(name, OFlags::RDONLY)
+        self.open_regular(name, OFlags::RDONLY)
     }
 
-    /// The same for appending; see [`Trusted::append`].
+    /// The same for appending; see [`TrustedTree::append`].
     fn append(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
-        let file = self.regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
+        let file = self.open_regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
         // By another name it could stand where somebody else means it to hold something else.
         if file.stat.st_nlink > 1 {
             let path = file.path;
@@ -328,17 +328,17 @@ impl TrustedDir<'_> {
         Ok(file)
     }
 
-    fn regular(&self, name: &OsStr, flags: OFlags) -> Result<TrustedFile, TrustError> {
+    fn open_regular(&self, name: &OsStr, flags: OFlags) -> Result<TrustedFile, TrustError> {
         let path = self.path.join(name);
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = step(self.fd.as_fd(), name, flags).map_err(|error| match error {
+        let fd = open_component(self.fd.as_fd(), name, flags).map_err(|error| match error {
             // A symbolic link; for writing, a directory, and a pipe or socket that nobody reads.
-            Errno::LOOP | Errno::ISDIR | Errno::NXIO => is_not(&path, REGULAR),
+            Errno::LOOP | Errno::ISDIR | Errno::NXIO => wrong_type_error(&path, REGULAR),
             error => open_error(path.clone(), error),
         })?;
         let stat = stat_of(&fd, &path)?;
-        if kind(&stat) != FileType::RegularFile {
-            return Err(is_not(&path, REGULAR));
+        if file_type(&stat) != FileType::RegularFile {
+            return Err(wrong_type_error(&path, REGULAR));
         }
         check_owner_and_mode(self.owners, &path, &stat)?;
         Ok(TrustedFile { file: File::from(fd), path, stat })
@@ -346,12 +346,12 @@ impl TrustedDir<'_> {
 }
 
 /// Opens one component; a file that is made belongs to its maker alone.
-fn step(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_component(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mode = Mode::RUSR | Mode::WUSR;
     openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
 }
 
-fn kind(stat: &Stat) -> FileType {
+fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
@@ -363,7 +363,11 @@ fn open_error(path: PathBuf, error: Errno) -> TrustError {
     TrustError::Open { path, source: error.into() }
 }
 
-fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+fn check_owner_and_mode(
+    owners: &TrustedOwners,
+    path: &Path,
+    stat: &Stat,
+) -> Result<(), TrustError> {
     check_owner(&owners.users, path, stat)?;
     let mode = stat.st_mode & 0o7777;
     if mode & 0o022 != 0 {
@@ -411,9 +415,9 @@ mod tests {
             self.0.file(path, "text").chmod(path, mode);
         }
 
-        fn trusted(&self) -> Trusted {
+        fn trusted(&self) -> TrustedTree {
             let owner = fs::metadata(self.0.root()).unwrap().uid();
-            Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap()
+            TrustedTree::for_tree(self.0.root(), TrustedOwners::from_users(&[owner])).unwrap()
         }
 
         fn read(&self, path: &str) -> Result<Vec<u8>, TrustError> {
@@ -456,7 +460,8 @@ mod tests {
     #[test]
     fn a_file_of_somebody_else_is_refused_at_every_level() {
         let tree = OwnedTree::new();
-        let trusted = Trusted::below(tree.0.root(), Owners::of(&[4_000_000])).unwrap();
+        let trusted =
+            TrustedTree::for_tree(tree.0.root(), TrustedOwners::from_users(&[4_000_000])).unwrap();
         let message = trusted.open(Path::new("/etc/config.toml")).unwrap_err().to_string();
         assert!(message.contains("\"/\" belongs to user"), "{message}");
     }
@@ -501,8 +506,8 @@ mod tests {
 
     fn rootless(tree: &OwnedTree, path: &str) -> Result<Vec<u8>, TrustError> {
         let owner = fs::metadata(tree.0.root()).unwrap().uid();
-        let owners = Owners::rootless(owner, 65534);
-        let trusted = Trusted::below(tree.0.root(), owners).unwrap();
+        let owners = TrustedOwners::rootless(owner, 65534);
+        let trusted = TrustedTree::for_tree(tree.0.root(), owners).unwrap();
         trusted.open(Path::new(path))?.read(100)
     }
 
@@ -522,7 +527,8 @@ mod tests {
         let tree = copied_up();
         symlink("..", tree.path("etc/cdi/up")).unwrap();
         let owner = fs::metadata(tree.0.root()).unwrap().uid();
-        let trusted = Trusted::below(tree.0.root(), Owners::rootless(owner, 65534)).unwrap();
+        let trusted =
+            TrustedTree::for_tree(tree.0.root(), TrustedOwners::rootless(owner, 65534)).unwrap();
         for path in ["/etc", "/etc/cdi/up"] {
             let message = trusted.open_dir(Path::new(path)).unwrap_err().to_string();
             assert!(message.contains("\"/etc\" has mode 1777"), "{message}");
@@ -611,9 +617,9 @@ mod tests {
         let trusted = tree.trusted();
         let dir = trusted.open_dir(Path::new("/etc/cdi")).unwrap();
         let json = |name: &[u8]| name.ends_with(b".json");
-        assert_eq!(dir.names(json, 2).unwrap(), ["a.json", "b.json"]);
+        assert_eq!(dir.list_names(json, 2).unwrap(), ["a.json", "b.json"]);
         assert!(
-            crate::text::Chain(&dir.names(json, 1).unwrap_err())
+            crate::text::ErrorChain(&dir.list_names(json, 1).unwrap_err())
                 .to_string()
                 .contains("more than 1")
         );
@@ -687,7 +693,8 @@ mod tests {
             let error = appended(&tree, path).unwrap_err().to_string();
             assert!(error.contains(says), "{path}: {error}");
         }
-        let others = Trusted::below(tree.0.root(), Owners::of(&[4_000_000])).unwrap();
+        let others =
+            TrustedTree::for_tree(tree.0.root(), TrustedOwners::from_users(&[4_000_000])).unwrap();
         let error = others.append(Path::new("/var/log")).unwrap_err();
         assert!(error.to_string().contains("belongs to user"), "{error}");
         assert!(!tree.path("var/log").exists() && !tree.path("open/log").exists());

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::message::{attribute, u32_at, value};
+use super::message::{encode_attribute, find_attribute, u32_at};
 
 pub const NEW: u16 = 20; // RTM_NEWADDR
 pub const GET: u16 = 22; // RTM_GETADDR
@@ -24,14 +24,14 @@ pub struct Address {
 }
 
 /// The bytes of an address, in network order.
-pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+pub(super) fn address_octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
 
-pub(super) fn family(address: IpAddr) -> u8 {
+pub(super) fn address_family(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => INET,
         IpAddr::V6(_) => INET6,
@@ -39,44 +39,45 @@ pub(super) fn family(address: IpAddr) -> u8 {
 }
 
 /// An address of those bytes: four, or sixteen.
-pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn parse_octets(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-pub fn all() -> Vec<u8> {
+pub fn dump_payload() -> Vec<u8> {
     vec![0; HEADER]
 }
 
 /// One address, of a message about it.
 pub fn parse(payload: &[u8]) -> Option<Address> {
-    let [of_family, prefix] = *payload.first_chunk()?;
+    let [family, prefix] = *payload.first_chunk()?;
     let index = u32_at(payload, 4)?;
     let attributes = payload.get(HEADER..)?;
     // Of IPv4 the local one is the interface's; the other is that of a peer.
-    let bytes = value(attributes, LOCAL).or_else(|| value(attributes, ADDRESS))?;
+    let bytes =
+        find_attribute(attributes, LOCAL).or_else(|| find_attribute(attributes, ADDRESS))?;
     Some(Address {
         index,
-        address: address(bytes).filter(|address| family(*address) == of_family)?,
+        address: parse_octets(bytes).filter(|address| address_family(*address) == family)?,
         prefix,
     })
 }
 
 /// Whether somebody on the link has an IPv6 address already is not asked (RFC 4862, 5.4): no program could bind it for a
 /// second or more (net/ipv6/addrconf.c, `addrconf_dad_begin`).
-pub fn payload(new: Address) -> Vec<u8> {
-    let bytes = octets(new.address);
+pub fn add_payload(new: Address) -> Vec<u8> {
+    let bytes = address_octets(new.address);
     let flags = if new.address.is_ipv6() { NO_DAD } else { 0 };
-    let mut message = vec![family(new.address), new.prefix, flags, 0];
+    let mut message = vec![address_family(new.address), new.prefix, flags, 0];
     message.extend(new.index.to_ne_bytes());
-    message.extend(attribute(LOCAL, &bytes));
-    message.extend(attribute(ADDRESS, &bytes));
+    message.extend(encode_attribute(LOCAL, &bytes));
+    message.extend(encode_attribute(ADDRESS, &bytes));
     if let IpAddr::V4(address) = new.address
         && new.prefix < 31
     {
         let hosts = u32::MAX.checked_shr(new.prefix.into()).unwrap_or_default();
         let broadcast = (address.to_bits() | hosts).to_be_bytes();
-        message.extend(attribute(BROADCAST, &broadcast));
+        message.extend(encode_attribute(BROADCAST, &broadcast));
     }
     message
 }
@@ -89,24 +90,24 @@ mod tests {
     fn an_address_is_written_and_read_the_same() {
         for (text, prefix) in [("192.0.2.10", 24), ("192.0.2.10", 32), ("2001:db8::10", 64)] {
             let new = Address { index: 7, address: text.parse().unwrap(), prefix };
-            assert_eq!(parse(&payload(new)), Some(new));
+            assert_eq!(parse(&add_payload(new)), Some(new));
         }
         let new = Address { index: 7, address: "192.0.2.10".parse().unwrap(), prefix: 24 };
-        let bytes = payload(new);
-        let broadcast = value(&bytes[HEADER..], BROADCAST);
+        let bytes = add_payload(new);
+        let broadcast = find_attribute(&bytes[HEADER..], BROADCAST);
         assert_eq!(broadcast, Some(&[192, 0, 2, 255][..]));
     }
 
     #[test]
     fn what_is_cut_short_is_no_address() {
         let new = Address { index: 7, address: "192.0.2.10".parse().unwrap(), prefix: 24 };
-        let whole = payload(new);
+        let whole = add_payload(new);
         for end in 0..HEADER + 8 {
             assert_eq!(parse(&whole[..end]), None, "{end}");
         }
         // Nor one of another family than the message says.
         for bytes in [&[1, 2, 3][..], &[0; 16]] {
-            let odd = [&whole[..HEADER], &attribute(LOCAL, bytes)].concat();
+            let odd = [&whole[..HEADER], &encode_attribute(LOCAL, bytes)].concat();
             assert_eq!(parse(&odd), None);
         }
     }

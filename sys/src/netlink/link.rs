@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::pci::PciAddress;
 
-use super::message::{self, attribute, attributes, nest, text, u16_at, u32_at, until_null};
+use super::message::{
+    self, encode_attribute, encode_nested, encode_text, parse_attributes, u16_at, u32_at, until_nul,
+};
 
 pub const NEW: u16 = 16; // RTM_NEWLINK
 pub const DELETE: u16 = 17; // RTM_DELLINK
@@ -111,34 +113,34 @@ pub struct Link {
 
 impl Link {
     /// Whether a name is one of its names.
-    pub fn is_called(&self, name: &[u8]) -> bool {
-        self.names().any(|own| own == name)
+    pub fn has_name(&self, name: &[u8]) -> bool {
+        self.names().any(|own_name| own_name == name)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        let others = self.alternative_names.iter().map(Vec::as_slice);
-        std::iter::once(self.name.as_slice()).chain(others)
+        let alternative_names = self.alternative_names.iter().map(Vec::as_slice);
+        std::iter::once(self.name.as_slice()).chain(alternative_names)
     }
 
-    pub fn shown(&self) -> String {
+    pub fn display_name(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
     /// Whether it stands on another interface of this namespace and takes its packets.
-    pub fn stands_on(&self, index: u32) -> bool {
-        self.stands_in(None, index)
+    pub fn is_upper_of(&self, index: u32) -> bool {
+        self.is_upper_of_in(None, index)
     }
 
     /// Whether it stands on the interface with this number of the namespace with that one, or of its own.
-    pub fn stands_in(&self, namespace: Option<i32>, index: u32) -> bool {
+    pub fn is_upper_of_in(&self, namespace: Option<i32>, index: u32) -> bool {
         self.lower == Some(index)
             && self.lower_namespace == namespace
             && UPPER_KINDS.contains(&self.kind.as_slice())
     }
 }
 
-pub fn all() -> Vec<u8> {
-    let mask = attribute(EXT_MASK, &WITHOUT_STATISTICS.to_ne_bytes());
+pub fn dump_payload() -> Vec<u8> {
+    let mask = encode_attribute(EXT_MASK, &WITHOUT_STATISTICS.to_ne_bytes());
     [header(0, 0, 0), mask].concat()
 }
 
@@ -147,15 +149,15 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
     let mut link =
         Link { index: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Link::default() };
     let (mut parent, mut bus) = (None, None);
-    for (kind, value) in attributes(payload.get(HEADER..)?) {
+    for (kind, value) in parse_attributes(payload.get(HEADER..)?) {
         let word = || u32_at(value, 0);
         match kind {
-            NAME => link.name = until_null(value).to_vec(),
+            NAME => link.name = until_nul(value).to_vec(),
             ADDRESS => link.address = value.to_vec(),
             PERMANENT_ADDRESS => link.permanent_address = value.to_vec(),
             MTU => link.mtu = word()?,
             QUEUE_LENGTH => link.queue_length = word()?,
-            ALIAS => link.alias = until_null(value).to_vec(),
+            ALIAS => link.alias = until_nul(value).to_vec(),
             MASTER => link.master = word().filter(|index| *index != 0),
             LOWER => link.lower = word().filter(|index| *index != 0),
             LOWER_NAMESPACE => link.lower_namespace = Some(word()?.cast_signed()),
@@ -166,19 +168,19 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
                 link.words.insert(number, word()?);
             }
             INFO => {
-                let kind = message::value(value, INFO_KIND);
-                link.kind = kind.map_or_else(Vec::new, |kind| until_null(kind).to_vec());
-                let data = message::value(value, INFO_DATA);
+                let kind = message::find_attribute(value, INFO_KIND);
+                link.kind = kind.map_or_else(Vec::new, |kind| until_nul(kind).to_vec());
+                let data = message::find_attribute(value, INFO_DATA);
                 link.variant = data.and_then(|data| variant(&link.kind, data));
             }
             XDP => {
-                let attached = message::value(value, XDP_ATTACHED);
+                let attached = message::find_attribute(value, XDP_ATTACHED);
                 link.xdp_modes = attached.and_then(<[u8]>::first).map_or(&[], xdp_modes);
                 link.xdp_programs = xdp_programs(value);
             }
             PROPERTIES => link.alternative_names = alternative_names(value),
-            PARENT => parent = Some(until_null(value)),
-            PARENT_BUS => bus = Some(until_null(value)),
+            PARENT => parent = Some(until_nul(value)),
+            PARENT_BUS => bus = Some(until_nul(value)),
             _ => {}
         }
     }
@@ -188,7 +190,7 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
 }
 
 fn variant(kind: &[u8], data: &[u8]) -> Option<u16> {
-    let value = |number| message::value(data, number);
+    let value = |number| message::find_attribute(data, number);
     match kind {
         b"bond" => Some((*value(BOND_MODE)?.first()?).into()),
         b"ipvlan" => u16_at(value(IPVLAN_MODE)?, 0),
@@ -210,13 +212,13 @@ fn xdp_modes(attached: &u8) -> &'static [u32] {
 }
 
 fn xdp_programs(value: &[u8]) -> Vec<u32> {
-    let programs = attributes(value).filter(|(kind, _)| XDP_PROGRAMS.contains(kind));
+    let programs = parse_attributes(value).filter(|(kind, _)| XDP_PROGRAMS.contains(kind));
     programs.filter_map(|(_, id)| u32_at(id, 0)).collect()
 }
 
 fn alternative_names(value: &[u8]) -> Vec<Vec<u8>> {
-    let names = attributes(value).filter(|(kind, _)| *kind == ALTERNATIVE_NAME);
-    let mut names: Vec<_> = names.map(|(_, name)| until_null(name).to_vec()).collect();
+    let names = parse_attributes(value).filter(|(kind, _)| *kind == ALTERNATIVE_NAME);
+    let mut names: Vec<_> = names.map(|(_, name)| until_nul(name).to_vec()).collect();
     names.sort_unstable();
     names
 }
@@ -232,7 +234,7 @@ pub(super) fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 
 /// One thing that the kernel is told of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum LinkChange<'a> {
     /// These of its flags, to these values.
     Flags {
         mask: u32,
@@ -258,25 +260,25 @@ pub enum Change<'a> {
     NoXdp(u32),
 }
 
-impl Change<'_> {
+impl LinkChange<'_> {
     /// The payload of [`SET`].
     pub fn payload(&self, index: u32) -> Vec<u8> {
         let with = |attribute: Vec<u8>| [header(index, 0, 0), attribute].concat();
-        let word = |kind: u16, word: u32| with(attribute(kind, &word.to_ne_bytes()));
+        let word = |kind: u16, word: u32| with(encode_attribute(kind, &word.to_ne_bytes()));
         match self {
-            Change::Flags { mask, flags } => header(index, flags & mask, *mask),
-            Change::Name(name) => with(text(NAME, name)),
-            Change::Address(bytes) => with(attribute(ADDRESS, bytes)),
-            Change::Mtu(mtu) => word(MTU, *mtu),
-            Change::QueueLength(length) => word(QUEUE_LENGTH, *length),
-            Change::Alias(alias) => with(attribute(ALIAS, alias)),
-            Change::Broadcast(bytes) => with(attribute(BROADCAST, bytes)),
-            Change::LinkMode(mode) => with(attribute(LINK_MODE, &[*mode])),
-            Change::Word { kind, word: value } => word(*kind, *value),
-            Change::NoXdp(mode) => {
-                let none = attribute(XDP_FD, &(-1i32).to_ne_bytes());
-                let flags = attribute(XDP_FLAGS, &mode.to_ne_bytes());
-                with(nest(XDP, &[none, flags].concat()))
+            LinkChange::Flags { mask, flags } => header(index, flags & mask, *mask),
+            LinkChange::Name(name) => with(encode_text(NAME, name)),
+            LinkChange::Address(bytes) => with(encode_attribute(ADDRESS, bytes)),
+            LinkChange::Mtu(mtu) => word(MTU, *mtu),
+            LinkChange::QueueLength(length) => word(QUEUE_LENGTH, *length),
+            LinkChange::Alias(alias) => with(encode_attribute(ALIAS, alias)),
+            LinkChange::Broadcast(bytes) => with(encode_attribute(BROADCAST, bytes)),
+            LinkChange::LinkMode(mode) => with(encode_attribute(LINK_MODE, &[*mode])),
+            LinkChange::Word { kind, word: value } => word(*kind, *value),
+            LinkChange::NoXdp(mode) => {
+                let none = encode_attribute(XDP_FD, &(-1i32).to_ne_bytes());
+                let flags = encode_attribute(XDP_FLAGS, &mode.to_ne_bytes());
+                with(encode_nested(XDP, &[none, flags].concat()))
             }
         }
     }
@@ -285,43 +287,43 @@ impl Change<'_> {
 /// The payload of [`SET`] that moves an interface to a namespace: under the name that it has, or under another.
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>, name: Option<&[u8]>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
-    let name = name.map_or_else(Vec::new, |name| text(NAME, name));
-    [header(index, 0, 0), attribute(NAMESPACE_FD, &fd), name].concat()
+    let name = name.map_or_else(Vec::new, |name| encode_text(NAME, name));
+    [header(index, 0, 0), encode_attribute(NAMESPACE_FD, &fd), name].concat()
 }
 
 /// The payload of [`GET_NAMESPACE`]: `struct rtgenmsg`, and the namespace whose number is asked for.
-pub fn namespace_number(namespace: BorrowedFd<'_>) -> Vec<u8> {
+pub fn namespace_id_payload(namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let mut message = vec![0; NAMESPACE_HEADER];
-    message.extend(attribute(NAMESPACE_NUMBER_FD, &fd));
+    message.extend(encode_attribute(NAMESPACE_NUMBER_FD, &fd));
     message
 }
 
 /// The number of a namespace, of the answer; none where it has none yet.
 pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
-    let number = message::value(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
+    let number = message::find_attribute(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
     let number = u32_at(number, 0)?.cast_signed();
     (number >= 0).then_some(number)
 }
 
 /// The payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for another name.
-pub fn alternative_name(index: u32, name: &[u8]) -> Vec<u8> {
-    let list = nest(PROPERTIES, &text(ALTERNATIVE_NAME, name));
+pub fn alternative_name_payload(index: u32, name: &[u8]) -> Vec<u8> {
+    let list = encode_nested(PROPERTIES, &encode_text(ALTERNATIVE_NAME, name));
     [header(index, 0, 0), list].concat()
 }
 
 /// The payload of [`DELETE`].
-pub fn deletion(index: u32) -> Vec<u8> {
+pub fn delete_payload(index: u32) -> Vec<u8> {
     header(index, 0, 0)
 }
 
 /// A hardware address as it is written, `02:00:00:00:10:01`.
-pub fn address_text(bytes: &[u8]) -> String {
+pub fn format_hwaddr(bytes: &[u8]) -> String {
     let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     pairs.join(":")
 }
 
-pub fn address_bytes(text: &str) -> Option<Vec<u8>> {
+pub fn parse_hwaddr(text: &str) -> Option<Vec<u8>> {
     let pair = |pair: &str| {
         let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_pair.then(|| u8::from_str_radix(pair, 16).ok())?
@@ -336,9 +338,9 @@ pub fn fuzz(bytes: &[u8]) {
     if let Some(link) = parse(bytes) {
         assert!(link.names().all(|name| !name.contains(&0)));
         assert!(link.alternative_names.is_sorted());
-        let shown = address_text(&link.address);
+        let shown = format_hwaddr(&link.address);
         if (1..=MAX_ADDRESS).contains(&link.address.len()) {
-            assert_eq!(address_bytes(&shown), Some(link.address));
+            assert_eq!(parse_hwaddr(&shown), Some(link.address));
         }
     }
 }
@@ -349,26 +351,29 @@ mod tests {
 
     /// A message as a VF of igb has it, with what a container may have done to it.
     fn payload(bus: &[u8]) -> Vec<u8> {
-        let names = [text(ALTERNATIVE_NAME, b"zz"), text(ALTERNATIVE_NAME, b"enp3\xff")].concat();
-        let xdp = [attribute(XDP_ATTACHED, &[2]), attribute(4, &[9, 0, 0, 0])].concat();
+        let names =
+            [encode_text(ALTERNATIVE_NAME, b"zz"), encode_text(ALTERNATIVE_NAME, b"enp3\xff")]
+                .concat();
+        let xdp =
+            [encode_attribute(XDP_ATTACHED, &[2]), encode_attribute(4, &[9, 0, 0, 0])].concat();
         [
             header(7, UP | 0x100, 0),
-            text(NAME, b"ens1v0"),
-            attribute(ADDRESS, &[2, 0, 0, 0, 0x10, 1]),
-            attribute(PERMANENT_ADDRESS, &[2, 0, 0, 0, 0x10, 2]),
-            attribute(MTU, &1500u32.to_ne_bytes()),
-            attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()),
-            text(ALIAS, b"rack 7"),
-            attribute(MASTER, &0u32.to_ne_bytes()),
-            nest(XDP, &xdp),
-            nest(PROPERTIES, &names),
-            text(PARENT, b"0000:03:10.0"),
-            text(PARENT_BUS, bus),
-            attribute(BROADCAST, &[255; 6]),
-            attribute(LINK_MODE, &[1]),
-            attribute(27, &7u32.to_ne_bytes()),
-            attribute(41, &65536u32.to_ne_bytes()),
-            attribute(999, b"of a newer kernel"),
+            encode_text(NAME, b"ens1v0"),
+            encode_attribute(ADDRESS, &[2, 0, 0, 0, 0x10, 1]),
+            encode_attribute(PERMANENT_ADDRESS, &[2, 0, 0, 0, 0x10, 2]),
+            encode_attribute(MTU, &1500u32.to_ne_bytes()),
+            encode_attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()),
+            encode_text(ALIAS, b"rack 7"),
+            encode_attribute(MASTER, &0u32.to_ne_bytes()),
+            encode_nested(XDP, &xdp),
+            encode_nested(PROPERTIES, &names),
+            encode_text(PARENT, b"0000:03:10.0"),
+            encode_text(PARENT_BUS, bus),
+            encode_attribute(BROADCAST, &[255; 6]),
+            encode_attribute(LINK_MODE, &[1]),
+            encode_attribute(27, &7u32.to_ne_bytes()),
+            encode_attribute(41, &65536u32.to_ne_bytes()),
+            encode_attribute(999, b"of a newer kernel"),
         ]
         .concat()
     }
@@ -395,7 +400,7 @@ mod tests {
             ..Link::default()
         };
         assert_eq!(link, wanted);
-        assert!(link.is_called(b"ens1v0") && link.is_called(b"zz") && !link.is_called(b"z"));
+        assert!(link.has_name(b"ens1v0") && link.has_name(b"zz") && !link.has_name(b"z"));
     }
 
     #[test]
@@ -403,28 +408,28 @@ mod tests {
         assert_eq!(parse(&payload(b"virtio")).unwrap().function, None);
         let upper =
             |attributes: &[Vec<u8>]| parse(&[header(9, 0, 0), attributes.concat()].concat());
-        assert_eq!(upper(&[text(PARENT, b"0000:03:10.0")]).unwrap().function, None);
-        let kind = nest(INFO, &text(INFO_KIND, b"macvlan"));
-        let on = attribute(LOWER, &7u32.to_ne_bytes());
-        let elsewhere = attribute(LOWER_NAMESPACE, &0u32.to_ne_bytes());
-        let stands = |attributes: &[Vec<u8>]| upper(attributes).unwrap().stands_on(7);
+        assert_eq!(upper(&[encode_text(PARENT, b"0000:03:10.0")]).unwrap().function, None);
+        let kind = encode_nested(INFO, &encode_text(INFO_KIND, b"macvlan"));
+        let on = encode_attribute(LOWER, &7u32.to_ne_bytes());
+        let elsewhere = encode_attribute(LOWER_NAMESPACE, &0u32.to_ne_bytes());
+        let stands = |attributes: &[Vec<u8>]| upper(attributes).unwrap().is_upper_of(7);
         assert!(stands(&[kind.clone(), on.clone()]));
         let moved = upper(&[kind.clone(), on.clone(), elsewhere.clone()]).unwrap();
-        assert!(moved.stands_in(Some(0), 7) && !moved.stands_in(Some(1), 7));
+        assert!(moved.is_upper_of_in(Some(0), 7) && !moved.is_upper_of_in(Some(1), 7));
         assert!(!stands(&[kind, on.clone(), elsewhere]));
-        assert!(!stands(&[nest(INFO, &text(INFO_KIND, b"veth")), on]));
+        assert!(!stands(&[encode_nested(INFO, &encode_text(INFO_KIND, b"veth")), on]));
     }
 
     #[test]
     fn what_an_interface_is_of_its_kind_is_read_for_bonds_ipvlans_and_vlans() {
         let of = |kind: &[u8], data: &[u8]| {
-            let info = [text(INFO_KIND, kind), nest(INFO_DATA, data)].concat();
-            parse(&[header(9, 0, 0), nest(INFO, &info)].concat()).unwrap().variant
+            let info = [encode_text(INFO_KIND, kind), encode_nested(INFO_DATA, data)].concat();
+            parse(&[header(9, 0, 0), encode_nested(INFO, &info)].concat()).unwrap().variant
         };
-        let mode = attribute(1, &[4]);
+        let mode = encode_attribute(1, &[4]);
         assert_eq!(of(b"bond", &mode), Some(4));
-        assert_eq!(of(b"ipvlan", &attribute(1, &2u16.to_ne_bytes())), Some(2));
-        let tag = [attribute(1, &[9, 0]), attribute(5, &[0x88, 0xa8])].concat();
+        assert_eq!(of(b"ipvlan", &encode_attribute(1, &2u16.to_ne_bytes())), Some(2));
+        let tag = [encode_attribute(1, &[9, 0]), encode_attribute(5, &[0x88, 0xa8])].concat();
         assert_eq!(of(b"vlan", &tag), Some(0x88a8));
         for (kind, data) in
             [(&b"macvlan"[..], &mode[..]), (b"ipvlan", &mode), (b"bond", &[]), (b"vlan", &mode)]
@@ -446,24 +451,24 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_change_is_one_attribute_of_one_interface() {
-        let mtu = Change::Mtu(9000).payload(7);
+        let mtu = LinkChange::Mtu(9000).payload(7);
         let wanted = [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0];
         assert_eq!(mtu, wanted);
         let mask = CHOSEN_FLAGS;
-        let flags = Change::Flags { mask, flags: 0x1_0043 }.payload(7);
+        let flags = LinkChange::Flags { mask, flags: 0x1_0043 }.payload(7);
         assert_eq!(flags[8..], [1, 0, 0, 0, 0x81, 0x13, 0, 0]);
-        let name = Change::Name(b"ens1").payload(7);
+        let name = LinkChange::Name(b"ens1").payload(7);
         assert_eq!(name[HEADER..], [9, 0, 3, 0, b'e', b'n', b's', b'1', 0, 0, 0, 0]);
     }
 
     #[test]
     fn a_hardware_address_is_written_and_read_the_same() {
         for text in ["02:00:00:00:10:01", "00", "80:00:02:08:fe"] {
-            assert_eq!(address_text(&address_bytes(text).unwrap()), text);
+            assert_eq!(format_hwaddr(&parse_hwaddr(text).unwrap()), text);
         }
         for text in ["", "2", "02:", ":02", "02:0g", "02:+1", "0200", "02-00"] {
-            assert_eq!(address_bytes(text), None, "{text}");
+            assert_eq!(parse_hwaddr(text), None, "{text}");
         }
-        assert_eq!(address_bytes(&["02"; 33].join(":")), None);
+        assert_eq!(parse_hwaddr(&["02"; 33].join(":")), None);
     }
 }

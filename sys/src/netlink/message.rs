@@ -19,7 +19,7 @@ pub const DUMP: u16 = 0x300; // NLM_F_ROOT | NLM_F_MATCH: all there are
 pub const EXCLUSIVE: u16 = 0x200; // NLM_F_EXCL
 pub const CREATE: u16 = 0x400; // NLM_F_CREATE
 
-pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+pub fn encode_message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
@@ -31,65 +31,65 @@ pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> 
 }
 
 /// An attribute with its header, filled up to four bytes.
-pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+pub fn encode_attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(ATTRIBUTE_HEADER + payload.len()).unwrap_or(u16::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(payload);
-    bytes.resize(padded(bytes.len()), 0);
+    bytes.resize(align(bytes.len()), 0);
     bytes
 }
 
-pub fn nest(kind: u16, payload: &[u8]) -> Vec<u8> {
-    attribute(kind | NESTED, payload)
+pub fn encode_nested(kind: u16, payload: &[u8]) -> Vec<u8> {
+    encode_attribute(kind | NESTED, payload)
 }
 
 /// A text with the null byte that ends it.
-pub fn text(kind: u16, text: &[u8]) -> Vec<u8> {
-    attribute(kind, &[text, &[0]].concat())
+pub fn encode_text(kind: u16, text: &[u8]) -> Vec<u8> {
+    encode_attribute(kind, &[text, &[0]].concat())
 }
 
 /// A length with what fills it up to four bytes.
-pub fn padded(length: usize) -> usize {
+pub fn align(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
 /// What stands before the null byte.
-pub fn until_null(bytes: &[u8]) -> &[u8] {
+pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 /// The attributes in a payload; those behind one that is cut short are left out.
-pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn parse_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & TYPE_MASK;
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
-        bytes = bytes.get(padded(length)..).unwrap_or_default();
+        bytes = bytes.get(align(length)..).unwrap_or_default();
         Some((kind, value))
     })
 }
 
 /// The value of the first attribute of a type.
-pub fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = attributes(payload);
-    Some(all.find(|(kind, _)| *kind == wanted)?.1)
+pub fn find_attribute(payload: &[u8], wanted_kind: u16) -> Option<&[u8]> {
+    let mut all = parse_attributes(payload);
+    Some(all.find(|(kind, _)| *kind == wanted_kind)?.1)
 }
 
 #[derive(Clone, Copy)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     /// `nlmsg_type`.
     pub kind: u16,
     /// `nlmsg_flags`.
@@ -99,7 +99,7 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-impl Message<'_> {
+impl NetlinkMessage<'_> {
     /// What an `NLMSG_ERROR` or `NLMSG_DONE` says: the end of a list may carry an error too. `None` where it says
     /// nothing that Linux does.
     fn result(&self) -> Option<Result<(), Errno>> {
@@ -115,21 +115,21 @@ impl Message<'_> {
 }
 
 /// The messages of a datagram; `None` for one that is cut short, behind which there is none.
-pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+pub fn parse_messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<NetlinkMessage<'_>>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
         }
-        let found = first(bytes);
-        let length = found.map_or(bytes.len(), |message| HEADER + message.payload.len());
-        bytes = bytes.get(padded(length)..).unwrap_or_default();
-        Some(found)
+        let first = parse_first(bytes);
+        let length = first.map_or(bytes.len(), |message| HEADER + message.payload.len());
+        bytes = bytes.get(align(length)..).unwrap_or_default();
+        Some(first)
     })
 }
 
-fn first(bytes: &[u8]) -> Option<Message<'_>> {
+fn parse_first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
-    Some(Message {
+    Some(NetlinkMessage {
         kind: u16_at(bytes, 4)?,
         flags: u16_at(bytes, 6)?,
         sequence: u32_at(bytes, 8)?,
@@ -139,7 +139,7 @@ fn first(bytes: &[u8]) -> Option<Message<'_>> {
 
 /// What a datagram says of the answer that it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReplyProgress {
     pub is_complete: bool,
     /// The kernel marks the first message of a datagram, which is as true as the others (`nl_dump_check_consistent` in
     /// include/net/netlink.h).
@@ -151,33 +151,33 @@ pub struct Progress {
 pub fn read_datagram(
     bytes: &[u8],
     sequence: u32,
-    part: &mut dyn FnMut(&[u8]),
-) -> io::Result<Progress> {
-    let mut progress = Progress::default();
-    for message in messages(bytes) {
-        let message = message.ok_or_else(cut_short)?;
+    visit: &mut dyn FnMut(&[u8]),
+) -> io::Result<ReplyProgress> {
+    let mut progress = ReplyProgress::default();
+    for message in parse_messages(bytes) {
+        let message = message.ok_or_else(truncated_error)?;
         if message.sequence != sequence {
             continue;
         }
         progress.has_changed |= message.flags & INTERRUPTED != 0;
         if matches!(message.kind, ERROR | DONE) {
-            message.result().ok_or_else(cut_short)??;
+            message.result().ok_or_else(truncated_error)??;
             progress.is_complete = true;
             break;
         }
-        part(message.payload);
+        visit(message.payload);
     }
     Ok(progress)
 }
 
-pub(super) fn cut_short() -> io::Error {
+pub(super) fn truncated_error() -> io::Error {
     io::Error::other("the kernel's answer is cut short")
 }
 
 /// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
-    let values: usize = attributes(bytes).map(|(_, value)| value.len() + 4).sum();
+    let values: usize = parse_attributes(bytes).map(|(_, value)| value.len() + 4).sum();
     assert!(values <= bytes.len());
     let mut seen = 0;
     let _ = read_datagram(bytes, 1, &mut |payload| seen += HEADER + payload.len());
@@ -188,25 +188,25 @@ pub fn fuzz(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    const CHANGED: Progress = Progress { is_complete: false, has_changed: true };
+    const CHANGED: ReplyProgress = ReplyProgress { is_complete: false, has_changed: true };
 
-    fn read(messages: &[Vec<u8>]) -> (io::Result<Progress>, Vec<Vec<u8>>) {
+    fn read(messages: &[Vec<u8>]) -> (io::Result<ReplyProgress>, Vec<Vec<u8>>) {
         let mut parts = Vec::new();
         let progress = read_datagram(&messages.concat(), 7, &mut |part| parts.push(part.to_vec()));
         (progress, parts)
     }
 
     fn part(flags: u16, payload: &[u8]) -> Vec<u8> {
-        message(16, flags, 7, payload)
+        encode_message(16, flags, 7, payload)
     }
 
     fn end(kind: u16, flags: u16, number: i32) -> Vec<u8> {
-        message(kind, flags, 7, &number.to_ne_bytes())
+        encode_message(kind, flags, 7, &number.to_ne_bytes())
     }
 
     #[test]
     fn an_answer_is_a_list_with_an_end_an_acknowledgement_or_an_error() {
-        let complete = Progress { is_complete: true, has_changed: false };
+        let complete = ReplyProgress { is_complete: true, has_changed: false };
         let (progress, parts) = read(&[end(ERROR, 0, 0)]);
         assert_eq!((progress.unwrap(), parts.len()), (complete, 0));
         let list = [part(2, b"abcd"), part(2, b"efgh"), end(DONE, 2, 0)];
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(progress.unwrap(), complete);
         assert_eq!(parts, [b"abcd", b"efgh"]);
         let (progress, parts) = read(&list[..2]);
-        assert_eq!((progress.unwrap(), parts.len()), (Progress::default(), 2));
+        assert_eq!((progress.unwrap(), parts.len()), (ReplyProgress::default(), 2));
         let (progress, parts) = read(&[end(DONE, 2, 0), part(2, b"none")]);
         assert_eq!((progress.unwrap(), parts.len()), (complete, 0));
         for kind in [ERROR, DONE] {
@@ -238,21 +238,21 @@ mod tests {
     fn a_list_that_changed_before_its_end_has_one_all_the_same() {
         let (progress, _) = read(&[part(0, b"abcd"), end(DONE, INTERRUPTED, 0)]);
         let is_complete = true;
-        let wanted = Progress { is_complete, ..CHANGED };
+        let wanted = ReplyProgress { is_complete, ..CHANGED };
         assert_eq!(progress.unwrap(), wanted);
     }
 
     #[test]
     fn an_answer_to_another_request_is_left_out() {
-        let of_other = message(ERROR, INTERRUPTED, 6, &(-1_i32).to_ne_bytes());
+        let of_other = encode_message(ERROR, INTERRUPTED, 6, &(-1_i32).to_ne_bytes());
         let (progress, parts) = read(&[of_other, part(0, b"efgh")]);
-        assert_eq!(progress.unwrap(), Progress::default());
+        assert_eq!(progress.unwrap(), ReplyProgress::default());
         assert_eq!(parts, [b"efgh"]);
     }
 
     #[test]
     fn what_is_cut_short_is_an_error_and_an_attribute_that_is_left_out() {
-        let whole = part(0, &attribute(1, b"abcdef"));
+        let whole = part(0, &encode_attribute(1, b"abcdef"));
         for end in 1..whole.len() {
             let (progress, parts) = read(&[whole[..end].to_vec()]);
             assert!(progress.is_err() && parts.is_empty(), "{end}");
@@ -260,11 +260,11 @@ mod tests {
         assert!(read(&[vec![0; 16]]).0.is_err());
         assert!(read(&[vec![0xff; 16]]).0.is_err());
         for bytes in [&[0, 0, 1, 0][..], &[3, 0, 1, 0], &[255, 255, 1, 0]] {
-            assert_eq!(attributes(bytes).count(), 0);
+            assert_eq!(parse_attributes(bytes).count(), 0);
         }
-        let two = [nest(1, &text(2, b"ab")), attribute(3, &[1])].concat();
-        let found: Vec<_> = attributes(&two).collect();
+        let two = [encode_nested(1, &encode_text(2, b"ab")), encode_attribute(3, &[1])].concat();
+        let found: Vec<_> = parse_attributes(&two).collect();
         assert_eq!(found[1], (3, &[1][..]));
-        assert_eq!(attributes(found[0].1).next(), Some((2, &b"ab\0"[..])));
+        assert_eq!(parse_attributes(found[0].1).next(), Some((2, &b"ab\0"[..])));
     }
 }

@@ -20,7 +20,7 @@ pub fn fuzz(bytes: &[u8]) {
     link::fuzz(bytes);
     nldev::fuzz(bytes);
     let _ = (address::parse(bytes), vf::parse(bytes));
-    let object = route::parse_object(bytes);
+    let object = route::parse_next_hop(bytes);
     if let (Some(mut route), Some(object)) = (route::parse(bytes), object) {
         let _ = route.resolve(&[object]);
     }

@@ -3,21 +3,23 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::message::{attribute, attributes, text, u32_at, u64_at, until_null, value};
-use crate::numbers::Numbers;
+use super::message::{
+    encode_attribute, encode_text, find_attribute, parse_attributes, u32_at, u64_at, until_nul,
+};
+use crate::device_number::DeviceNumber;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
-const fn kind(command: u16) -> u16 {
+const fn message_type(command: u16) -> u16 {
     (5 << 10) | command
 }
 
 /// `RDMA_NLDEV_CMD_GET`, of all devices with `NLM_F_DUMP`.
-pub const GET: u16 = kind(1);
-pub const SET: u16 = kind(2); // RDMA_NLDEV_CMD_SET
-pub const SYS_GET: u16 = kind(6); // RDMA_NLDEV_CMD_SYS_GET
-pub const SYS_SET: u16 = kind(7); // RDMA_NLDEV_CMD_SYS_SET
-pub const GET_QUEUE_PAIRS: u16 = kind(10); // RDMA_NLDEV_CMD_RES_QP_GET
-pub const GET_CHARACTER: u16 = kind(15); // RDMA_NLDEV_CMD_GET_CHARDEV
+pub const GET: u16 = message_type(1);
+pub const SET: u16 = message_type(2); // RDMA_NLDEV_CMD_SET
+pub const SYS_GET: u16 = message_type(6); // RDMA_NLDEV_CMD_SYS_GET
+pub const SYS_SET: u16 = message_type(7); // RDMA_NLDEV_CMD_SYS_SET
+pub const GET_QUEUE_PAIRS: u16 = message_type(10); // RDMA_NLDEV_CMD_RES_QP_GET
+pub const GET_CHARACTER: u16 = message_type(15); // RDMA_NLDEV_CMD_GET_CHARDEV
 
 // `enum rdma_nldev_attr`.
 const INDEX: u16 = 1;
@@ -41,22 +43,22 @@ pub struct RdmaLink {
 
 /// A character device for user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Character {
+pub struct RdmaChardev {
     /// The kernel's name, which is that of its node below /dev/infiniband too.
     pub name: String,
-    pub numbers: Numbers,
+    pub number: DeviceNumber,
 }
 
 /// Which network namespaces have a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetnsMode {
+pub enum RdmaNetnsMode {
     Shared,
     Exclusive,
 }
 
 pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
-    let index = u32_at(value(payload, INDEX)?, 0)?;
-    let name = until_null(value(payload, NAME)?).to_vec();
+    let index = u32_at(find_attribute(payload, INDEX)?, 0)?;
+    let name = until_nul(find_attribute(payload, NAME)?).to_vec();
     (!name.is_empty()).then_some(RdmaLink { index, name })
 }
 
@@ -64,69 +66,69 @@ pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
 /// process that sends.
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
-    [of_device(index), attribute(NETNS_FD, &fd)].concat()
+    [device_payload(index), encode_attribute(NETNS_FD, &fd)].concat()
 }
 
 /// The payload of [`SET`] that gives a device another name.
 pub fn rename(index: u32, name: &[u8]) -> Vec<u8> {
-    [of_device(index), text(NAME, name)].concat()
+    [device_payload(index), encode_text(NAME, name)].concat()
 }
 
 /// The payload of [`GET_CHARACTER`] for a device's node of a type, such as `uverbs`; without a device for one that all
 /// devices share, such as `rdma_cm`.
-pub fn character(index: Option<u32>, of_type: &str) -> Vec<u8> {
-    let device = index.map(of_device).unwrap_or_default();
-    [device, text(CHARACTER_TYPE, of_type.as_bytes())].concat()
+pub fn chardev_payload(index: Option<u32>, type_name: &str) -> Vec<u8> {
+    let device = index.map(device_payload).unwrap_or_default();
+    [device, encode_text(CHARACTER_TYPE, type_name.as_bytes())].concat()
 }
 
 /// The character device in the answer. Its name becomes part of a path, so one that could lead elsewhere is none.
-pub fn parse_character(payload: &[u8]) -> Option<Character> {
-    let name = std::str::from_utf8(until_null(value(payload, CHARACTER_NAME)?)).ok()?;
+pub fn parse_character(payload: &[u8]) -> Option<RdmaChardev> {
+    let name = std::str::from_utf8(until_nul(find_attribute(payload, CHARACTER_NAME)?)).ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(is_plain) {
         return None;
     }
-    Some(Character {
+    Some(RdmaChardev {
         name: name.to_owned(),
-        numbers: numbers(u64_at(value(payload, CHARACTER)?, 0)?)?,
+        number: decode_device_number(u64_at(find_attribute(payload, CHARACTER)?, 0)?)?,
     })
 }
 
 /// The payload of [`SYS_SET`] that sets the mode.
-pub fn netns_mode(mode: NetnsMode) -> Vec<u8> {
-    attribute(NETNS_MODE, &[u8::from(mode == NetnsMode::Shared)])
+pub fn set_netns_mode_payload(mode: RdmaNetnsMode) -> Vec<u8> {
+    encode_attribute(NETNS_MODE, &[u8::from(mode == RdmaNetnsMode::Shared)])
 }
 
 /// The mode in the answer to [`SYS_GET`].
-pub fn parse_netns_mode(payload: &[u8]) -> Option<NetnsMode> {
-    match value(payload, NETNS_MODE)? {
-        [0] => Some(NetnsMode::Exclusive),
-        [1] => Some(NetnsMode::Shared),
+pub fn parse_netns_mode(payload: &[u8]) -> Option<RdmaNetnsMode> {
+    match find_attribute(payload, NETNS_MODE)? {
+        [0] => Some(RdmaNetnsMode::Exclusive),
+        [1] => Some(RdmaNetnsMode::Shared),
         _ => None,
     }
 }
 
 /// The payload of [`GET_QUEUE_PAIRS`] for those of a device.
-pub fn queue_pairs(index: u32) -> Vec<u8> {
-    of_device(index)
+pub fn queue_pairs_payload(index: u32) -> Vec<u8> {
+    device_payload(index)
 }
 
 /// The modules of the kernel that have queue pairs, in a part of the answer; those of programs are left out.
 pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
-    let all = attributes(value(payload, QUEUE_PAIRS).unwrap_or_default());
+    let all = parse_attributes(find_attribute(payload, QUEUE_PAIRS).unwrap_or_default());
     let pairs = all.filter(|(kind, _)| *kind == QUEUE_PAIR);
-    let names = pairs.filter_map(|(_, pair)| value(pair, KERNEL_USER));
-    names.map(|name| String::from_utf8_lossy(until_null(name)).into_owned()).collect()
+    let names = pairs.filter_map(|(_, pair)| find_attribute(pair, KERNEL_USER));
+    names.map(|name| String::from_utf8_lossy(until_nul(name)).into_owned()).collect()
 }
 
-fn of_device(index: u32) -> Vec<u8> {
-    attribute(INDEX, &index.to_ne_bytes())
+fn device_payload(index: u32) -> Vec<u8> {
+    encode_attribute(INDEX, &index.to_ne_bytes())
 }
 
 /// `huge_encode_dev` (include/linux/kdev_t.h).
-fn numbers(encoded: u64) -> Option<Numbers> {
+fn decode_device_number(encoded: u64) -> Option<DeviceNumber> {
     let encoded = u32::try_from(encoded).ok()?;
-    Some(Numbers {
+    Some(DeviceNumber {
         major: (encoded & 0xf_ff00) >> 8,
         minor: (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00),
     })
@@ -152,11 +154,11 @@ mod tests {
     use onload_test_tree::netlink::{SEQUENCE, exchange as bytes};
     use rustix::io::Errno;
 
-    use super::super::message::{ACKNOWLEDGE, DUMP, REQUEST, message, read_datagram};
+    use super::super::message::{ACKNOWLEDGE, DUMP, REQUEST, encode_message, read_datagram};
     use super::*;
 
     fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
-        message(kind, flags | REQUEST, SEQUENCE, payload)
+        encode_message(kind, flags | REQUEST, SEQUENCE, payload)
     }
 
     /// What a name of the exchange answers.
@@ -210,14 +212,14 @@ mod tests {
 
     #[test]
     fn nodes_are_told_with_their_numbers_by_type() {
-        let of_device = request(GET_CHARACTER, ACKNOWLEDGE, &character(Some(3), "uverbs"));
+        let of_device = request(GET_CHARACTER, ACKNOWLEDGE, &chardev_payload(Some(3), "uverbs"));
         assert_eq!(of_device, bytes("uverbs-request"));
-        let shared = request(GET_CHARACTER, ACKNOWLEDGE, &character(None, "rdma_cm"));
+        let shared = request(GET_CHARACTER, ACKNOWLEDGE, &chardev_payload(None, "rdma_cm"));
         assert_eq!(shared, bytes("rdma-cm-request"));
         let found = |name: &str| {
             let found = told(name, &parse_character).unwrap();
             let shown = found.iter();
-            let shown = shown.map(|one| format!("{} {}", one.name, one.numbers));
+            let shown = shown.map(|one| format!("{} {}", one.name, one.number));
             shown.collect::<Vec<_>>()
         };
         assert_eq!(found("uverbs-answer"), ["uverbs3 231:195"]);
@@ -228,7 +230,10 @@ mod tests {
 
     #[test]
     fn queue_pairs_of_the_kernel_are_told_with_the_modules_that_have_them() {
-        assert_eq!(request(GET_QUEUE_PAIRS, DUMP, &queue_pairs(3)), bytes("queue-pairs-request"));
+        assert_eq!(
+            request(GET_QUEUE_PAIRS, DUMP, &queue_pairs_payload(3)),
+            bytes("queue-pairs-request")
+        );
         let found = told("queue-pairs-answer", &|payload| Some(parse_queue_pairs(payload)));
         let names = ["ib_core", "mlx5_ib", "rdma_cm", "ib_ipoib", "rdma_cm"];
         assert_eq!(found.unwrap().concat(), names);
@@ -240,22 +245,22 @@ mod tests {
     fn the_mode_is_read_and_set() {
         assert_eq!(request(SYS_GET, ACKNOWLEDGE, &[]), bytes("mode-request"));
         let mode = |name| told(name, &parse_netns_mode).unwrap();
-        assert_eq!(mode("mode-answer-exclusive"), [NetnsMode::Exclusive]);
-        assert_eq!(mode("mode-answer-shared"), [NetnsMode::Shared]);
-        let set = request(SYS_SET, ACKNOWLEDGE, &netns_mode(NetnsMode::Exclusive));
+        assert_eq!(mode("mode-answer-exclusive"), [RdmaNetnsMode::Exclusive]);
+        assert_eq!(mode("mode-answer-shared"), [RdmaNetnsMode::Shared]);
+        let set = request(SYS_SET, ACKNOWLEDGE, &set_netns_mode_payload(RdmaNetnsMode::Exclusive));
         assert_eq!(set, bytes("set-mode-request"));
     }
 
     #[test]
     fn what_is_cut_short_or_leads_elsewhere_is_nothing() {
-        let whole = [of_device(3), text(NAME, b"mlx5_3")].concat();
+        let whole = [device_payload(3), encode_text(NAME, b"mlx5_3")].concat();
         for end in 0..whole.len() - 1 {
             assert_eq!(parse(&whole[..end]), None, "{end}");
         }
-        assert_eq!(parse(&[of_device(3), text(NAME, b"")].concat()), None);
+        assert_eq!(parse(&[device_payload(3), encode_text(NAME, b"")].concat()), None);
         let node = |name: &[u8], number: u64| {
-            let name = text(CHARACTER_NAME, name);
-            let number = attribute(CHARACTER, &number.to_ne_bytes());
+            let name = encode_text(CHARACTER_NAME, name);
+            let number = encode_attribute(CHARACTER, &number.to_ne_bytes());
             parse_character(&[name, number].concat())
         };
         assert!(node(b"uverbs0", 0xe7c0).is_some());
@@ -263,8 +268,8 @@ mod tests {
             assert_eq!(node(odd, 0xe7c0), None);
         }
         assert_eq!(node(b"uverbs0", u64::MAX), None);
-        assert_eq!(parse_character(&text(CHARACTER_NAME, b"uverbs0")), None);
-        assert_eq!(parse_netns_mode(&attribute(NETNS_MODE, &[2])), None);
+        assert_eq!(parse_character(&encode_text(CHARACTER_NAME, b"uverbs0")), None);
+        assert_eq!(parse_netns_mode(&encode_attribute(NETNS_MODE, &[2])), None);
         assert_eq!(parse_netns_mode(&[]), None);
     }
 }

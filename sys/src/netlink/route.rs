@@ -3,8 +3,8 @@
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::address::{INET, INET6, address, family, octets};
-use super::message::{attribute, attributes, u16_at, u32_at, value};
+use super::address::{INET, INET6, address_family, address_octets, parse_octets};
+use super::message::{encode_attribute, find_attribute, parse_attributes, u16_at, u32_at};
 
 pub const NEW: u16 = 24; // RTM_NEWROUTE
 pub const GET: u16 = 26; // RTM_GETROUTE
@@ -38,12 +38,12 @@ pub struct Route {
     pub protocol: u8,
     /// The next hop that it names, an object of its own. With `net.ipv4.nexthop_compat_mode=0` the kernel says no
     /// interface beside it (net/ipv4/fib_semantics.c, `fib_dump_info`).
-    pub object: Option<u32>,
+    pub next_hop_id: Option<u32>,
 }
 
 /// Next hops that routes name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct NextHop {
     pub id: u32,
     /// None of a group, and of one where packets end.
     pub interface: Option<u32>,
@@ -52,65 +52,66 @@ pub struct Object {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct New {
+pub struct NewRoute {
     pub index: u32,
     /// The network and the bits of its prefix.
     pub network: (IpAddr, u8),
     pub via: Option<IpAddr>,
 }
 
-pub fn all() -> Vec<u8> {
+pub fn dump_payload() -> Vec<u8> {
     vec![0; HEADER]
 }
 
 /// The payload of [`GET`] that asks by which route the kernel sends to an address.
 pub fn to(destination: IpAddr) -> Vec<u8> {
-    let address = octets(destination);
+    let address = address_octets(destination);
     let bits = u8::try_from(address.len() * 8).unwrap_or(u8::MAX);
     let mut message = vec![0; HEADER];
-    message.splice(..2, [family(destination), bits]);
-    message.extend(attribute(DESTINATION, &address));
+    message.splice(..2, [address_family(destination), bits]);
+    message.extend(encode_attribute(DESTINATION, &address));
     message
 }
 
 /// One route, of a message about it; none of another family than IPv4 and IPv6.
 pub fn parse(payload: &[u8]) -> Option<Route> {
     let header = payload.get(..HEADER)?;
-    let [of_family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
-    let mut destination = match of_family {
+    let [family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
+    let mut destination = match family {
         INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    let (mut interfaces, mut via, mut object) = (Vec::new(), None, None);
-    for (kind, value) in attributes(payload.get(HEADER..)?) {
+    let (mut interfaces, mut via, mut next_hop_id) = (Vec::new(), None, None);
+    for (kind, value) in parse_attributes(payload.get(HEADER..)?) {
         match kind {
             DESTINATION => {
-                destination = address(value).filter(|address| family(*address) == of_family)?;
+                destination =
+                    parse_octets(value).filter(|address| address_family(*address) == family)?;
             }
-            GATEWAY => via = address(value),
+            GATEWAY => via = parse_octets(value),
             INTERFACE => interfaces.extend(u32_at(value, 0)),
             SEVERAL => interfaces.extend(next_hops(value)),
-            OBJECT => object = u32_at(value, 0),
+            OBJECT => next_hop_id = u32_at(value, 0),
             _ => {}
         }
     }
-    Some(Route { interfaces, destination: (destination, prefix), via, protocol, object })
+    Some(Route { interfaces, destination: (destination, prefix), via, protocol, next_hop_id })
 }
 
 /// What asks for all next hops.
-pub fn all_objects() -> Vec<u8> {
+pub fn dump_next_hops_payload() -> Vec<u8> {
     vec![0; OBJECT_HEADER]
 }
 
 /// One next hop, of a message about it.
-pub fn parse_object(payload: &[u8]) -> Option<Object> {
-    let of_object = payload.get(OBJECT_HEADER..)?;
+pub fn parse_next_hop(payload: &[u8]) -> Option<NextHop> {
+    let attributes = payload.get(OBJECT_HEADER..)?;
     let (members, _) =
-        value(of_object, OBJECT_GROUP).unwrap_or_default().as_chunks::<OBJECT_MEMBER>();
-    Some(Object {
-        id: u32_at(value(of_object, OBJECT_ID)?, 0)?,
-        interface: value(of_object, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
+        find_attribute(attributes, OBJECT_GROUP).unwrap_or_default().as_chunks::<OBJECT_MEMBER>();
+    Some(NextHop {
+        id: u32_at(find_attribute(attributes, OBJECT_ID)?, 0)?,
+        interface: find_attribute(attributes, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
         members: members.iter().filter_map(|member| u32_at(member, 0)).collect(),
     })
 }
@@ -118,16 +119,16 @@ pub fn parse_object(payload: &[u8]) -> Option<Object> {
 impl Route {
     /// Whether only its next hop says where it leads.
     pub fn is_unresolved(&self) -> bool {
-        self.object.is_some() && self.interfaces.is_empty()
+        self.next_hop_id.is_some() && self.interfaces.is_empty()
     }
 
     /// Takes its interfaces from its next hop; none where that is not among these.
-    pub fn resolve(&mut self, objects: &[Object]) -> Option<()> {
-        let find = |id| objects.iter().find(|object| object.id == id);
-        let own = find(self.object?)?;
-        let members: Option<Vec<&Object>> = own.members.iter().map(|id| find(*id)).collect();
-        let all = iter::once(own).chain(members?);
-        self.interfaces = all.filter_map(|object| object.interface).collect();
+    pub fn resolve(&mut self, next_hops: &[NextHop]) -> Option<()> {
+        let find = |id| next_hops.iter().find(|next_hop| next_hop.id == id);
+        let next_hop = find(self.next_hop_id?)?;
+        let members: Option<Vec<&NextHop>> = next_hop.members.iter().map(|id| find(*id)).collect();
+        let all = iter::once(next_hop).chain(members?);
+        self.interfaces = all.filter_map(|next_hop| next_hop.interface).collect();
         Some(())
     }
 }
@@ -137,24 +138,24 @@ fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
     iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let index = u32_at(bytes, 4)?;
-        let behind = bytes.get(length.next_multiple_of(4)..);
-        bytes = behind.filter(|_| length >= NEXT_HOP).unwrap_or_default();
+        let rest = bytes.get(length.next_multiple_of(4)..);
+        bytes = rest.filter(|_| length >= NEXT_HOP).unwrap_or_default();
         Some(index)
     })
 }
 
-pub fn payload(new: New) -> Vec<u8> {
+pub fn add_payload(new: NewRoute) -> Vec<u8> {
     let (network, prefix) = new.network;
     let scope = if new.via.is_some() { UNIVERSE } else { LINK };
-    let mut message = vec![family(network), prefix, 0, 0, MAIN, STATIC, scope, UNICAST];
+    let mut message = vec![address_family(network), prefix, 0, 0, MAIN, STATIC, scope, UNICAST];
     message.extend(0u32.to_ne_bytes());
     if prefix > 0 {
-        message.extend(attribute(DESTINATION, &octets(network)));
+        message.extend(encode_attribute(DESTINATION, &address_octets(network)));
     }
     if let Some(via) = new.via {
-        message.extend(attribute(GATEWAY, &octets(via)));
+        message.extend(encode_attribute(GATEWAY, &address_octets(via)));
     }
-    message.extend(attribute(INTERFACE, &new.index.to_ne_bytes()));
+    message.extend(encode_attribute(INTERFACE, &new.index.to_ne_bytes()));
     message
 }
 
@@ -162,28 +163,28 @@ pub fn payload(new: New) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn new(network: &str, prefix: u8, via: Option<&str>) -> New {
+    fn new(network: &str, prefix: u8, via: Option<&str>) -> NewRoute {
         let via = via.map(|via| via.parse().unwrap());
-        New { index: 7, network: (network.parse().unwrap(), prefix), via }
+        NewRoute { index: 7, network: (network.parse().unwrap(), prefix), via }
     }
 
     #[test]
     fn a_route_is_read_with_where_it_goes_and_each_of_its_interfaces() {
-        let made = payload(new("198.51.100.0", 24, Some("192.0.2.1")));
+        let made = add_payload(new("198.51.100.0", 24, Some("192.0.2.1")));
         let wanted = Route {
             interfaces: vec![7],
             destination: ("198.51.100.0".parse().unwrap(), 24),
             via: Some("192.0.2.1".parse().unwrap()),
             protocol: STATIC,
-            object: None,
+            next_hop_id: None,
         };
         assert_eq!(parse(&made), Some(wanted));
         for (network, via) in [("0.0.0.0", "192.0.2.1"), ("::", "fe80::1")] {
-            let everywhere = payload(new(network, 0, Some(via)));
+            let everywhere = add_payload(new(network, 0, Some(via)));
             assert_eq!(parse(&everywhere).unwrap().destination, (network.parse().unwrap(), 0));
         }
         let hop = |index: u32| [&[8, 0, 0, 0][..], &index.to_ne_bytes()].concat();
-        let hops = attribute(SEVERAL, &[hop(3), hop(4)].concat());
+        let hops = encode_attribute(SEVERAL, &[hop(3), hop(4)].concat());
         let several = [&made[..HEADER], &hops].concat();
         assert_eq!(parse(&several).unwrap().interfaces, [3, 4]);
         let mut of_groups = made;
@@ -192,28 +193,29 @@ mod tests {
     }
 
     fn object(id: u32, more: &[u8]) -> Vec<u8> {
-        [all_objects(), attribute(OBJECT_ID, &id.to_ne_bytes()), more.to_vec()].concat()
+        [dump_next_hops_payload(), encode_attribute(OBJECT_ID, &id.to_ne_bytes()), more.to_vec()]
+            .concat()
     }
 
     #[test]
     fn a_route_by_next_hops_of_their_own_leads_over_the_interfaces_of_these() {
-        let over = |index: u32| attribute(OBJECT_INTERFACE, &index.to_ne_bytes());
+        let over = |index: u32| encode_attribute(OBJECT_INTERFACE, &index.to_ne_bytes());
         let member = |id: u32| [&id.to_ne_bytes()[..], &[0; 4]].concat();
         let group = |ids: &[u32]| {
             let members: Vec<u8> = ids.iter().copied().flat_map(member).collect();
-            attribute(OBJECT_GROUP, &members)
+            encode_attribute(OBJECT_GROUP, &members)
         };
         let objects = [
             object(30, &over(7)),
             object(31, &over(8)),
             object(32, &group(&[30, 31])),
-            object(33, &attribute(4, &[])), // NHA_BLACKHOLE
+            object(33, &encode_attribute(4, &[])), // NHA_BLACKHOLE
             object(34, &group(&[30, 99])),
         ];
-        let objects = objects.map(|bytes| parse_object(&bytes).unwrap());
-        let made = &payload(new("0.0.0.0", 0, None))[..HEADER];
+        let objects = objects.map(|bytes| parse_next_hop(&bytes).unwrap());
+        let made = &add_payload(new("0.0.0.0", 0, None))[..HEADER];
         let over = |id: u32| {
-            let by_object = [made, &attribute(OBJECT, &id.to_ne_bytes())].concat();
+            let by_object = [made, &encode_attribute(OBJECT, &id.to_ne_bytes())].concat();
             let mut route = parse(&by_object).unwrap();
             assert!(route.is_unresolved());
             route.resolve(&objects).map(|()| route.interfaces)
@@ -223,8 +225,8 @@ mod tests {
         assert_eq!(over(33), Some(vec![]));
         assert_eq!([over(34), over(99)], [None, None]);
         // With the usual setting the kernel says both.
-        let both = attribute(OBJECT, &30u32.to_ne_bytes());
-        let both = [payload(new("0.0.0.0", 0, None)), both].concat();
+        let both = encode_attribute(OBJECT, &30u32.to_ne_bytes());
+        let both = [add_payload(new("0.0.0.0", 0, None)), both].concat();
         assert!(!parse(&both).unwrap().is_unresolved());
     }
 
@@ -239,15 +241,15 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_never_hangs() {
-        let whole = payload(new("198.51.100.0", 24, Some("192.0.2.1")));
+        let whole = add_payload(new("198.51.100.0", 24, Some("192.0.2.1")));
         for end in 0..whole.len() {
             assert_eq!(parse(&whole[..end]).is_some(), end >= HEADER);
         }
         assert_eq!(next_hops(&[0; 64]).count(), 1);
-        let whole = object(30, &attribute(OBJECT_GROUP, &[0; 13]));
-        assert_eq!(parse_object(&whole).unwrap().members, [0]);
+        let whole = object(30, &encode_attribute(OBJECT_GROUP, &[0; 13]));
+        assert_eq!(parse_next_hop(&whole).unwrap().members, [0]);
         for end in 0..whole.len() {
-            let id = parse_object(&whole[..end]).map(|object| object.id);
+            let id = parse_next_hop(&whole[..end]).map(|object| object.id);
             assert_eq!(id, (end >= OBJECT_HEADER + 8).then_some(30), "{end}");
         }
     }

@@ -16,7 +16,7 @@ use rustix::net::{
     connect, recvfrom, send, socket_with,
 };
 
-use super::message::{ACKNOWLEDGE, DUMP, REQUEST, cut_short, message, read_datagram};
+use super::message::{ACKNOWLEDGE, DUMP, REQUEST, encode_message, read_datagram, truncated_error};
 use super::route::{self, Route};
 
 /// Bytes of one datagram of an answer. The kernel makes none larger of a list, and one interface has less: the list of its
@@ -38,7 +38,7 @@ const KEPT: usize = 1024 * 1024;
 const MOST_AT_ONCE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ReplyEnd {
     /// It is one state of the kernel.
     Whole,
     /// It has its end, and changed meanwhile.
@@ -49,22 +49,22 @@ enum End {
 
 /// A question at a time, and its answer.
 #[derive(Debug)]
-pub struct Socket {
+pub struct NetlinkSocket {
     fd: OwnedFd,
-    is_impatient: bool,
+    has_timeout: bool,
     sequence: AtomicU32,
 }
 
-impl Socket {
+impl NetlinkSocket {
     /// In the namespace of the calling thread. Without a protocol, it is one of rtnetlink(7).
     pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::empty())?;
         // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
         // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
-        Ok(Socket {
+        Ok(NetlinkSocket {
             fd,
-            is_impatient: false,
+            has_timeout: false,
             // 0 is the kernel's own.
             sequence: AtomicU32::new(1),
         })
@@ -72,24 +72,24 @@ impl Socket {
 
     /// Gives up a list after two seconds: who is in a network namespace may fill it with interfaces.
     #[must_use]
-    pub fn impatient(self) -> Self {
-        Socket { is_impatient: true, ..self }
+    pub fn with_timeout(self) -> Self {
+        NetlinkSocket { has_timeout: true, ..self }
     }
 
-    pub fn tell(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+    pub fn execute(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
         let flags = flags | ACKNOWLEDGE;
-        self.answers(kind, flags, payload, &|_| None::<()>).map(drop)
+        self.query(kind, flags, payload, &|_| None::<()>).map(drop)
     }
 
     /// Reads an answer that is no list; `part` is called for its message.
-    pub fn ask<T>(
+    pub fn get<T>(
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> Option<T>,
+        parse: &dyn Fn(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        let mut found = self.answers(kind, ACKNOWLEDGE, payload, part)?;
-        Ok(found.pop())
+        let mut values = self.query(kind, ACKNOWLEDGE, payload, parse)?;
+        Ok(values.pop())
     }
 
     /// Reads a whole list; `part` is called for each message of it.
@@ -97,78 +97,78 @@ impl Socket {
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
+        parse: &dyn Fn(&[u8]) -> P,
     ) -> io::Result<Vec<P::Item>> {
-        self.answers(kind, DUMP, payload, part)
+        self.query(kind, DUMP, payload, parse)
     }
 
     /// Sends a request, whose flags say how the answer ends. What changed while it was read is asked for again.
-    pub fn answers<P: IntoIterator>(
+    pub fn query<P: IntoIterator>(
         &self,
         kind: u16,
         flags: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
+        parse: &dyn Fn(&[u8]) -> P,
     ) -> io::Result<Vec<P::Item>> {
-        let until = self.until();
+        let deadline = self.deadline();
         for _ in 0..ATTEMPTS {
-            match self.attempt(kind, flags, payload, part, until)? {
-                (found, End::Whole) => return Ok(found),
-                (_, End::Changed) => {}
-                (_, End::Late) => return Err(too_long()),
+            match self.try_query(kind, flags, payload, parse, deadline)? {
+                (values, ReplyEnd::Whole) => return Ok(values),
+                (_, ReplyEnd::Changed) => {}
+                (_, ReplyEnd::Late) => return Err(timeout_error()),
             }
         }
-        Err(restless())
+        Err(inconsistent_error())
     }
 
     /// All routes of the namespace, with the interfaces that each leads over.
-    pub fn routes(&self) -> io::Result<Vec<Route>> {
+    pub fn list_routes(&self) -> io::Result<Vec<Route>> {
         for _ in 0..ATTEMPTS {
-            let mut routes = self.list(route::GET, &route::all(), &route::parse)?;
+            let mut routes = self.list(route::GET, &route::dump_payload(), &route::parse)?;
             let mut unresolved = routes.iter_mut().filter(|route| route.is_unresolved()).peekable();
             if unresolved.peek().is_none() {
                 return Ok(routes);
             }
-            let objects = route::all_objects();
-            let objects = self.list(route::GET_NEXT_HOPS, &objects, &route::parse_object)?;
+            let payload = route::dump_next_hops_payload();
+            let next_hops = self.list(route::GET_NEXT_HOPS, &payload, &route::parse_next_hop)?;
             // Whoever removes a next hop in between removes the route.
-            if unresolved.all(|route| route.resolve(&objects).is_some()) {
+            if unresolved.all(|route| route.resolve(&next_hops).is_some()) {
                 return Ok(routes);
             }
         }
-        Err(restless())
+        Err(inconsistent_error())
     }
 
     /// Reads a list, and says whether it is one state of the kernel. If others change it all the time, it is what any
     /// attempt saw, each `key` once and as it was seen last.
-    pub fn look<T>(
+    pub fn snapshot<T>(
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> Option<T>,
+        parse: &dyn Fn(&[u8]) -> Option<T>,
         key: &dyn Fn(&T) -> u32,
     ) -> io::Result<(Vec<T>, bool)> {
-        let until = self.until();
-        gather(&mut || self.attempt(kind, DUMP, payload, part, until), key)
+        let deadline = self.deadline();
+        merge_attempts(&mut || self.try_query(kind, DUMP, payload, parse, deadline), key)
     }
 
-    fn until(&self) -> Option<Instant> {
-        self.is_impatient.then(|| Instant::now() + PATIENCE)
+    fn deadline(&self) -> Option<Instant> {
+        self.has_timeout.then(|| Instant::now() + PATIENCE)
     }
 
-    fn attempt<P: IntoIterator>(
+    fn try_query<P: IntoIterator>(
         &self,
         kind: u16,
         flags: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
-        until: Option<Instant>,
-    ) -> io::Result<(Vec<P::Item>, End)> {
-        let mut found = Vec::new();
-        let end = self.exchange(kind, flags, payload, until, &mut |bytes| {
-            found.extend(part(bytes));
+        parse: &dyn Fn(&[u8]) -> P,
+        deadline: Option<Instant>,
+    ) -> io::Result<(Vec<P::Item>, ReplyEnd)> {
+        let mut values = Vec::new();
+        let end = self.exchange(kind, flags, payload, deadline, &mut |bytes| {
+            values.extend(parse(bytes));
         })?;
-        Ok((found, end))
+        Ok((values, end))
     }
 
     /// Sends a request and reads the answer to its end, or for as long as there is time.
@@ -177,18 +177,18 @@ impl Socket {
         kind: u16,
         flags: u16,
         payload: &[u8],
-        until: Option<Instant>,
-        part: &mut dyn FnMut(&[u8]),
-    ) -> io::Result<End> {
+        deadline: Option<Instant>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<ReplyEnd> {
         // Answers to an earlier request that was given up may still come.
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let request = message(kind, flags | REQUEST, sequence, payload);
+        let request = encode_message(kind, flags | REQUEST, sequence, payload);
         send(&self.fd, &request, SendFlags::empty())?;
         let mut bytes = vec![0; DATAGRAM];
         let (mut received, mut has_changed) = (0, false);
         loop {
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(End::Late);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(ReplyEnd::Late);
             }
             // The kernel answers while it is asked, so nothing is waited for.
             let (length, sender) = receive(&self.fd, &mut bytes)?;
@@ -199,19 +199,19 @@ impl Socket {
             if received > LIST {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            let datagram = bytes.get(..length).ok_or_else(cut_short)?;
-            let progress = read_datagram(datagram, sequence, part)?;
+            let datagram = bytes.get(..length).ok_or_else(truncated_error)?;
+            let progress = read_datagram(datagram, sequence, visit)?;
             has_changed |= progress.has_changed;
             match (progress.is_complete, has_changed) {
                 (false, _) => {}
-                (true, false) => return Ok(End::Whole),
-                (true, true) => return Ok(End::Changed),
+                (true, false) => return Ok(ReplyEnd::Whole),
+                (true, true) => return Ok(ReplyEnd::Changed),
             }
         }
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -219,30 +219,30 @@ impl AsFd for Socket {
 
 /// Hears what the kernel tells groups of listeners. Connected or not, it hears what programs tell them too.
 #[derive(Debug)]
-pub struct Listener {
+pub struct NetlinkListener {
     fd: OwnedFd,
     is_kernel: fn(&SocketAddrAny) -> bool,
     buffer: Vec<u8>,
 }
 
-impl Listener {
+impl NetlinkListener {
     /// In the namespace of the calling thread. `groups` has a bit for each group.
     pub fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::NONBLOCK)?;
         // With the usual size more is lost, and nothing else.
         let _ = set_socket_recv_buffer_size(&fd, KEPT);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Listener::with(fd, is_kernel))
+        Ok(NetlinkListener::with(fd, is_kernel))
     }
 
     /// One whose kernel is somebody else: no test can make the kernel say something.
     #[must_use]
     pub fn with(fd: OwnedFd, is_kernel: fn(&SocketAddrAny) -> bool) -> Self {
-        Listener { fd, is_kernel, buffer: vec![0; TOLD] }
+        NetlinkListener { fd, is_kernel, buffer: vec![0; TOLD] }
     }
 
     /// Reads what has come; whether some of it was lost.
-    pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+    pub fn read(&mut self, mut visit: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut is_lost = false;
         for _ in 0..MOST_AT_ONCE {
             match receive(&self.fd, &mut self.buffer) {
@@ -251,7 +251,7 @@ impl Listener {
                         continue;
                     }
                     match self.buffer.get(..length) {
-                        Some(message) => each(message),
+                        Some(message) => visit(message),
                         None => is_lost = true,
                     }
                 }
@@ -265,7 +265,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for NetlinkListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -289,34 +289,34 @@ fn is_kernel(sender: &SocketAddrAny) -> bool {
     sender.is_ok_and(|sender| sender.pid() == 0)
 }
 
-/// What [`Socket::look`] makes of its attempts.
-fn gather<T>(
-    attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, End)>,
+/// What [`NetlinkSocket::snapshot`] makes of its attempts.
+fn merge_attempts<T>(
+    attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, ReplyEnd)>,
     key: &dyn Fn(&T) -> u32,
 ) -> io::Result<(Vec<T>, bool)> {
-    let mut seen = BTreeMap::new();
+    let mut merged = BTreeMap::new();
     for number in 0..ATTEMPTS {
-        let (found, end) = attempt()?;
+        let (values, end) = attempt()?;
         match end {
-            End::Whole => return Ok((found, true)),
+            ReplyEnd::Whole => return Ok((values, true)),
             // Whoever changes it all the time must not make what was seen of it useless.
-            End::Late if number == 0 => return Err(too_long()),
-            End::Changed | End::Late => {
-                seen.extend(found.into_iter().map(|one| (key(&one), one)));
+            ReplyEnd::Late if number == 0 => return Err(timeout_error()),
+            ReplyEnd::Changed | ReplyEnd::Late => {
+                merged.extend(values.into_iter().map(|value| (key(&value), value)));
             }
         }
-        if end == End::Late {
+        if end == ReplyEnd::Late {
             break;
         }
     }
-    Ok((seen.into_values().collect(), false))
+    Ok((merged.into_values().collect(), false))
 }
 
-fn restless() -> io::Error {
+fn inconsistent_error() -> io::Error {
     io::Error::other("what the kernel lists does not stand still")
 }
 
-fn too_long() -> io::Error {
+fn timeout_error() -> io::Error {
     let seconds = PATIENCE.as_secs();
     io::Error::other(format!("the kernel's list has no end within {seconds} seconds"))
 }
@@ -341,7 +341,7 @@ mod tests {
         let is_root = onload_test_needs::root("writing into another's netlink socket");
         let of_root = [None, Some(RDMA)].into_iter().filter(|_| is_root);
         for protocol in of_root.chain([Some(USERSOCK)]) {
-            let socket = match Socket::open(protocol) {
+            let socket = match NetlinkSocket::open(protocol) {
                 // Kernels without RDMA have no such sockets.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => {
                     assert_eq!(protocol, Some(RDMA));
@@ -350,7 +350,7 @@ mod tests {
                 socket => socket.unwrap(),
             };
             let stranger = open(protocol, SocketFlags::empty()).unwrap();
-            let bytes = message(16, 0, 1, b"abcd");
+            let bytes = encode_message(16, 0, 1, b"abcd");
             let sent = sendto(&stranger, &bytes, SendFlags::empty(), &address(&socket.fd));
             assert_eq!(sent, Err(Errno::CONNREFUSED), "{protocol:?}");
         }
@@ -359,20 +359,20 @@ mod tests {
     /// Every machine has a loopback interface.
     #[test]
     fn one_socket_is_asked_and_refuses_again_and_again() {
-        let socket = Socket::open(None).unwrap().impatient();
+        let socket = NetlinkSocket::open(None).unwrap().with_timeout();
         for _ in 0..3 {
-            let links = socket.list(link::GET, &link::all(), &link::parse).unwrap();
-            assert!(links.iter().any(|link| link.is_called(b"lo")));
+            let links = socket.list(link::GET, &link::dump_payload(), &link::parse).unwrap();
+            assert!(links.iter().any(|link| link.has_name(b"lo")));
             // It names none.
-            let refused = socket.tell(link::GET, 0, &link::all()).unwrap_err();
+            let refused = socket.execute(link::GET, 0, &link::dump_payload()).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL));
         }
     }
 
     /// What comes of attempts, each of which saw these and ended so.
-    fn gathered(attempts: &[(&[(u32, char)], End)]) -> io::Result<(Vec<(u32, char)>, bool)> {
+    fn gathered(attempts: &[(&[(u32, char)], ReplyEnd)]) -> io::Result<(Vec<(u32, char)>, bool)> {
         let mut attempts = attempts.iter().map(|(seen, end)| (seen.to_vec(), *end));
-        let gathered = gather(&mut || Ok(attempts.next().unwrap()), &|(key, _)| *key);
+        let gathered = merge_attempts(&mut || Ok(attempts.next().unwrap()), &|(key, _)| *key);
         assert_eq!(attempts.next(), None, "looked too few times");
         gathered
     }
@@ -381,12 +381,12 @@ mod tests {
     fn what_any_look_at_a_list_saw_that_never_stands_still_is_kept_as_it_was_last() {
         let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
         let later: &[(u32, char)] = &[(2, 'c'), (3, 'd')];
-        let mut attempts = vec![(torn, End::Changed); 7];
-        attempts.push((later, End::Changed));
+        let mut attempts = vec![(torn, ReplyEnd::Changed); 7];
+        attempts.push((later, ReplyEnd::Changed));
         let (seen, is_whole) = gathered(&attempts).unwrap();
         assert_eq!(seen, [(1, 'a'), (2, 'c'), (3, 'd')]);
         assert!(!is_whole);
-        let whole = gathered(&[(torn, End::Changed), (later, End::Whole)]).unwrap();
+        let whole = gathered(&[(torn, ReplyEnd::Changed), (later, ReplyEnd::Whole)]).unwrap();
         assert_eq!(whole, (later.to_vec(), true));
     }
 
@@ -394,14 +394,15 @@ mod tests {
     fn a_list_that_had_an_end_once_is_of_use_when_there_is_no_more_time() {
         let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
         let late: &[(u32, char)] = &[(3, 'd')];
-        let (seen, is_whole) = gathered(&[(torn, End::Changed), (late, End::Late)]).unwrap();
+        let (seen, is_whole) =
+            gathered(&[(torn, ReplyEnd::Changed), (late, ReplyEnd::Late)]).unwrap();
         assert_eq!(seen, [(1, 'a'), (2, 'b'), (3, 'd')]);
         assert!(!is_whole);
-        let none = gathered(&[(late, End::Late)]).unwrap_err().to_string();
+        let none = gathered(&[(late, ReplyEnd::Late)]).unwrap_err().to_string();
         assert_eq!(none, "the kernel's list has no end within 2 seconds");
     }
 
-    fn heard(listener: &mut Listener) -> (Vec<Vec<u8>>, bool) {
+    fn heard(listener: &mut NetlinkListener) -> (Vec<Vec<u8>>, bool) {
         let mut messages = Vec::new();
         let is_lost = listener.read(|bytes| messages.push(bytes.to_vec())).unwrap();
         (messages, is_lost)
@@ -410,7 +411,7 @@ mod tests {
     #[test]
     fn messages_are_heard_until_there_is_none() {
         let (reader, feeder) = fed();
-        let mut listener = Listener::with(reader, |_| true);
+        let mut listener = NetlinkListener::with(reader, |_| true);
         assert_eq!(heard(&mut listener), (vec![], false));
         feed(&feeder, b"one");
         feed(&feeder, b"two");
@@ -422,7 +423,7 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_short_counts_as_lost() {
         let (reader, feeder) = fed();
-        let mut listener = Listener::with(reader, |_| true);
+        let mut listener = NetlinkListener::with(reader, |_| true);
         feed(&feeder, &[b'a'; TOLD + 1]);
         feed(&feeder, b"whole");
         assert_eq!(heard(&mut listener), (vec![b"whole".to_vec()], true));
@@ -431,7 +432,7 @@ mod tests {
     #[test]
     fn what_the_kernel_did_not_send_is_passed_over() {
         let (reader, feeder) = fed();
-        let mut listener = Listener::with(reader, is_kernel);
+        let mut listener = NetlinkListener::with(reader, is_kernel);
         feed(&feeder, b"a program's");
         assert_eq!(heard(&mut listener), (vec![], false));
     }
@@ -439,7 +440,7 @@ mod tests {
     /// Every program may send to another's netlink socket of this family: to oneself works without rights.
     #[test]
     fn a_program_on_netlink_is_not_the_kernel() {
-        let mut listener = Listener::open(Some(USERSOCK), 0).unwrap();
+        let mut listener = NetlinkListener::open(Some(USERSOCK), 0).unwrap();
         let own = address(&listener.fd);
         assert_ne!(own.pid(), 0);
         let sent = sendto(&listener.fd, b"add@/x", SendFlags::empty(), &own);

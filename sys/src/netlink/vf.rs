@@ -6,8 +6,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::link::{HEADER, address_text, header};
-use super::message::{attribute, attributes, nest, u16_at, u32_at, value};
+use super::link::{HEADER, format_hwaddr, header};
+use super::message::{
+    encode_attribute, encode_nested, find_attribute, parse_attributes, u16_at, u32_at,
+};
 
 const VF_COUNT: u16 = 21; // IFLA_NUM_VF
 const VF_INFO_LIST: u16 = 22;
@@ -52,16 +54,16 @@ pub enum VlanProtocol {
 
 impl VlanProtocol {
     /// Its EtherType.
-    fn number(self) -> u16 {
+    fn ethertype(self) -> u16 {
         match self {
             VlanProtocol::Q => 0x8100,
             VlanProtocol::Ad => 0x88a8,
         }
     }
 
-    fn of_number(number: u16) -> Option<Self> {
+    fn from_ethertype(number: u16) -> Option<Self> {
         let all = [VlanProtocol::Q, VlanProtocol::Ad];
-        all.into_iter().find(|one| one.number() == number)
+        all.into_iter().find(|protocol| protocol.ethertype() == number)
     }
 }
 
@@ -142,50 +144,51 @@ impl VfChange {
     }
 
     /// What the settings say of the same thing; none where they do not.
-    pub fn same_of(self, found: &VfSettings) -> Option<VfChange> {
+    pub fn current_in(self, current: &VfSettings) -> Option<VfChange> {
         match self {
-            VfChange::Vlan(_) => found.vlan.map(VfChange::Vlan),
-            VfChange::Mac(_) => found.mac.map(VfChange::Mac),
-            VfChange::SpoofCheck(_) => found.spoof_check.map(VfChange::SpoofCheck),
-            VfChange::Trust(_) => found.trust.map(VfChange::Trust),
+            VfChange::Vlan(_) => current.vlan.map(VfChange::Vlan),
+            VfChange::Mac(_) => current.mac.map(VfChange::Mac),
+            VfChange::SpoofCheck(_) => current.spoof_check.map(VfChange::SpoofCheck),
+            VfChange::Trust(_) => current.trust.map(VfChange::Trust),
             VfChange::Rate { .. } => {
-                let (min, max) = found.min_rate.zip(found.max_rate)?;
+                let (min, max) = current.min_rate.zip(current.max_rate)?;
                 Some(VfChange::Rate { min, max })
             }
-            VfChange::LinkState(_) => found.link_state.map(VfChange::LinkState),
+            VfChange::LinkState(_) => current.link_state.map(VfChange::LinkState),
         }
     }
 
-    fn of_function(self, vf: u32) -> Vec<u8> {
+    fn to_attribute(self, vf: u32) -> Vec<u8> {
         let words = |words: &[u32]| -> Vec<u8> {
             let all = [&[vf], words].concat();
             all.iter().flat_map(|word| word.to_ne_bytes()).collect()
         };
-        let switch = |kind, on| attribute(kind, &words(&[u32::from(on)]));
+        let switch = |kind, on| encode_attribute(kind, &words(&[u32::from(on)]));
         match self {
             VfChange::Mac(mac) => {
                 let mut value = [&vf.to_ne_bytes()[..], &mac].concat();
                 value.resize(4 + MAC_BYTES, 0);
-                attribute(VF_MAC, &value)
+                encode_attribute(VF_MAC, &value)
             }
             VfChange::Vlan(tag) => {
                 let value = words(&[tag.id.into(), tag.priority.into()]);
                 match tag.protocol {
-                    VlanProtocol::Q => attribute(VF_VLAN, &value),
+                    VlanProtocol::Q => encode_attribute(VF_VLAN, &value),
                     protocol => {
-                        let number = protocol.number().to_be_bytes();
+                        let number = protocol.ethertype().to_be_bytes();
                         let value = [&value[..], &number, &[0; 2]].concat();
-                        nest(VF_VLAN_LIST, &attribute(VF_VLAN_INFO, &value))
+                        encode_nested(VF_VLAN_LIST, &encode_attribute(VF_VLAN_INFO, &value))
                     }
                 }
             }
             VfChange::SpoofCheck(on) => switch(VF_SPOOF_CHECK, on),
             VfChange::Trust(on) => switch(VF_TRUST, on),
-            VfChange::Rate { min, max } => attribute(VF_RATE, &words(&[min, max])),
+            VfChange::Rate { min, max } => encode_attribute(VF_RATE, &words(&[min, max])),
             VfChange::LinkState(state) => {
                 let numbers = (0..).zip(LinkState::ALL);
-                let number = numbers.filter(|(_, one)| *one == state).map(|(at, _)| at);
-                attribute(VF_LINK_STATE, &words(&[number.sum()]))
+                let number =
+                    numbers.filter(|(_, link_state)| *link_state == state).map(|(index, _)| index);
+                encode_attribute(VF_LINK_STATE, &words(&[number.sum()]))
             }
         }
     }
@@ -205,7 +208,7 @@ impl fmt::Display for VfChange {
                     protocol => write!(f, " by {protocol}"),
                 }
             }
-            VfChange::Mac(mac) => write!(f, "mac {}", address_text(mac)),
+            VfChange::Mac(mac) => write!(f, "mac {}", format_hwaddr(mac)),
             VfChange::SpoofCheck(on) => write!(f, "spoof-check {}", switch(*on)),
             VfChange::Trust(on) => write!(f, "trust {}", switch(*on)),
             VfChange::Rate { min, max } => write!(f, "rate {min} to {max} Mbit/s"),
@@ -230,17 +233,17 @@ impl VfSettings {
     }
 
     /// Each thing that is set here, and how; one rate brings the other as it is now.
-    pub fn changes(&self, now: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
+    pub fn changes(&self, current: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
         let is_limited = self.min_rate.is_some() || self.max_rate.is_some();
-        let rate = |own: Option<u32>, now: Option<u32>| own.or(now).unwrap_or_default();
+        let rate = |own: Option<u32>, current: Option<u32>| own.or(current).unwrap_or_default();
         let all = [
             self.vlan.map(VfChange::Vlan),
             self.mac.map(VfChange::Mac),
             self.spoof_check.map(VfChange::SpoofCheck),
             self.trust.map(VfChange::Trust),
             is_limited.then(|| VfChange::Rate {
-                min: rate(self.min_rate, now.min_rate),
-                max: rate(self.max_rate, now.max_rate),
+                min: rate(self.min_rate, current.min_rate),
+                max: rate(self.max_rate, current.max_rate),
             }),
             self.link_state.map(VfChange::LinkState),
         ];
@@ -248,29 +251,29 @@ impl VfSettings {
     }
 
     /// What of it is otherwise now.
-    pub fn wrong(&self, now: &VfSettings) -> Vec<VfChange> {
-        let changes = self.changes(now);
-        changes.filter(|change| change.same_of(now) != Some(*change)).collect()
+    pub fn differences(&self, current: &VfSettings) -> Vec<VfChange> {
+        let changes = self.changes(current);
+        changes.filter(|change| change.current_in(current) != Some(*change)).collect()
     }
 
     /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
     /// a function that asks for a further address, and is said to be on (`ixgbe_set_vf_macvlan_msg`).
-    pub fn told(&self, now: &VfSettings) -> Vec<VfChange> {
-        let unsure = VfSettings { spoof_check: None, ..*now };
-        self.wrong(&unsure)
+    pub fn required_changes(&self, current: &VfSettings) -> Vec<VfChange> {
+        let unsure = VfSettings { spoof_check: None, ..*current };
+        self.differences(&unsure)
     }
 
     /// What it says of the things that others set.
-    pub fn of_same(&self, others: &VfSettings) -> VfSettings {
-        let is_limited = others.min_rate.is_some() || others.max_rate.is_some();
+    pub fn restricted_to(&self, other: &VfSettings) -> VfSettings {
+        let is_limited = other.min_rate.is_some() || other.max_rate.is_some();
         VfSettings {
-            vlan: self.vlan.filter(|_| others.vlan.is_some()),
-            mac: self.mac.filter(|_| others.mac.is_some()),
-            spoof_check: self.spoof_check.filter(|_| others.spoof_check.is_some()),
-            trust: self.trust.filter(|_| others.trust.is_some()),
+            vlan: self.vlan.filter(|_| other.vlan.is_some()),
+            mac: self.mac.filter(|_| other.mac.is_some()),
+            spoof_check: self.spoof_check.filter(|_| other.spoof_check.is_some()),
+            trust: self.trust.filter(|_| other.trust.is_some()),
             min_rate: self.min_rate.filter(|_| is_limited),
             max_rate: self.max_rate.filter(|_| is_limited),
-            link_state: self.link_state.filter(|_| others.link_state.is_some()),
+            link_state: self.link_state.filter(|_| other.link_state.is_some()),
         }
     }
 }
@@ -279,57 +282,57 @@ impl VfSettings {
 mod mac_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-    use crate::netlink::link::{address_bytes, address_text};
+    use crate::netlink::link::{format_hwaddr, parse_hwaddr};
 
     pub(super) fn serialize<S: Serializer>(
         mac: &Option<[u8; 6]>,
-        to: S,
+        serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        mac.map(|mac| address_text(&mac)).serialize(to)
+        mac.map(|mac| format_hwaddr(&mac)).serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
+        deserializer: D,
     ) -> Result<Option<[u8; 6]>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        let read = |text: String| address_bytes(&text)?.try_into().ok();
+        let text = Option::<String>::deserialize(deserializer)?;
+        let read = |text: String| parse_hwaddr(&text)?.try_into().ok();
         text.map(|text| read(text).ok_or_else(|| de::Error::custom("it is no hardware address")))
             .transpose()
     }
 }
 
 /// The payload of [`super::link::GET`] that asks for the virtual functions of an interface.
-pub fn question(index: u32) -> Vec<u8> {
-    let mask = attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
+pub fn get_payload(index: u32) -> Vec<u8> {
+    let mask = encode_attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
     [header(index, 0, 0), mask].concat()
 }
 
 /// The payload of [`super::link::SET`].
-pub fn payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
-    let info = attribute(VF_INFO, &change.of_function(vf));
-    [header(index, 0, 0), attribute(VF_INFO_LIST, &info)].concat()
+pub fn set_payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
+    let info = encode_attribute(VF_INFO, &change.to_attribute(vf));
+    [header(index, 0, 0), encode_attribute(VF_INFO_LIST, &info)].concat()
 }
 
 /// What a message about an interface says of its virtual functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Vfs {
+pub struct VfList {
     /// By their numbers. Some may be missing: the length of the list has 16 bits, which the kernel cuts off without a word
     /// where there are more than some 330 (`nla_nest_end`).
-    pub told: BTreeMap<u32, VfSettings>,
+    pub reported: BTreeMap<u32, VfSettings>,
     /// How many there are; 0 where the driver tells of none.
     pub count: u32,
 }
 
 /// None where it is no such message.
-pub fn parse(payload: &[u8]) -> Option<Vfs> {
-    let of_link = payload.get(HEADER..)?;
-    let Some(list) = value(of_link, VF_INFO_LIST) else {
-        return Some(Vfs::default());
+pub fn parse(payload: &[u8]) -> Option<VfList> {
+    let attributes = payload.get(HEADER..)?;
+    let Some(list) = find_attribute(attributes, VF_INFO_LIST) else {
+        return Some(VfList::default());
     };
-    let vfs = attributes(list).filter(|(kind, _)| *kind == VF_INFO);
-    let count = value(of_link, VF_COUNT).and_then(|count| u32_at(count, 0));
-    Some(Vfs {
-        told: vfs.filter_map(|(_, vf)| parse_vf(vf)).collect(),
+    let vfs = parse_attributes(list).filter(|(kind, _)| *kind == VF_INFO);
+    let count = find_attribute(attributes, VF_COUNT).and_then(|count| u32_at(count, 0));
+    Some(VfList {
+        reported: vfs.filter_map(|(_, vf)| parse_vf(vf)).collect(),
         count: count.unwrap_or_default(),
     })
 }
@@ -337,22 +340,22 @@ pub fn parse(payload: &[u8]) -> Option<Vfs> {
 fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
     let mut settings = VfSettings::default();
     let (mut number, mut protocol) = (None, Some(VlanProtocol::Q));
-    for (kind, value) in attributes(bytes) {
-        let word = |at| u32_at(value, at);
+    for (kind, value) in parse_attributes(bytes) {
+        let word = |offset| u32_at(value, offset);
         // All bits are set where the driver does not say.
         let switch = || word(4).filter(|word| *word <= 1).map(|word| word == 1);
         match kind {
             VF_MAC => settings.mac = value.get(4..10).and_then(|mac| mac.try_into().ok()),
-            VF_VLAN => settings.vlan = tag(word(4), word(8)),
+            VF_VLAN => settings.vlan = parse_tag(word(4), word(8)),
             VF_SPOOF_CHECK => settings.spoof_check = switch(),
             VF_TRUST => settings.trust = switch(),
             VF_RATE => (settings.min_rate, settings.max_rate) = (word(4), word(8)),
             VF_LINK_STATE => {
                 let state = word(4).and_then(|word| usize::try_from(word).ok());
-                settings.link_state = state.and_then(|at| LinkState::ALL.get(at).copied());
+                settings.link_state = state.and_then(|index| LinkState::ALL.get(index).copied());
             }
             VF_VLAN_LIST => {
-                protocol = protocol_of(value);
+                protocol = parse_protocol(value);
                 continue;
             }
             _ => continue,
@@ -363,7 +366,7 @@ fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
     Some((number?, settings))
 }
 
-fn tag(id: Option<u32>, priority: Option<u32>) -> Option<VlanTag> {
+fn parse_tag(id: Option<u32>, priority: Option<u32>) -> Option<VlanTag> {
     Some(VlanTag {
         id: id?.try_into().ok()?,
         priority: priority.unwrap_or_default().try_into().ok()?,
@@ -372,15 +375,15 @@ fn tag(id: Option<u32>, priority: Option<u32>) -> Option<VlanTag> {
 }
 
 /// None where it is neither of the two, or frames have several tags.
-fn protocol_of(list: &[u8]) -> Option<VlanProtocol> {
-    let mut all = attributes(list).filter(|(kind, _)| *kind == VF_VLAN_INFO);
+fn parse_protocol(list: &[u8]) -> Option<VlanProtocol> {
+    let mut all = parse_attributes(list).filter(|(kind, _)| *kind == VF_VLAN_INFO);
     let (first, None) = (all.next(), all.next()) else {
         return None;
     };
     let Some((_, info)) = first else {
         return Some(VlanProtocol::Q);
     };
-    VlanProtocol::of_number(u16::from_be(u16_at(info, 12)?))
+    VlanProtocol::from_ethertype(u16::from_be(u16_at(info, 12)?))
 }
 
 #[cfg(test)]
@@ -401,7 +404,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_change_is_a_list_with_one_function_in_it() {
-        let list = |vf, change| payload(3, vf, change)[HEADER..].to_vec();
+        let list = |vf, change| set_payload(3, vf, change)[HEADER..].to_vec();
         assert_eq!(
             list(1, vlan(100)),
             [24, 0, 22, 0, 20, 0, 1, 0, 16, 0, 2, 0, 1, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0]
@@ -419,16 +422,16 @@ mod tests {
 
     /// As the kernel tells them: the VLAN once as it was of old, and once as a list.
     fn told(vf: u32, changes: &[VfChange]) -> Vec<u8> {
-        let of = |change: &VfChange| change.of_function(vf);
+        let of = |change: &VfChange| change.to_attribute(vf);
         let of_old = |change: &VfChange| match change {
             VfChange::Vlan(tag) => {
-                VfChange::Vlan(VlanTag { protocol: VlanProtocol::Q, ..*tag }).of_function(vf)
+                VfChange::Vlan(VlanTag { protocol: VlanProtocol::Q, ..*tag }).to_attribute(vf)
             }
             _ => Vec::new(),
         };
-        let unknown = attribute(77, &[1, 2, 3]);
+        let unknown = encode_attribute(77, &[1, 2, 3]);
         let inner = changes.iter().flat_map(|change| [of_old(change), of(change)].concat());
-        attribute(VF_INFO | 0x8000, &inner.chain(unknown).collect::<Vec<u8>>())
+        encode_attribute(VF_INFO | 0x8000, &inner.chain(unknown).collect::<Vec<u8>>())
     }
 
     #[test]
@@ -445,11 +448,11 @@ mod tests {
         let changes: Vec<VfChange> = wanted.changes(&VfSettings::default()).collect();
         assert_eq!(changes.len(), 6);
         let list = [told(0, &changes), told(5, &changes)].concat();
-        let list = attribute(VF_INFO_LIST | 0x8000, &list);
-        let whole = [header(3, 0, 0), attribute(3, b"ens1\0"), list].concat();
+        let list = encode_attribute(VF_INFO_LIST | 0x8000, &list);
+        let whole = [header(3, 0, 0), encode_attribute(3, b"ens1\0"), list].concat();
         let found = parse(&whole).unwrap();
-        assert_eq!(found.told, BTreeMap::from([(0, wanted), (5, wanted)]));
-        assert_eq!(wanted.wrong(&wanted), []);
+        assert_eq!(found.reported, BTreeMap::from([(0, wanted), (5, wanted)]));
+        assert_eq!(wanted.differences(&wanted), []);
         for end in 0..whole.len() {
             let _ = parse(&whole[..end]);
         }
@@ -465,28 +468,28 @@ mod tests {
         // As `nla_nest_end` does it.
         let length = u16::try_from(length % 0x1_0000).unwrap();
         let head = [length.to_ne_bytes(), VF_INFO_LIST.to_ne_bytes()].concat();
-        let count = attribute(VF_COUNT, &u32::from(many).to_ne_bytes());
+        let count = encode_attribute(VF_COUNT, &u32::from(many).to_ne_bytes());
         let found = parse(&[header(3, 0, 0), count, head, list].concat()).unwrap();
         assert_eq!(found.count, u32::from(many));
-        let told: Vec<u32> = found.told.into_keys().collect();
+        let told: Vec<u32> = found.reported.into_keys().collect();
         assert!((1..20).contains(&told.len()), "{told:?}");
         assert!(told.iter().copied().eq(0..told.len() as u32), "{told:?}");
         // Of an interface whose driver tells of none, such as one that stands for a virtual function.
-        let none = [header(3, 0, 0), attribute(VF_COUNT, &many.to_ne_bytes())].concat();
-        assert_eq!(parse(&none), Some(Vfs::default()));
+        let none = [header(3, 0, 0), encode_attribute(VF_COUNT, &many.to_ne_bytes())].concat();
+        assert_eq!(parse(&none), Some(VfList::default()));
     }
 
     #[test]
     fn what_a_driver_does_not_say_is_unset() {
         let unknown = [&2u32.to_ne_bytes()[..], &[0xff; 4]].concat();
         let kinds = [VF_SPOOF_CHECK, VF_TRUST, VF_LINK_STATE];
-        let vf = kinds.map(|kind| attribute(kind, &unknown));
+        let vf = kinds.map(|kind| encode_attribute(kind, &unknown));
         assert_eq!(parse_vf(&vf.concat()), Some((2, VfSettings::default())));
-        assert_eq!(parse_vf(&attribute(77, &unknown)), None);
+        assert_eq!(parse_vf(&encode_attribute(77, &unknown)), None);
         // Another standard than the two could not be set again.
         let info = [&[0; 12][..], &[0x91, 0, 0, 0]].concat();
-        let list = nest(VF_VLAN_LIST, &attribute(VF_VLAN_INFO, &info));
-        let of_old = vlan(7).of_function(2);
+        let list = encode_nested(VF_VLAN_LIST, &encode_attribute(VF_VLAN_INFO, &info));
+        let of_old = vlan(7).to_attribute(2);
         let (_, settings) = parse_vf(&[of_old, list].concat()).unwrap();
         assert_eq!(settings.vlan, None);
     }
@@ -500,10 +503,10 @@ mod tests {
             ..VfSettings::default()
         };
         let wanted = VfSettings { max_rate: Some(500), ..VfSettings::default() };
-        assert_eq!(wanted.wrong(&now), [VfChange::Rate { min: 10, max: 500 }]);
-        let before = now.of_same(&wanted);
+        assert_eq!(wanted.differences(&now), [VfChange::Rate { min: 10, max: 500 }]);
+        let before = now.restricted_to(&wanted);
         let then = wanted.or(&now);
-        assert_eq!(before.wrong(&then), [VfChange::Rate { min: 10, max: 0 }]);
+        assert_eq!(before.differences(&then), [VfChange::Rate { min: 10, max: 0 }]);
         assert_eq!(before.spoof_check, None);
     }
 
@@ -511,9 +514,9 @@ mod tests {
     fn a_spoof_check_is_told_although_it_reads_the_same() {
         let on =
             VfSettings { spoof_check: Some(true), trust: Some(false), ..VfSettings::default() };
-        assert_eq!(on.wrong(&on), []);
-        assert_eq!(on.told(&on), [VfChange::SpoofCheck(true)]);
-        assert_eq!(VfSettings::default().told(&on), []);
+        assert_eq!(on.differences(&on), []);
+        assert_eq!(on.required_changes(&on), [VfChange::SpoofCheck(true)]);
+        assert_eq!(VfSettings::default().required_changes(&on), []);
     }
 
     #[test]

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use onload_sys::fs::atomic::{
-    TempFile, is_temporary_name, remove, remove_leftover, sync, write_atomic, write_atomic_beside,
+    TempFile, is_temporary_name, remove, remove_leftover, sync, write_atomic, write_atomic_locked,
 };
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 fn entries(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
@@ -82,7 +82,10 @@ fn a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it() {
     fs::create_dir_all(dir.path().join("dir/full")).expect("a directory");
     let error =
         write_atomic(&descriptor, OsStr::new("dir"), b"new", 0o644).expect_err("a directory");
-    assert!(Chain(&error).to_string().starts_with("renaming a temporary file to dir: "), "{error}");
+    assert!(
+        ErrorChain(&error).to_string().starts_with("renaming a temporary file to dir: "),
+        "{error}"
+    );
     assert_eq!(entries(dir.path()), ["a.json", "dir"]);
 }
 
@@ -126,7 +129,7 @@ fn names_that_leave_the_directory_are_refused() {
     let (dir, descriptor) = fixture();
     for name in ["", ".", "..", "a/b", "/etc/x", "../x"] {
         let error = write_atomic(&descriptor, OsStr::new(name), b"new", 0o644).expect_err(name);
-        assert!(Chain(&error).to_string().contains("not a plain file name"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("not a plain file name"), "{error}");
     }
     assert_eq!(entries(dir.path()), [""; 0]);
 }
@@ -138,7 +141,7 @@ fn a_directory_that_is_gone_is_an_error_with_the_name_of_the_file() {
     let error =
         write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect_err("no directory");
     assert!(
-        Chain(&error).to_string().starts_with("creating a temporary file for a.json: "),
+        ErrorChain(&error).to_string().starts_with("creating a temporary file for a.json: "),
         "{error}"
     );
 }
@@ -172,7 +175,7 @@ fn who_removes_leftovers_leaves_a_file_that_is_being_written() {
                 remove_all();
             }
         });
-        let write = |_| write_atomic_beside(&descriptor, OsStr::new("a.json"), b"new", 0o644);
+        let write = |_| write_atomic_locked(&descriptor, OsStr::new("a.json"), b"new", 0o644);
         let failed = (0..300).map(write).filter_map(Result::err).next();
         written.store(true, Ordering::Relaxed);
         failed

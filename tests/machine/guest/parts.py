@@ -310,7 +310,7 @@ def killed_containers(bench, engine, door, times=8):
     """The engine's client killed while a container is made: nothing of ours stays once others have started.
 
     podman removes such a container without its runtime, so what the wrapper remembers of it goes with a later start: every second one
-    looks at a few that are older than a minute (hooks/src/record/made_by.rs, SWEEP_AFTER). A container that the runtime still has keeps its
+    looks at a few that are older than a minute (hooks/src/record/runtime_record.rs, SWEEP_AFTER). A container that the runtime still has keeps its
     record, so those that podman forgot are deleted first, as their administrator would. They hold what only one container may have, so none
     asks for that: leases.clients_killed does.
     """

@@ -18,10 +18,10 @@ use tokio::time::sleep;
 
 use super::api::{Api, ApiError};
 use super::classes::send;
-use super::own_resources::beside;
-use super::{Offered, Registered};
-use crate::host_state::Snapshot;
+use super::resource_names::other_resources;
+use super::{DraClasses, DraRegistration};
 use crate::names::NodeName;
+use crate::snapshot::KubernetesSnapshot;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
 /// when it has reached the API server, and then every ten seconds.
@@ -31,30 +31,30 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// What finds such amounts.
 #[derive(Debug)]
-pub struct Amounts {
+pub struct ResourceAmounts {
     /// The API server.
     pub api: Api,
     /// The node.
     pub node: NodeName,
     /// What the host has, and what is configured.
-    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// Whether kubelet knows the driver.
-    pub registered: watch::Receiver<Registered>,
-    pub offered: watch::Receiver<Offered>,
+    pub registered: watch::Receiver<DraRegistration>,
+    pub dra_classes: watch::Receiver<DraClasses>,
     /// [`LOOKS`].
-    pub looks: [Duration; 2],
+    pub pauses: [Duration; 2],
 }
 
-impl Amounts {
+impl ResourceAmounts {
     /// Tells which resources the device plugin is to have with no device, until the program ends.
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
-        let (mut registered, mut of_dra) = (self.registered.clone(), self.offered.clone());
+        let (mut registered, mut of_dra) = (self.registered.clone(), self.dra_classes.clone());
         loop {
             let is_known = registered.borrow_and_update().now;
             let classes = of_dra.borrow().classes.clone();
             tokio::select! {
                 // A kubelet that is away counts nothing anew.
-                () = self.look(&classes, &none), if is_known => {}
+                () = self.poll_node(&classes, &none), if is_known => {}
                 changed = registered.changed() => if changed.is_err() { return },
                 changed = of_dra.wait_for(|offered| offered.classes != classes) => {
                     if changed.is_err() {
@@ -66,15 +66,19 @@ impl Amounts {
     }
 
     /// Does not end.
-    async fn look(&self, classes: &BTreeSet<Class>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+    async fn poll_node(
+        &self,
+        classes: &BTreeSet<Class>,
+        none: &watch::Sender<BTreeSet<ResourceName>>,
+    ) {
         let mut backoff = Backoff::default();
-        for pause in self.looks {
+        for pause in self.pauses {
             sleep(pause).await;
             loop {
-                let wait = match self.left(classes).await {
-                    Ok(left) => {
-                        let is_done = left.is_empty();
-                        tell(left, none);
+                let wait = match self.remaining_resources(classes).await {
+                    Ok(remaining) => {
+                        let is_done = remaining.is_empty();
+                        send_remaining(remaining, none);
                         if is_done {
                             break;
                         }
@@ -89,26 +93,29 @@ impl Amounts {
         pending::<()>().await;
     }
 
-    async fn left(&self, classes: &BTreeSet<Class>) -> Result<BTreeSet<ResourceName>, ApiError> {
+    async fn remaining_resources(
+        &self,
+        classes: &BTreeSet<Class>,
+    ) -> Result<BTreeSet<ResourceName>, ApiError> {
         if classes.is_empty() {
             return Ok(BTreeSet::new());
         }
         let counted = self.api.node_resources(&self.node).await?;
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let of_class = |class: &Class| {
-            let own = ResourceName::try_from(class.kind()).ok();
-            own.into_iter().chain(beside(&snapshot, *class).into_keys())
+            let class_resource = ResourceName::try_from(class.cdi_kind()).ok();
+            class_resource.into_iter().chain(other_resources(&snapshot, *class).into_keys())
         };
         let names = classes.iter().flat_map(of_class);
         Ok(names.filter(|name| counted.contains(name.as_str())).collect())
     }
 }
 
-fn tell(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
-    if !left.is_subset(&none.borrow()) {
-        let names: Vec<&str> = left.iter().map(ResourceName::as_str).collect();
+fn send_remaining(remaining: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+    if !remaining.is_subset(&none.borrow()) {
+        let names: Vec<&str> = remaining.iter().map(ResourceName::as_str).collect();
         let resources = names.join(", ");
         tracing::info!(%resources, "the Node still counts what DRA serves now; telling kubelet that there is none");
     }
-    send(none, left);
+    send(none, remaining);
 }

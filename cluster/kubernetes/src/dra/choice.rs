@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
+use onload_core::kubernetes_settings::{
+    OfferMethod, ResourceName, ResourceSettings, ResourceSource,
+};
 
-use super::Registered;
-use super::classes::Told;
+use super::DraRegistration;
+use super::classes::DeviceClasses;
 use super::kubelet::Findings;
-use super::own_resources::{beside, device_classes};
-use crate::host_state::Snapshot;
+use super::resource_names::{device_class_manifest, other_resources};
+use crate::snapshot::KubernetesSnapshot;
 
 /// Who offers a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,10 +55,10 @@ impl Why {
 }
 
 pub(super) struct Moment<'a> {
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) told: &'a Told,
+    pub(super) snapshot: &'a KubernetesSnapshot,
+    pub(super) told: &'a DeviceClasses,
     pub(super) findings: &'a Findings,
-    pub(super) registered: Registered,
+    pub(super) registered: DraRegistration,
     pub(super) is_late: bool,
 }
 
@@ -92,16 +94,20 @@ impl Moment<'_> {
 }
 
 /// Why pods that ask for resources of the operator's would find nothing by DRA; none where they would.
-pub(super) fn missing(snapshot: &Snapshot, told: &Told, class: Class) -> Option<Why> {
-    let mut resources = beside(snapshot, class);
-    resources.retain(|name, _| told.serves(name.as_str()) == Some(false));
+pub(super) fn missing(
+    snapshot: &KubernetesSnapshot,
+    told: &DeviceClasses,
+    class: Class,
+) -> Option<Why> {
+    let mut resources = other_resources(snapshot, class);
+    resources.retain(|name, _| told.is_served(name.as_str()) == Some(false));
     if resources.is_empty() {
         return None;
     }
     let names: Vec<&str> = resources.keys().map(ResourceName::as_str).collect();
     Some(Why {
         reason: format!("no DeviceClass has the extendedResourceName {}", names.join(", ")),
-        apply: Some(device_classes(class, &resources).to_string()),
+        apply: Some(device_class_manifest(class, &resources).to_string()),
     })
 }
 
@@ -109,13 +115,13 @@ pub(super) fn missing(snapshot: &Snapshot, told: &Told, class: Class) -> Option<
 pub(super) fn say(
     why: &BTreeMap<Why, Vec<Class>>,
     said: &mut BTreeMap<Why, Vec<Class>>,
-    snapshot: &Snapshot,
+    snapshot: &KubernetesSnapshot,
 ) {
     for (Why { reason, apply }, classes) in
         why.iter().filter(|(why, of)| said.get(*why) != Some(of))
     {
         let is_dra =
-            |class: &Class| snapshot.config.kubernetes.offer.interface(*class) == Interface::Dra;
+            |class: &Class| snapshot.config.kubernetes.offer.method(*class) == OfferMethod::Dra;
         let (is_lost, apply) = (classes.iter().all(is_dra), apply.as_deref());
         let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
         let classes = names.join(", ");
@@ -130,7 +136,7 @@ pub(super) fn say(
 }
 
 /// The classes that a resource's devices may be of; none if it is not ours.
-pub(super) fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
+pub(super) fn classes_of(name: &str, snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let own = ResourceName::try_from(name.to_owned()).ok();
     let Some(own) = own else {
         return BTreeSet::new();
@@ -140,12 +146,12 @@ pub(super) fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
     }
     let named = snapshot.config.kubernetes.resources.get(&own);
     match named.and_then(ResourceSettings::source) {
-        Some(Source::Class(class)) => BTreeSet::from([class]),
+        Some(ResourceSource::Class(class)) => BTreeSet::from([class]),
         // Its pool may have had devices of any class.
-        Some(Source::Pool(_)) => BTreeSet::from(Class::ALL),
+        Some(ResourceSource::Pool(_)) => BTreeSet::from(Class::ALL),
         None => {
             let mut classes = Class::ALL.into_iter();
-            classes.find(|class| class.kind() == name).into_iter().collect()
+            classes.find(|class| class.cdi_kind() == name).into_iter().collect()
         }
     }
 }
@@ -156,14 +162,14 @@ mod tests {
     use crate::dra::test_offers::{offer, snapshot};
 
     /// What is chosen for class nic, now with somebody, by a kubelet that has told so much.
-    fn chosen(findings: &Findings, now: Way, registered: Registered, is_late: bool) -> Choice {
+    fn chosen(findings: &Findings, now: Way, registered: DraRegistration, is_late: bool) -> Choice {
         let settings = r#"{"resources": {"amd.com/onload": {"class": "nic"}}}"#;
         let snapshot =
             snapshot(vec![offer(Class::Nic, "ens1")], serde_json::from_str(settings).unwrap());
         let classes = BTreeMap::from([("a.example.com".to_owned(), "amd.com/onload".to_owned())]);
         let moment = Moment {
             snapshot: &snapshot,
-            told: &Told::Classes(classes),
+            told: &DeviceClasses::Classes(classes),
             findings,
             registered,
             is_late,
@@ -182,8 +188,8 @@ mod tests {
         Findings::Resources(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    const KNOWN: Registered = Registered { now: true, is_refused: false };
-    const REFUSED_DRIVER: Registered = Registered { now: false, is_refused: true };
+    const KNOWN: DraRegistration = DraRegistration { now: true, is_refused: false };
+    const REFUSED_DRIVER: DraRegistration = DraRegistration { now: false, is_refused: true };
 
     #[test]
     fn what_kubelet_has_not_forgotten_keeps_a_class_from_dra_and_nothing_else_does() {
@@ -210,7 +216,7 @@ mod tests {
     #[test]
     fn a_kubelet_that_has_not_said_anything_is_waited_for() {
         let nothing = resources(&[]);
-        let silent = Registered::default();
+        let silent = DraRegistration::default();
         assert_eq!(chosen(&nothing, Way::Nobody, silent, false), Choice::Wait);
         assert_eq!(chosen(&Findings::Absent, Way::Nobody, silent, false), Choice::Wait);
         assert_eq!(chosen(&Findings::Absent, Way::Dra, KNOWN, false), Choice::Way(Way::Dra));

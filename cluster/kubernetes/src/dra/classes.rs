@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use k8s_openapi::api::resource::v1::DeviceClass;
 use kube_client::core::WatchEvent;
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -18,7 +18,7 @@ use super::DRIVER;
 use super::api::{Api, ApiError};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Told {
+pub enum DeviceClasses {
     #[default]
     Nothing,
     /// The server does not say, as before 1.34 or without the right to ask.
@@ -27,35 +27,35 @@ pub enum Told {
     Classes(BTreeMap<String, String>),
 }
 
-impl Told {
+impl DeviceClasses {
     /// Whether the server has the DeviceClass of a class, which serves pods that ask for its old resource. It may have
     /// dropped the name, or packaging/kubernetes/dra is not there yet.
-    pub(super) fn keeps(&self, class: Class) -> bool {
+    pub(super) fn has_class(&self, class: Class) -> bool {
         match self {
-            Told::Nothing | Told::Refused => false,
-            Told::Classes(classes) => {
-                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.kind())
+            DeviceClasses::Nothing | DeviceClasses::Refused => false,
+            DeviceClasses::Classes(classes) => {
+                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.cdi_kind())
             }
         }
     }
 
     /// Whether DRA serves pods that ask for a resource; none if that is not known.
-    pub(super) fn serves(&self, resource: &str) -> Option<bool> {
+    pub(super) fn is_served(&self, resource: &str) -> Option<bool> {
         match self {
-            Told::Nothing | Told::Refused => None,
-            Told::Classes(classes) => Some(classes.values().any(|name| name == resource)),
+            DeviceClasses::Nothing | DeviceClasses::Refused => None,
+            DeviceClasses::Classes(classes) => Some(classes.values().any(|name| name == resource)),
         }
     }
 
     /// The resource that pods ask for to get devices of a DeviceClass. What is not known of ours is that of
     /// packaging/kubernetes/dra.
-    pub(super) fn resource(&self, device_class: &str) -> Option<String> {
-        if let Told::Classes(classes) = self {
+    pub(super) fn resource_of(&self, device_class: &str) -> Option<String> {
+        if let DeviceClasses::Classes(classes) = self {
             return classes.get(device_class).cloned();
         }
         let class = device_class.strip_suffix(DRIVER)?.strip_suffix('.')?;
         let known = Class::ALL.into_iter().find(|known| known.as_str() == class)?;
-        Some(known.kind())
+        Some(known.cdi_kind())
     }
 }
 
@@ -68,20 +68,20 @@ pub(super) fn is_refused(error: &ApiError) -> bool {
 
 /// Tells what the server says, until nobody wants to know. A server that refuses is asked again after `refused`:
 /// rights may come, and it does not tell of them. What was told stays when it cannot be reached.
-pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
+pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender<DeviceClasses>) {
     let mut backoff = Backoff::default();
-    let mut said = Said::default();
+    let mut last_message = LastMessage::default();
     loop {
         let begun = Instant::now();
         let Err(error) = follow(&api, &to).await;
-        backoff.held(begun.elapsed());
+        backoff.record_success(begun.elapsed());
         let wait = if is_refused(&error) {
-            send(&to, Told::Refused);
+            send(&to, DeviceClasses::Refused);
             refused
         } else {
             backoff.next().max(error.retry_after().unwrap_or_default())
         };
-        say(&error, &mut said);
+        log_once(&error, &mut last_message);
         tokio::select! {
             () = sleep(wait) => {}
             () = to.closed() => return,
@@ -90,9 +90,9 @@ pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
 }
 
 /// Once, however often it is tried.
-fn say(error: &ApiError, said: &mut Said) {
-    let reason = Chain(error).to_string();
-    if error.is_gone() || !said.is_news(&reason) {
+fn log_once(error: &ApiError, last_message: &mut LastMessage) {
+    let reason = ErrorChain(error).to_string();
+    if error.is_gone() || !last_message.is_new(&reason) {
         return;
     }
     if is_refused(error) {
@@ -102,20 +102,20 @@ fn say(error: &ApiError, said: &mut Said) {
     }
 }
 
-async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiError> {
+async fn follow(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
-    let each = |found: DeviceClass| {
-        let named = found.metadata.name.zip(found.spec.extended_resource_name);
+    let each = |class: DeviceClass| {
+        let named = class.metadata.name.zip(class.spec.extended_resource_name);
         classes.extend(named);
     };
-    let version = api.device_classes(each).await?;
-    send(to, Told::Classes(classes.clone()));
+    let version = api.visit_device_classes(each).await?;
+    send(to, DeviceClasses::Classes(classes.clone()));
     let mut watch = api.watch_device_classes(&version).await?;
     loop {
         match watch.next().await? {
             Some(event) => {
-                note(&mut classes, event);
-                send(to, Told::Classes(classes.clone()));
+                apply_event(&mut classes, event);
+                send(to, DeviceClasses::Classes(classes.clone()));
             }
             // It ends after a while, and another goes on from there.
             None => {
@@ -126,7 +126,7 @@ async fn follow(api: &Api, to: &watch::Sender<Told>) -> Result<Infallible, ApiEr
     }
 }
 
-fn note(classes: &mut BTreeMap<String, String>, event: WatchEvent<DeviceClass>) {
+fn apply_event(classes: &mut BTreeMap<String, String>, event: WatchEvent<DeviceClass>) {
     let (class, is_there) = match event {
         WatchEvent::Added(class) | WatchEvent::Modified(class) => (class, true),
         WatchEvent::Deleted(class) => (class, false),
@@ -154,29 +154,30 @@ mod tests {
 
     use super::*;
 
-    fn classes(named: &[(&str, &str)]) -> Told {
+    fn classes(named: &[(&str, &str)]) -> DeviceClasses {
         let named = named.iter();
         let named = named.map(|(name, resource)| ((*name).to_owned(), (*resource).to_owned()));
-        Told::Classes(named.collect())
+        DeviceClasses::Classes(named.collect())
     }
 
     #[test]
     fn a_resource_is_served_where_any_class_has_its_name() {
         let told = classes(&[("fast.example.com", "amd.com/onload")]);
-        assert_eq!(told.serves("amd.com/onload"), Some(true));
-        assert_eq!(told.serves("onload.dev/fast"), Some(false));
-        assert_eq!(Told::Nothing.serves("amd.com/onload"), None);
-        assert_eq!(Told::Refused.serves("amd.com/onload"), None);
+        assert_eq!(told.is_served("amd.com/onload"), Some(true));
+        assert_eq!(told.is_served("onload.dev/fast"), Some(false));
+        assert_eq!(DeviceClasses::Nothing.is_served("amd.com/onload"), None);
+        assert_eq!(DeviceClasses::Refused.is_served("amd.com/onload"), None);
     }
 
     #[test]
     fn the_resource_of_a_class_is_what_the_server_says_and_else_that_of_ours() {
         let told = classes(&[("nic.onload.dev", "amd.com/onload"), ("x.example.com", "a.b/c")]);
-        let resource = |told: &Told, class: &str| told.resource(class).unwrap_or_default();
+        let resource =
+            |told: &DeviceClasses, class: &str| told.resource_of(class).unwrap_or_default();
         assert_eq!(resource(&told, "nic.onload.dev"), "amd.com/onload");
         assert_eq!(resource(&told, "x.example.com"), "a.b/c");
         assert_eq!(resource(&told, "vfio.onload.dev"), "");
-        for told in [Told::Nothing, Told::Refused] {
+        for told in [DeviceClasses::Nothing, DeviceClasses::Refused] {
             assert_eq!(resource(&told, "vfio.onload.dev"), "onload.dev/vfio");
             for other in ["nic", "nic.example.com", "onload.dev", "x.onload.dev"] {
                 assert_eq!(resource(&told, other), "", "{other}");
@@ -193,8 +194,8 @@ mod tests {
         };
         let mut classes = BTreeMap::new();
         let mut noted = |event| {
-            note(&mut classes, event);
-            Told::Classes(classes.clone()).keeps(Class::Nic)
+            apply_event(&mut classes, event);
+            DeviceClasses::Classes(classes.clone()).has_class(Class::Nic)
         };
         let ours = |kind| event(kind, "nic.onload.dev", "onload.dev/nic");
         let other = |kind| event(kind, "nic.example.com", "onload.dev/nic");

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use onload_agent::Said;
+use onload_agent::LastMessage;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::transport::Server;
 
-use super::Registered;
+use super::DraRegistration;
 use super::api::Api;
-use super::classes::Told;
-use super::prepare::{MetadataFiles, OwnSpecs, Preparer, Report, Turns, sweep};
+use super::classes::DeviceClasses;
+use super::prepare::{ClaimLocks, ClaimReport, ClaimSpecs, MetadataFiles, Preparer, sweep};
 use super::registration::Registrar;
 use super::report::Reporter;
-use super::service::Service;
-use super::sockets::{Sockets, no_registry, own_dir};
-use crate::host_state::{Snapshot, SpecNames};
+use super::service::DraService;
+use super::sockets::{DriverSockets, driver_dir, missing_registry_reason};
 use crate::names::NodeName;
-use crate::observe::metrics::Metrics;
-use crate::serve::{end, serve, stopped};
-use crate::socket::Place;
+use crate::observe::metrics::DaemonMetrics;
+use crate::serve::{end, serve, wait_stopped};
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
+use crate::socket::SocketFile;
 use crate::wire::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use crate::wire::registration::registration_server::RegistrationServer;
 use crate::wire::{dra, dra_v1beta1};
@@ -32,58 +32,59 @@ use crate::wire::{dra, dra_v1beta1};
 const CHECK: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub struct DraDriver {
     pub node: NodeName,
     /// kubelet's directory (its `--root-dir`).
     pub kubelet_dir: PathBuf,
     /// The root of the host.
     pub host_root: PathBuf,
     pub api: Api,
-    pub host: watch::Receiver<Arc<Snapshot>>,
+    pub host: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// Its specifications. Those of claims are written to the directory of the highest priority.
     pub specs: Arc<SpecNames>,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<DaemonMetrics>,
 }
 
-impl Driver {
+impl DraDriver {
     /// Serves kubelet until `stop` holds true. What goes wrong is logged once and tried again.
     pub async fn run(
         self,
-        registered: watch::Sender<Registered>,
-        device_classes: watch::Receiver<Told>,
+        registered: watch::Sender<DraRegistration>,
+        device_classes: watch::Receiver<DeviceClasses>,
         stop: watch::Receiver<bool>,
     ) {
         let (sender, reports) = mpsc::unbounded_channel();
         let preparer = Arc::new(self.preparer(device_classes, sender));
         let reporting = tokio::spawn(Reporter::new(Arc::clone(&preparer), reports).run());
-        let service = Service { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
+        let service =
+            DraService { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
-        let mut said = Said::default();
+        let mut last_message = LastMessage::default();
         while !*stop.borrow() {
-            let waits = no_registry(&self.kubelet_dir);
+            let waits = missing_registry_reason(&self.kubelet_dir);
             let started = match &waits {
                 Some(reason) => Err(reason.clone()),
-                None => Serving::start(&self.kubelet_dir, &service, &registered)
+                None => DriverServer::start(&self.kubelet_dir, &service, &registered)
                     .await
                     .map_err(|error| format!("{error:#}")),
             };
             match started {
-                Ok(serving) => {
-                    said.clear();
-                    serving.until_lost(&stop).await;
-                    self.metrics.dra_registered(false);
+                Ok(server) => {
+                    last_message.clear();
+                    server.wait_until_lost(&stop).await;
+                    self.metrics.set_dra_registered(false);
                     registered.send_modify(|registered| registered.now = false);
                 }
                 Err(reason) => {
-                    let is_news = said.is_news(&reason);
-                    if is_news && waits.is_some() {
+                    let is_new = last_message.is_new(&reason);
+                    if is_new && waits.is_some() {
                         tracing::info!(%reason, "waiting for kubelet");
-                    } else if is_news {
+                    } else if is_new {
                         tracing::error!(%reason, "claims are not served; trying again");
                     }
                     tokio::select! {
                         () = sleep(CHECK) => {}
-                        () = stopped(&stop) => {}
+                        () = wait_stopped(&stop) => {}
                     }
                 }
             }
@@ -100,8 +101,8 @@ impl Driver {
 
     fn preparer(
         &self,
-        device_classes: watch::Receiver<Told>,
-        reports: mpsc::UnboundedSender<Report>,
+        device_classes: watch::Receiver<DeviceClasses>,
+        reports: mpsc::UnboundedSender<ClaimReport>,
     ) -> Preparer {
         Preparer {
             node: self.node.clone(),
@@ -109,37 +110,37 @@ impl Driver {
             device_classes,
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
-            own: OwnSpecs::new(self.spec_dir()),
-            metadata: MetadataFiles::of_driver(&own_dir(&self.kubelet_dir)),
+            claim_specs: ClaimSpecs::new(self.spec_dir()),
+            metadata: MetadataFiles::for_driver(&driver_dir(&self.kubelet_dir)),
             host_root: self.host_root.clone(),
             reports,
-            turns: Turns::default(),
+            claim_locks: ClaimLocks::default(),
             calls: watch::Sender::default(),
         }
     }
 }
 
-struct Serving {
-    registration: Place,
-    service: Place,
+struct DriverServer {
+    registration: SocketFile,
+    service: SocketFile,
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
 }
 
-impl Serving {
+impl DriverServer {
     async fn start(
         kubelet: &Path,
-        service: &Service,
-        registered: &watch::Sender<Registered>,
+        service: &DraService,
+        registered: &watch::Sender<DraRegistration>,
     ) -> Result<Self> {
-        let sockets = Sockets::bind(kubelet).await?;
+        let sockets = DriverSockets::bind(kubelet).await?;
         let (stop, stopped) = watch::channel(false);
         let registrar = RegistrationServer::new(Registrar {
             endpoint: sockets.endpoint.clone(),
             registered: registered.clone(),
             metrics: Arc::clone(&service.metrics),
         });
-        let service = Service { stop: stopped.clone(), ..service.clone() };
+        let service = DraService { stop: stopped.clone(), ..service.clone() };
         let claims = Server::builder()
             .add_service(dra::dra_plugin_server::DraPluginServer::new(service.clone()))
             .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(service.clone()))
@@ -151,20 +152,20 @@ impl Serving {
         let (listener, registration) = sockets.registration;
         servers.spawn(serve(registrations, listener, stopped));
         tracing::info!(endpoint = %sockets.endpoint.display(), "serving claims");
-        Ok(Serving { registration, service, stop, servers })
+        Ok(DriverServer { registration, service, stop, servers })
     }
 
     /// Serves until one of the sockets is gone, or the end. Then kubelet is told first, by the removal of the
     /// socket of the registration, and calls that have begun are completed.
-    async fn until_lost(self, stop: &watch::Receiver<bool>) {
+    async fn wait_until_lost(self, stop: &watch::Receiver<bool>) {
         while !*stop.borrow() {
-            if !self.registration.is_there() || !self.service.is_there() {
+            if !self.registration.exists() || !self.service.exists() {
                 tracing::warn!("a socket of the driver was removed; registering again");
                 break;
             }
             tokio::select! {
                 () = sleep(CHECK) => {}
-                () = stopped(stop) => {}
+                () = wait_stopped(stop) => {}
             }
         }
         drop(self.registration);

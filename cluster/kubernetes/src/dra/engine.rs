@@ -14,23 +14,23 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::Interface;
-use onload_sys::text::Chain;
+use onload_core::kubernetes_settings::OfferMethod;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
-use super::classes::{Told, is_refused, send, tell};
+use super::classes::{DeviceClasses, is_refused, send, watch_classes};
 use super::kubelet::{Findings, KubeletFiles, against};
-use super::own_resources::is_offered;
 use super::prepare::{has_claims, may_have_claims};
-use super::{Offered, Registered};
-use crate::host_state::Snapshot;
+use super::resource_names::is_offered;
+use super::{DraClasses, DraRegistration};
 use crate::names::NodeName;
 use crate::serve::sleep_until;
+use crate::snapshot::KubernetesSnapshot;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
 /// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
@@ -51,10 +51,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Engine {
     pub api: Api,
     pub node: NodeName,
-    pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    pub registered: watch::Receiver<Registered>,
+    pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
+    pub registered: watch::Receiver<DraRegistration>,
     pub kubelet: KubeletFiles,
-    pub device_classes: watch::Sender<Told>,
+    pub device_classes: watch::Sender<DeviceClasses>,
     /// Where the specifications of claims are.
     pub spec_dir: PathBuf,
     /// [`GRACE`].
@@ -131,7 +131,7 @@ impl Engine {
     /// Until the program ends.
     pub async fn run(
         mut self,
-        by_dra: watch::Sender<Offered>,
+        by_dra: watch::Sender<DraClasses>,
         by_plugin: watch::Sender<BTreeSet<Class>>,
     ) {
         let begun = Instant::now();
@@ -139,15 +139,15 @@ impl Engine {
         let mut told = self.device_classes.subscribe();
         let mut telling = JoinSet::new();
         let mut backoff = Backoff::default();
-        let mut said = Said::default();
+        let mut said = LastMessage::default();
         let mut said_why = BTreeMap::new();
         let mut version = None;
         loop {
             let interfaces = interfaces(&self.snapshots.borrow());
-            let is_by_plugin = |interface: &Interface| *interface == Interface::DevicePlugin;
+            let is_by_plugin = |interface: &OfferMethod| *interface == OfferMethod::DevicePlugin;
             if telling.is_empty() && !interfaces.iter().all(is_by_plugin) {
                 let to = self.device_classes.clone();
-                telling.spawn(tell(self.api.clone(), self.refused, to));
+                telling.spawn(watch_classes(self.api.clone(), self.refused, to));
             }
             let registered = *self.registered.borrow_and_update();
             let kept = told.borrow_and_update().clone();
@@ -157,13 +157,13 @@ impl Engine {
             let round = round.await;
             let there = classes(&self.snapshots.borrow());
             let has_dra = states.values().any(|state| state.way == Way::Dra);
-            self.has_offered |= has_dra && matches!(kept, Told::Classes(_));
+            self.has_offered |= has_dra && matches!(kept, DeviceClasses::Classes(_));
             let of = |way: Way| -> BTreeSet<Class> {
                 let of_way = states.iter().filter(|(_, state)| state.way == way);
                 of_way.map(|(class, _)| *class).collect()
             };
             let undecided = there.into_iter();
-            let offered = Offered {
+            let offered = DraClasses {
                 classes: of(Way::Dra),
                 undecided: undecided.filter(|class| !states.contains_key(class)).collect(),
             };
@@ -176,8 +176,8 @@ impl Engine {
                     next
                 }
                 Err(error) => {
-                    let text = Chain(&error).to_string();
-                    if said.is_news(&text) {
+                    let text = ErrorChain(&error).to_string();
+                    if said.is_new(&text) {
                         tracing::warn!(error = %text, "who offers which class is not decided; trying again");
                     }
                     Some(backoff.next().max(error.retry_after().unwrap_or_default()))
@@ -193,7 +193,7 @@ impl Engine {
     async fn is_changed(
         &mut self,
         next: Option<Duration>,
-        told: &mut watch::Receiver<Told>,
+        told: &mut watch::Receiver<DeviceClasses>,
     ) -> bool {
         let until = next.map(|next| Instant::now() + next);
         tokio::select! {
@@ -208,8 +208,8 @@ impl Engine {
     async fn round(
         &mut self,
         states: &mut BTreeMap<Class, State>,
-        told: &Told,
-        registered: Registered,
+        told: &DeviceClasses,
+        registered: DraRegistration,
         grace_left: Duration,
         said: &mut BTreeMap<Why, Vec<Class>>,
         version: &mut Option<Version>,
@@ -235,42 +235,46 @@ impl Engine {
         let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
         for class in classes(&snapshot) {
             let now = way_of(states, class);
-            let way = match snapshot.config.kubernetes.offer.interface(class) {
-                Interface::DevicePlugin => Way::Plugin,
-                Interface::Dra => {
+            let way = match snapshot.config.kubernetes.offer.method(class) {
+                OfferMethod::DevicePlugin => Way::Plugin,
+                OfferMethod::Dra => {
                     if let Some(missing) = missing(&snapshot, told, class) {
                         why.entry(missing).or_default().push(class);
                     }
                     Way::Dra
                 }
                 // kubelet starts anew; what was said of the class holds.
-                Interface::Auto if now != Way::Nobody && !registered.now => {
+                OfferMethod::Auto if now != Way::Nobody && !registered.now => {
                     let before = said.iter().find(|(_, of)| of.contains(&class));
                     if let Some((before, _)) = before {
                         why.entry(before.clone()).or_default().push(class);
                     }
                     now
                 }
-                Interface::Auto => match told {
+                OfferMethod::Auto => match told {
                     // Whatever the server says of DeviceClasses.
-                    Told::Nothing if now == Way::Nobody && self.was_plugins(&snapshot, class) => {
+                    DeviceClasses::Nothing
+                        if now == Way::Nobody && self.was_plugins(&snapshot, class) =>
+                    {
                         Way::Plugin
                     }
-                    Told::Nothing => continue,
-                    Told::Classes(_) if told.keeps(class) => match moment.choose(class, now) {
-                        Choice::Way(way) => way,
-                        Choice::Plugin(reason) => {
-                            why.entry(reason).or_default().push(class);
-                            Way::Plugin
+                    DeviceClasses::Nothing => continue,
+                    DeviceClasses::Classes(_) if told.has_class(class) => {
+                        match moment.choose(class, now) {
+                            Choice::Way(way) => way,
+                            Choice::Plugin(reason) => {
+                                why.entry(reason).or_default().push(class);
+                                Way::Plugin
+                            }
+                            Choice::Wait => {
+                                // One that knows the driver and does not listen is starting.
+                                soon(if registered.now { AGAIN } else { grace_left });
+                                continue;
+                            }
                         }
-                        Choice::Wait => {
-                            // One that knows the driver and does not listen is starting.
-                            soon(if registered.now { AGAIN } else { grace_left });
-                            continue;
-                        }
-                    },
-                    Told::Refused if now != Way::Nobody => now,
-                    Told::Refused | Told::Classes(_) => Way::Plugin,
+                    }
+                    DeviceClasses::Refused if now != Way::Nobody => now,
+                    DeviceClasses::Refused | DeviceClasses::Classes(_) => Way::Plugin,
                 },
             };
             wanted.push((class, way));
@@ -307,17 +311,17 @@ impl Engine {
     /// old, since a kubelet that was updated tells it only after it has started.
     async fn findings(
         &self,
-        snapshot: &Snapshot,
-        told: &Told,
-        registered: Registered,
+        snapshot: &KubernetesSnapshot,
+        told: &DeviceClasses,
+        registered: DraRegistration,
         version: &mut Option<Version>,
     ) -> Result<Findings, ApiError> {
-        if !interfaces(snapshot).contains(&Interface::Auto) {
+        if !interfaces(snapshot).contains(&OfferMethod::Auto) {
             return Ok(Findings::Absent);
         }
         let (findings, kubelet) = self.kubelet.look().await;
         let may_be_dra =
-            registered.now && classes(snapshot).into_iter().any(|class| told.keeps(class));
+            registered.now && classes(snapshot).into_iter().any(|class| told.has_class(class));
         let Some(pid) = kubelet.filter(|_| may_be_dra) else {
             *version = None;
             return Ok(findings);
@@ -338,7 +342,7 @@ impl Engine {
     }
 
     /// Whether kubelet remembers that a pod had a device of a class from the device plugin, and no claim may have one.
-    fn was_plugins(&self, snapshot: &Snapshot, class: Class) -> bool {
+    fn was_plugins(&self, snapshot: &KubernetesSnapshot, class: Class) -> bool {
         let remembered = self.kubelet.remembered();
         let mut names = remembered.iter();
         names.any(|name| classes_of(name, snapshot).contains(&class))
@@ -349,7 +353,7 @@ impl Engine {
     /// without it, kubelet starts no container of its pods again.
     fn begin_as_before(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &KubernetesSnapshot,
         states: &mut BTreeMap<Class, State>,
         wanted: &[(Class, Way)],
     ) {
@@ -365,7 +369,7 @@ impl Engine {
     /// What is to be known of the classes that are to change.
     async fn held(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &KubernetesSnapshot,
         states: &BTreeMap<Class, State>,
         wanted: &[(Class, Way)],
     ) -> Result<Held, ApiError> {
@@ -379,7 +383,7 @@ impl Engine {
         Ok(held)
     }
 
-    async fn held_by_pods(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
+    async fn held_by_pods(&self, snapshot: &KubernetesSnapshot) -> Result<Held, ApiError> {
         let mut held = Held::default();
         let mut claims: BTreeSet<(String, String)> = BTreeSet::new();
         let each = |pod: Pod| {
@@ -388,7 +392,7 @@ impl Engine {
                 claims.extend(claims_of(&pod));
             }
         };
-        match self.api.pods(&self.node, each).await {
+        match self.api.visit_pods(&self.node, each).await {
             Err(error) if is_refused(&error) => {
                 self.refuse_traces(error).await?;
                 return Ok(Held::default());
@@ -396,7 +400,7 @@ impl Engine {
             listed => listed?,
         }
         for (namespace, name) in claims {
-            let claim = match self.api.claim(&namespace, &name).await {
+            let claim = match self.api.get_claim(&namespace, &name).await {
                 // Without v1 of claims this driver has served none.
                 Err(error) if is_refused(&error) => {
                     self.refuse_traces(error).await?;
@@ -405,7 +409,7 @@ impl Engine {
                 claim => claim?,
             };
             let pools = claim.iter().flat_map(pools_of);
-            held.by_claims.extend(pools.filter_map(|pool| self.node.class_of(pool)));
+            held.by_claims.extend(pools.filter_map(|pool| self.node.parse_pool(pool)));
         }
         Ok(held)
     }
@@ -413,8 +417,9 @@ impl Engine {
     /// The classes whose slices the server has. Where nobody may list slices, and nobody ever could, none were written.
     async fn published(&self) -> Result<BTreeSet<Class>, ApiError> {
         let mut classes = BTreeSet::new();
-        let each = |slice: ResourceSlice| classes.extend(self.node.class_of(&slice.spec.pool.name));
-        match self.api.slices(&self.node, each).await {
+        let each =
+            |slice: ResourceSlice| classes.extend(self.node.parse_pool(&slice.spec.pool.name));
+        match self.api.visit_slices(&self.node, each).await {
             // Those that this program has written may be there still, also where its rights were taken away.
             Err(error) if is_refused(&error) && self.has_offered => return Err(error),
             Err(error) if is_refused(&error) => self.refuse_claims(error)?,
@@ -438,27 +443,31 @@ impl Engine {
 
 /// At the start what the operator says is done, whoever can be asked. Where pods have claims it is asked which classes
 /// they are of before the device plugin offers them.
-fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_claims: bool) {
+fn begin_as_told(
+    snapshot: &KubernetesSnapshot,
+    states: &mut BTreeMap<Class, State>,
+    has_claims: bool,
+) {
     for class in classes(snapshot) {
-        let way = match snapshot.config.kubernetes.offer.interface(class) {
-            Interface::DevicePlugin if !has_claims => Way::Plugin,
-            Interface::Dra => Way::Dra,
-            Interface::DevicePlugin | Interface::Auto => continue,
+        let way = match snapshot.config.kubernetes.offer.method(class) {
+            OfferMethod::DevicePlugin if !has_claims => Way::Plugin,
+            OfferMethod::Dra => Way::Dra,
+            OfferMethod::DevicePlugin | OfferMethod::Auto => continue,
         };
         states.entry(class).or_insert(State { way, since: None });
     }
 }
 
 /// The interfaces by which they are to be offered.
-fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
+fn interfaces(snapshot: &KubernetesSnapshot) -> Vec<OfferMethod> {
     let classes = classes(snapshot).into_iter();
-    classes.map(|class| snapshot.config.kubernetes.offer.interface(class)).collect()
+    classes.map(|class| snapshot.config.kubernetes.offer.method(class)).collect()
 }
 
 /// The classes of which pods may be given a device of the host.
-fn classes(snapshot: &Snapshot) -> BTreeSet<Class> {
+fn classes(snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
-    let offers = snapshot.offers.iter();
+    let offers = snapshot.devices.iter();
     let offers = offers.filter(|offer| is_offered(offer, settings));
     offers.map(|offer| offer.class).collect()
 }
@@ -484,7 +493,7 @@ fn claims_of(pod: &Pod) -> Vec<(String, String)> {
 }
 
 /// The classes of which a pod has devices by the device plugin. Resources that DRA has served do not count.
-fn by_plugin(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<Class> {
+fn by_plugin(pod: &Pod, snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let status = pod.status.iter();
     let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
     let by_dra: BTreeSet<&str> = extended
@@ -529,12 +538,12 @@ mod tests {
             api: Api::find(Some(&kubeconfig), Arc::default()).unwrap(),
             node: "n1".parse().unwrap(),
             snapshots: watch::channel(Arc::new(snapshot)).1,
-            registered: watch::channel(Registered::default()).1,
+            registered: watch::channel(DraRegistration::default()).1,
             kubelet: KubeletFiles {
                 host_root: dir.path().to_owned(),
                 device_plugins: dir.path().to_owned(),
             },
-            device_classes: watch::channel(Told::Nothing).0,
+            device_classes: watch::channel(DeviceClasses::Nothing).0,
             spec_dir: PathBuf::new(),
             grace: GRACE,
             settle: SETTLE,
@@ -542,12 +551,12 @@ mod tests {
             has_offered: false,
         };
         let nic = ("nic.onload.dev".to_owned(), "onload.dev/nic".to_owned());
-        let told = Told::Classes(BTreeMap::from([nic]));
+        let told = DeviceClasses::Classes(BTreeMap::from([nic]));
         let mut states = BTreeMap::from([(Class::Nic, state(Way::Plugin))]);
         let why = Why::of("kubelet has a topology policy".to_owned());
         let before = BTreeMap::from([(why, vec![Class::Nic])]);
         let mut said = before.clone();
-        let starting = Registered::default();
+        let starting = DraRegistration::default();
         let mut version = None;
         let round = engine.round(&mut states, &told, starting, GRACE, &mut said, &mut version);
         round.await.unwrap();

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use onload_host::offers::{Health, Offer, Sharing};
+use onload_host::offers::{Health, HostDevice, Sharing};
 
-use crate::host_state::Snapshot;
-use crate::names::{NodeName, cut, is_device};
+use crate::names::{NodeName, is_allocatable, truncate};
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
 };
@@ -24,48 +24,52 @@ const STALE: Duration = Duration::from_secs(300);
 
 /// All devices of a node, as kubelet wants them. A device that claims share goes by its name, and by one for each
 /// of its slots, whichever of the two is published.
-pub(super) fn listing(snapshot: &Snapshot, node: &NodeName) -> NodeWatchResourcesResponse {
+pub(super) fn list_devices(
+    snapshot: &KubernetesSnapshot,
+    node: &NodeName,
+) -> NodeWatchResourcesResponse {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-    let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
-    let whole = offers.clone().map(|offer| (offer, None));
-    let of_slots = offers.flat_map(|offer| {
-        let slots = 0..slots(offer, snapshot);
-        slots.map(move |slot| (offer, Some(slot)))
+    let devices = snapshot.devices.iter().filter(|device| is_allocatable(device));
+    let whole = devices.clone().map(|device| (device, None));
+    let of_slots = devices.flat_map(|device| {
+        let slots = 0..slot_count(device, snapshot);
+        slots.map(move |slot| (device, Some(slot)))
     });
-    let entries: Vec<(&Offer, Option<u32>)> = whole.chain(of_slots).take(MOST_DEVICES).collect();
-    let most = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
+    let entries: Vec<(&HostDevice, Option<u32>)> =
+        whole.chain(of_slots).take(MOST_DEVICES).collect();
+    let max_length = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
-    let device = |(offer, slot): (&Offer, Option<u32>)| {
-        let (health, message) = health(offer, age);
+    let entry_health = |(device, slot): (&HostDevice, Option<u32>)| {
+        let (health, message) = device_health(device, age);
         DeviceHealth {
             device: Some(DeviceIdentifier {
-                pool_name: node.pool(offer.class),
-                device_name: snapshot.names.device(offer.class, &offer.name, slot),
+                pool_name: node.pool_name(device.class),
+                device_name: snapshot.names.device_name(device.class, &device.name, slot),
             }),
             health: health.into(),
             last_updated_time: now,
             health_check_timeout_seconds: 0,
-            message: cut(&message, most).to_owned(),
+            message: truncate(&message, max_length).to_owned(),
         }
     };
-    NodeWatchResourcesResponse { devices: entries.into_iter().map(device).collect() }
+    NodeWatchResourcesResponse { devices: entries.into_iter().map(entry_health).collect() }
 }
 
-fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
-    match offer.sharing {
+fn slot_count(device: &HostDevice, snapshot: &KubernetesSnapshot) -> u32 {
+    match device.sharing {
         Sharing::Exclusive => 0,
-        Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
+        Sharing::Shared => device.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
     }
 }
 
 /// Containers of claims are ours: that they hold a device is no trouble.
-fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
+fn device_health(device: &HostDevice, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
         let message = format!("the host was looked at {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
     }
-    match offer.health_beside(|lease| lease.claim.is_some()) {
+    match device.health_excluding(|lease| lease.claim.is_some()) {
         Health::Healthy => (HealthStatus::Healthy, String::new()),
         Health::Unhealthy(reason) => (HealthStatus::Unhealthy, reason),
     }
@@ -86,22 +90,22 @@ pub(super) fn is_same(
 mod tests {
     use onload_core::class::Class;
     use onload_core::kubernetes_settings::KubernetesSettings;
-    use onload_host::offers::Held;
+    use onload_host::offers::DeviceLease;
     use prost::Message;
 
     use super::*;
     use crate::dra::test_offers::{self, offer};
 
-    fn snapshot(offers: Vec<Offer>) -> Snapshot {
-        test_offers::snapshot(offers, KubernetesSettings::default())
+    fn snapshot(devices: Vec<HostDevice>) -> KubernetesSnapshot {
+        test_offers::snapshot(devices, KubernetesSettings::default())
     }
 
-    fn exclusive(name: &str, health: Health) -> Offer {
-        Offer { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
+    fn exclusive(name: &str, health: Health) -> HostDevice {
+        HostDevice { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
     }
 
-    fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
-        listing(&snapshot(offers), &"n1".parse().unwrap())
+    fn listed(devices: Vec<HostDevice>) -> NodeWatchResourcesResponse {
+        list_devices(&snapshot(devices), &"n1".parse().unwrap())
     }
 
     fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_shared_device_is_told_by_its_name_and_by_those_of_its_slots() {
-        let shared = Offer { slots: Some(2), ..offer(Class::Nic, "ens1") };
+        let shared = HostDevice { slots: Some(2), ..offer(Class::Nic, "ens1") };
         let listing = listed(vec![shared, offer(Class::Hugepages, "2Mi")]);
         let names: Vec<&str> = said(&listing).iter().map(|(name, ..)| *name).collect();
         assert_eq!(names, ["ens1", "ens1-slot-0", "ens1-slot-1"]);
@@ -147,8 +151,8 @@ mod tests {
             );
             serde_json::from_str(&text).unwrap()
         };
-        let held = |claim| Offer {
-            leases: vec![Held {
+        let held = |claim| HostDevice {
+            leases: vec![DeviceLease {
                 slot: 0,
                 lease: Some(lease(claim)),
                 text: "container web".to_owned(),
@@ -168,23 +172,23 @@ mod tests {
         let listing = listed(vec![exclusive("a", Health::Unhealthy(reason))]);
         let message = &listing.devices[0].message;
         assert!((1023..=1024).contains(&message.len()), "{}", message.len());
-        assert_eq!(cut("é", 1), "");
+        assert_eq!(truncate("é", 1), "");
     }
 
     #[test]
     fn whatever_a_node_has_kubelet_can_read_the_answer() {
         let reason = Health::Unhealthy("x".repeat(2000));
         let many = (0..6000).map(|at| exclusive(&format!("a{at:059}"), reason.clone()));
-        let nic = Offer { slots: Some(10_000), ..offer(Class::Vfio, "z") };
-        let offers: Vec<Offer> = many.chain([nic]).collect();
-        let listing = listed(offers);
+        let nic = HostDevice { slots: Some(10_000), ..offer(Class::Vfio, "z") };
+        let devices: Vec<HostDevice> = many.chain([nic]).collect();
+        let listing = listed(devices);
         assert_eq!(listing.devices.len(), MOST_DEVICES);
         assert!(listing.encoded_len() < 4 * 1024 * 1024, "{}", listing.encoded_len());
     }
 
     #[test]
     fn an_old_look_at_the_host_says_nothing() {
-        let (status, message) = health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
+        let (status, message) = device_health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
         assert_eq!(status, HealthStatus::Unknown);
         assert_eq!(message, "the host was looked at 301 s ago");
     }

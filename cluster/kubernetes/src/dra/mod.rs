@@ -5,7 +5,7 @@
 //! [`service`] prepares claims by [`prepare`] and tells the [`health`] of devices; [`report`] says on the API server what
 //! became of them. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
-//! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
+//! [`resource_names`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
 //! Node. [`node`] finds a node and its API server, and runs all of it.
 
 pub mod amounts;
@@ -17,11 +17,11 @@ pub mod engine;
 mod health;
 pub mod kubelet;
 pub mod node;
-mod own_resources;
 pub mod prepare;
 pub mod publish;
 mod registration;
 mod report;
+mod resource_names;
 mod service;
 pub mod slices;
 mod sockets;
@@ -37,7 +37,7 @@ pub const DRIVER: &str = "onload.dev";
 
 /// What is offered by DRA, as the engine decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offered {
+pub struct DraClasses {
     pub classes: BTreeSet<Class>,
     /// Classes of the host of which nothing is known yet. Their slices are a predecessor's, or another instance's, and
     /// are left as they are.
@@ -45,7 +45,7 @@ pub struct Offered {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
+pub struct DraRegistration {
     pub now: bool,
     /// Whether it has said that it does not take it, as one without DRA does.
     pub is_refused: bool,

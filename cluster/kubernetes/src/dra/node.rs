@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Interface, KubernetesSettings, ResourceName};
+use onload_core::kubernetes_settings::{KubernetesSettings, OfferMethod, ResourceName};
 use tokio::join;
 use tokio::sync::watch;
 
-use super::amounts::{Amounts, LOOKS};
+use super::amounts::{LOOKS, ResourceAmounts};
 use super::api::Api;
-use super::classes::Told;
-use super::driver::Driver;
+use super::classes::DeviceClasses;
+use super::driver::DraDriver;
 use super::engine::{Engine, GRACE, REFUSED, SETTLE};
 use super::kubelet::KubeletFiles;
 use super::publish::{Publisher, WRITE_INTERVAL};
-use super::{Offered, Registered};
+use super::{DraClasses, DraRegistration};
 use crate::names::NodeName;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::DaemonMetrics;
 
 /// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
 /// configuration says `dra` of a class. Claims that were prepared before (`has_claims`) need a driver until kubelet has
@@ -30,19 +30,19 @@ pub fn find(
     node: Option<&NodeName>,
     kubeconfig: Option<&Path>,
     has_claims: bool,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<DaemonMetrics>,
 ) -> Result<Option<(NodeName, Api)>> {
-    let offers = Class::ALL.map(|class| settings.offer.interface(class));
-    let is_wanted = offers.contains(&Interface::Dra);
-    if !is_wanted && !has_claims && !offers.contains(&Interface::Auto) {
+    let methods = Class::ALL.map(|class| settings.offer.method(class));
+    let is_wanted = methods.contains(&OfferMethod::Dra);
+    if !is_wanted && !has_claims && !methods.contains(&OfferMethod::Auto) {
         return Ok(None);
     }
-    let found = match node {
+    let node_api = match node {
         Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
         None => Err(anyhow!("the name of this node is not known")),
     };
-    match found {
-        Ok(found) => Ok(Some(found)),
+    match node_api {
+        Ok(node_api) => Ok(Some(node_api)),
         Err(error) if is_wanted => {
             let hint = if node.is_none() { "; give --node-name" } else { "" };
             bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
@@ -58,15 +58,17 @@ pub fn find(
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
 /// plugin, which has that directory, and `none` of which resources it is to have no device.
 pub async fn run(
-    driver: Driver,
+    driver: DraDriver,
     device_plugins: PathBuf,
     (plugin, none): (watch::Sender<BTreeSet<Class>>, watch::Sender<BTreeSet<ResourceName>>),
     stop: watch::Receiver<bool>,
 ) {
-    let (registered_sender, registered) = watch::channel(Registered::default());
-    let (by_dra, offered) =
-        watch::channel(Offered { undecided: BTreeSet::from(Class::ALL), ..Offered::default() });
-    let (device_classes, of_device_classes) = watch::channel(Told::default());
+    let (registered_sender, registered) = watch::channel(DraRegistration::default());
+    let (by_dra, dra_classes) = watch::channel(DraClasses {
+        undecided: BTreeSet::from(Class::ALL),
+        ..DraClasses::default()
+    });
+    let (device_classes, of_device_classes) = watch::channel(DeviceClasses::default());
     let engine = Engine {
         api: driver.api.clone(),
         node: driver.node.clone(),
@@ -80,20 +82,20 @@ pub async fn run(
         refused: REFUSED,
         has_offered: false,
     };
-    let amounts = Amounts {
+    let amounts = ResourceAmounts {
         api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
-        offered: offered.clone(),
-        looks: LOOKS,
+        dra_classes: dra_classes.clone(),
+        pauses: LOOKS,
     };
     let publisher = Publisher {
         api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered,
-        offered,
+        dra_classes,
         device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
         write_interval: WRITE_INTERVAL,

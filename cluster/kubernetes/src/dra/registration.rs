@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{DRIVER, Registered};
-use crate::observe::metrics::Metrics;
+use super::{DRIVER, DraRegistration};
+use crate::observe::metrics::DaemonMetrics;
 use crate::wire::DRA_PLUGIN;
 use crate::wire::registration::registration_server::Registration;
 use crate::wire::registration::{
@@ -22,8 +22,8 @@ const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 pub(super) struct Registrar {
     /// Where the driver serves.
     pub(super) endpoint: PathBuf,
-    pub(super) registered: watch::Sender<Registered>,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) registered: watch::Sender<DraRegistration>,
+    pub(super) metrics: Arc<DaemonMetrics>,
 }
 
 #[tonic::async_trait]
@@ -55,7 +55,7 @@ impl Registration for Registrar {
                 "kubelet does not take the driver; it tries again"
             );
         }
-        self.metrics.dra_registered(status.plugin_registered);
+        self.metrics.set_dra_registered(status.plugin_registered);
         self.registered.send_modify(|registered| {
             registered.now = status.plugin_registered;
             registered.is_refused = !status.plugin_registered;
@@ -68,13 +68,13 @@ impl Registration for Registrar {
 mod tests {
     use super::*;
 
-    fn registrar(endpoint: &str, registered: watch::Sender<Registered>) -> Registrar {
+    fn registrar(endpoint: &str, registered: watch::Sender<DraRegistration>) -> Registrar {
         Registrar { endpoint: PathBuf::from(endpoint), registered, metrics: Arc::default() }
     }
 
     #[tokio::test]
     async fn kubelet_is_told_who_serves_what_and_where() {
-        let (sender, _receiver) = watch::channel(Registered::default());
+        let (sender, _receiver) = watch::channel(DraRegistration::default());
         let registrar = registrar("/k/plugins/onload.dev/dra-1.sock", sender);
         let info = registrar.get_info(Request::new(InfoRequest {})).await;
         let info = info.unwrap().into_inner();
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_registration_is_told_and_so_is_its_end() {
-        let (sender, mut receiver) = watch::channel(Registered::default());
+        let (sender, mut receiver) = watch::channel(DraRegistration::default());
         let registrar = registrar("/a", sender);
         for plugin_registered in [true, true, false, true] {
             let status = RegistrationStatus {

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::health;
 use super::prepare::Preparer;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::DaemonMetrics;
 use crate::wire::dra::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
@@ -24,16 +24,16 @@ use crate::wire::{dra, dra_v1beta1};
 
 /// The driver, until it is told to stop.
 #[derive(Clone, Debug)]
-pub(super) struct Service {
+pub(super) struct DraService {
     pub(super) preparer: Arc<Preparer>,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<DaemonMetrics>,
     pub(super) stop: watch::Receiver<bool>,
 }
 
-impl Service {
+impl DraService {
     /// One claim does not wait for another's answer of the API server.
     async fn prepare(&self, claims: Vec<Claim>) -> NodePrepareResourcesResponse {
-        let _call = self.preparer.call();
+        let _call = self.preparer.begin_call();
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
         for claim in claims {
@@ -52,12 +52,12 @@ impl Service {
             answers.insert(uid, NodePrepareResourceResponse { devices, error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());
-        self.metrics.request("NodePrepareResources", is_good, begin.elapsed());
+        self.metrics.count_request("NodePrepareResources", is_good, begin.elapsed());
         NodePrepareResourcesResponse { claims: answers }
     }
 
     async fn unprepare(&self, claims: Vec<Claim>) -> NodeUnprepareResourcesResponse {
-        let _call = self.preparer.call();
+        let _call = self.preparer.begin_call();
         let begin = Instant::now();
         let mut answers = BTreeMap::new();
         for claim in claims {
@@ -66,21 +66,21 @@ impl Service {
             answers.insert(claim.uid, NodeUnprepareResourceResponse { error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());
-        self.metrics.request("NodeUnprepareResources", is_good, begin.elapsed());
+        self.metrics.count_request("NodeUnprepareResources", is_good, begin.elapsed());
         NodeUnprepareResourcesResponse { claims: answers }
     }
 
     /// Tells the health of all devices at each change, and again before kubelet forgets it.
-    async fn tell_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
+    async fn stream_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
         let (mut host, mut stop) = (self.preparer.host.clone(), self.stop.clone());
-        let mut told = None;
+        let mut sent = None;
         loop {
             host.mark_unchanged();
             let now = self.health();
             if to.send(Ok(now.clone())).await.is_err() {
                 return;
             }
-            if !told.is_some_and(|told| health::is_same(&told, &now)) {
+            if !sent.is_some_and(|sent| health::is_same(&sent, &now)) {
                 tracing::debug!(devices = now.devices.len(), "health sent");
             }
             let changed = async {
@@ -98,12 +98,12 @@ impl Service {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = to.closed() => return,
             }
-            told = Some(now);
+            sent = Some(now);
         }
     }
 
     fn health(&self) -> NodeWatchResourcesResponse {
-        health::listing(&self.preparer.now(), &self.preparer.node)
+        health::list_devices(&self.preparer.snapshot(), &self.preparer.node)
     }
 }
 
@@ -111,7 +111,7 @@ impl Service {
 macro_rules! serve {
     ($version:ident) => {
         #[tonic::async_trait]
-        impl $version::dra_plugin_server::DraPlugin for Service {
+        impl $version::dra_plugin_server::DraPlugin for DraService {
             async fn node_prepare_resources(
                 &self,
                 request: Request<NodePrepareResourcesRequest>,
@@ -135,7 +135,7 @@ serve!(dra);
 serve!(dra_v1beta1);
 
 #[tonic::async_trait]
-impl DraResourceHealth for Service {
+impl DraResourceHealth for DraService {
     type NodeWatchResourcesStream = ReceiverStream<Result<NodeWatchResourcesResponse, Status>>;
 
     async fn node_watch_resources(
@@ -144,8 +144,8 @@ impl DraResourceHealth for Service {
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         let begin = Instant::now();
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(self.clone().tell_health(sender));
-        self.metrics.request("NodeWatchResources", true, begin.elapsed());
+        tokio::spawn(self.clone().stream_health(sender));
+        self.metrics.count_request("NodeWatchResources", true, begin.elapsed());
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

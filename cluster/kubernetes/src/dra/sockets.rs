@@ -15,7 +15,7 @@ use tokio::net::UnixListener;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use crate::socket::{self, Place, is_left_over};
+use crate::socket::{self, SocketFile, is_left_over};
 
 /// Where kubelet looks for sockets of plugins, below its directory. It is kubelet's, which makes it.
 const REGISTRY: &str = "plugins_registry";
@@ -38,19 +38,19 @@ const PRIVATE: u32 = 0o700;
 const RETRY: Duration = Duration::from_millis(50);
 const TRIES: u32 = 100;
 
-pub(super) type Listening = (UnixListener, Place);
+pub(super) type ListeningSocket = (UnixListener, SocketFile);
 
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub(super) struct DriverSockets {
     /// Where it registers.
-    pub(super) registration: Listening,
+    pub(super) registration: ListeningSocket,
     /// Where it serves.
-    pub(super) service: Listening,
+    pub(super) service: ListeningSocket,
     pub(super) endpoint: PathBuf,
 }
 
 /// What to do where kubelet has not made its directory; `None` where it has.
-pub(super) fn no_registry(kubelet: &Path) -> Option<String> {
+pub(super) fn missing_registry_reason(kubelet: &Path) -> Option<String> {
     let registry = kubelet.join(REGISTRY);
     (!registry.is_dir()).then(|| {
         format!(
@@ -61,21 +61,21 @@ pub(super) fn no_registry(kubelet: &Path) -> Option<String> {
 }
 
 /// The directory of this driver below kubelet's.
-pub(super) fn own_dir(kubelet: &Path) -> PathBuf {
+pub(super) fn driver_dir(kubelet: &Path) -> PathBuf {
     kubelet.join(PLUGINS).join(DRIVER)
 }
 
-impl Sockets {
+impl DriverSockets {
     /// Makes them below kubelet's directory, and removes those that killed instances left. Whatever else has one of the
     /// names stays.
     pub(super) async fn bind(kubelet: &Path) -> Result<Self> {
         let registry = kubelet.join(REGISTRY);
-        let own = own_dir(kubelet);
-        let _lock = lock(&own).await?;
-        let was_killed = sweep(&registry, REGISTRATION).await;
-        sweep(&own, SERVICE).await;
-        let instance = instance().context("choosing the name of a socket")?;
-        let endpoint = own.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
+        let dir = driver_dir(kubelet);
+        let _lock = lock(&dir).await?;
+        let was_killed = remove_stale_sockets(&registry, REGISTRATION).await;
+        remove_stale_sockets(&dir, SERVICE).await;
+        let instance = instance_id().context("choosing the name of a socket")?;
+        let endpoint = dir.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
         let service = socket::bind(&endpoint)?;
         let first = registry.join(REGISTRATION_SOCKET);
         // kubelet waits longer each time that nobody answers at a path, up to two minutes, and goes on to wait when
@@ -86,7 +86,7 @@ impl Sockets {
             first
         };
         let registration = socket::bind(&registration)?;
-        Ok(Sockets { registration, service, endpoint })
+        Ok(DriverSockets { registration, service, endpoint })
     }
 }
 
@@ -95,14 +95,14 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Our directory, which no other instance uses to begin until the result is dropped.
-async fn lock(own: &Path) -> Result<OwnedFd> {
-    let making = || format!("making the directory {}", own.display());
+async fn lock(dir: &Path) -> Result<OwnedFd> {
+    let making = || format!("making the directory {}", dir.display());
     // The directory above is kubelet's, which may not have made it yet.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(PRIVATE);
-    builder.create(own).with_context(making)?;
+    builder.create(dir).with_context(making)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = rustix::fs::open(own, flags, Mode::empty()).with_context(making)?;
+    let lock = rustix::fs::open(dir, flags, Mode::empty()).with_context(making)?;
     for _ in 0..TRIES {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
@@ -110,11 +110,11 @@ async fn lock(own: &Path) -> Result<OwnedFd> {
             Err(error) => return Err(error).with_context(making),
         }
     }
-    bail!("another onload-kubernetes has {} locked; stop it", own.display())
+    bail!("another onload-kubernetes has {} locked; stop it", dir.display())
 }
 
 /// Removes the sockets of ours that nobody listens at; whether there was one.
-async fn sweep(directory: &Path, (begin, end): (&str, &str)) -> bool {
+async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> bool {
     let mut was_there = false;
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in entries {
@@ -140,7 +140,7 @@ async fn sweep(directory: &Path, (begin, end): (&str, &str)) -> bool {
 }
 
 /// Tells this instance from every other.
-fn instance() -> io::Result<String> {
+fn instance_id() -> io::Result<String> {
     let mut bytes = [0; 4];
     // So few are given whole (getrandom(2)).
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn sockets_stand_where_kubelet_looks_and_go_with_the_instance() {
         let dir = kubelet();
-        let sockets = Sockets::bind(dir.path()).await.unwrap();
+        let sockets = DriverSockets::bind(dir.path()).await.unwrap();
         assert_eq!(names_in(&dir.path().join(REGISTRY)), ["onload.dev@reg.sock"]);
         let own = dir.path().join("plugins/onload.dev");
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
@@ -200,8 +200,8 @@ mod tests {
     async fn two_instances_have_sockets_of_their_own() {
         let dir = kubelet();
         let registry = dir.path().join(REGISTRY);
-        let first = Sockets::bind(dir.path()).await.unwrap();
-        let second = Sockets::bind(dir.path()).await.unwrap();
+        let first = DriverSockets::bind(dir.path()).await.unwrap();
+        let second = DriverSockets::bind(dir.path()).await.unwrap();
         let both = names_in(&registry);
         assert_eq!((both.len(), both[1].as_str()), (2, REGISTRATION_SOCKET), "{both:?}");
         assert!(both[0].starts_with("onload.dev@reg-"), "{both:?}");
@@ -209,7 +209,7 @@ mod tests {
         // The end of the first takes nothing of the second's, and gives its name to the third.
         drop(first);
         assert_eq!(names_in(&registry), both[..1]);
-        let third = Sockets::bind(dir.path()).await.unwrap();
+        let third = DriverSockets::bind(dir.path()).await.unwrap();
         assert_eq!(names_in(&registry), both);
         drop((second, third));
     }
@@ -229,7 +229,7 @@ mod tests {
             drop(StdListener::bind(path).unwrap());
         }
         fs::write(own.join("dra-notes.sock"), "").unwrap();
-        let sockets = Sockets::bind(dir.path()).await.unwrap();
+        let sockets = DriverSockets::bind(dir.path()).await.unwrap();
         // kubelet may be waiting for long before it tries the old name again.
         let left = names_in(&registry);
         assert_eq!((left.len(), left[0].as_str()), (2, "dra.net.sock"));
@@ -248,7 +248,7 @@ mod tests {
         let dir = kubelet();
         let place = dir.path().join(REGISTRY).join(REGISTRATION_SOCKET);
         fs::write(&place, "x").unwrap();
-        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
+        let line = DriverSockets::bind(dir.path()).await.unwrap_err().to_string();
         assert!(
             line.ends_with(
                 "onload.dev@reg.sock: a file that is no socket has this name; move it away"
@@ -257,14 +257,14 @@ mod tests {
         );
         fs::remove_file(&place).unwrap();
         symlink("/nowhere", &place).unwrap();
-        assert!(Sockets::bind(dir.path()).await.is_err());
+        assert!(DriverSockets::bind(dir.path()).await.is_err());
         assert!(fs::symlink_metadata(&place).is_ok());
     }
 
     #[tokio::test]
     async fn a_directory_that_is_not_kubelet_s_is_refused_with_the_flag() {
         let dir = tempfile::tempdir().unwrap();
-        let line = no_registry(dir.path()).unwrap();
+        let line = missing_registry_reason(dir.path()).unwrap();
         assert!(
             line.contains(
                 "start kubelet, or name its --root-dir by --kubelet-dir, and in a pod mount"
@@ -272,9 +272,9 @@ mod tests {
             "{line}"
         );
         let dir = kubelet();
-        assert_eq!(no_registry(dir.path()), None);
+        assert_eq!(missing_registry_reason(dir.path()), None);
         fs::write(dir.path().join(PLUGINS), "").unwrap();
-        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
+        let line = DriverSockets::bind(dir.path()).await.unwrap_err().to_string();
         assert!(line.starts_with("making the directory "), "{line}");
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let dir = kubelet();
         let long = dir.path().join("a".repeat(100));
         fs::create_dir_all(long.join(REGISTRY)).unwrap();
-        let line = Sockets::bind(&long).await.unwrap_err().to_string();
+        let line = DriverSockets::bind(&long).await.unwrap_err().to_string();
         assert!(line.starts_with("making socket "), "{line}");
     }
 }

@@ -6,31 +6,34 @@ use std::time::Instant;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attributes, Offer};
+use onload_host::offers::{Attributes, HostDevice};
 
-use crate::host_state::Snapshot;
 use crate::names::DeviceNames;
-use crate::resources::{Plan, WrittenBy};
+use crate::resources::{ResourcePlan, SpecAuthor};
+use crate::snapshot::KubernetesSnapshot;
 
-pub(crate) fn offer(class: Class, name: &str) -> Offer {
-    Offer {
-        cdi: vec![format!("{}={name}", class.kind())],
+pub(crate) fn offer(class: Class, name: &str) -> HostDevice {
+    HostDevice {
+        cdi: vec![format!("{}={name}", class.cdi_kind())],
         attributes: Attributes::new(),
-        ..Offer::new(class, name).unwrap()
+        ..HostDevice::new(class, name).unwrap()
     }
 }
 
-pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snapshot {
-    Snapshot {
-        plan: Plan::default(),
-        names: DeviceNames::of(&offers),
-        offers,
+pub(crate) fn snapshot(
+    devices: Vec<HostDevice>,
+    settings: KubernetesSettings,
+) -> KubernetesSnapshot {
+    KubernetesSnapshot {
+        plan: ResourcePlan::default(),
+        names: DeviceNames::new(&devices),
+        devices,
         config: Config { kubernetes: settings, ..Config::default() },
-        written_by: WrittenBy::Operator,
+        written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: Vec::new(),
+        exclusions: Vec::new(),
         taken: Instant::now(),
     }
 }

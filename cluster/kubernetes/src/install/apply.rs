@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_sys::fs::attributes::copy_label;
 
-use super::place::{Directory, HOOK_MODE, Tree};
-use super::plan::{Plan, Report, Step, Wanted};
+use super::directory::{HOOK_MODE, HookDirectory, TrustedRoot};
+use super::plan::{InstallInput, InstallPlan, InstallReport, InstallStep};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute: its label is right for the hook.
@@ -28,39 +28,40 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where it is put.
 #[derive(Debug)]
-pub(super) struct Target<'t> {
-    pub tree: &'t Tree,
+pub(super) struct InstallTarget<'t> {
+    pub tree: &'t TrustedRoot,
     pub path: &'t Path,
-    pub directory: &'t Directory,
+    pub directory: &'t HookDirectory,
 }
 
-impl Target<'_> {
+impl InstallTarget<'_> {
     /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
     /// what may be there.
-    pub(super) fn carry_out(&self, plan: Plan, wanted: &Wanted) -> Result<Report> {
-        self.directory.put_record(&plan.before)?;
-        let config = wanted.config.as_ref().map_or("", |config| &config.text);
+    pub(super) fn apply(&self, plan: InstallPlan, input: &InstallInput) -> Result<InstallReport> {
+        self.directory.write_record(&plan.before)?;
+        let config = input.config.as_ref().map_or("", |config| &config.text);
         let mut report = plan.report;
         for step in &plan.steps {
             report.done.push(match step {
-                Step::PutHook => self.put_hook(&wanted.hook)?,
-                Step::PutConfig => self.put_config(config)?,
-                Step::RemoveHook(version) => self.remove_hook(version)?,
-                Step::RemoveConfig => self.remove_config()?,
+                InstallStep::PutHook => self.write_hook(&input.hook)?,
+                InstallStep::PutConfig => self.write_config(config)?,
+                InstallStep::RemoveHook(version) => self.remove_hook(version)?,
+                InstallStep::RemoveConfig => self.remove_config()?,
             });
         }
-        self.directory.put_record(&plan.after)?;
+        self.directory.write_record(&plan.after)?;
         Ok(report)
     }
 
-    fn put_hook(&self, content: &[u8]) -> Result<String> {
+    fn write_hook(&self, content: &[u8]) -> Result<String> {
         let version = self.path.join(VERSION);
         let directory = self.tree.make(&version)?;
         // Containers that run may name what stands there, so it stays until the new one has been executed.
-        directory.put(NEW_NAME, content, HOOK_MODE, |file| self.label(file, &directory))?;
+        directory
+            .write_file(NEW_NAME, content, HOOK_MODE, |file| self.set_label(file, &directory))?;
         let new = version.join(NEW_NAME);
-        let shown = self.tree.outside(&new);
-        let tried = self.tree.file(&new)?.map(|file| try_hook(&file, &shown));
+        let shown = self.tree.outside_path(&new);
+        let tried = self.tree.open_file(&new)?.map(|file| try_hook(&file, &shown));
         if let Some(Err(error)) = tried {
             directory.remove(NEW_NAME)?;
             return Err(error);
@@ -70,8 +71,8 @@ impl Target<'_> {
     }
 
     /// Gives a file the security label of a program, where programs of the host have one.
-    fn label(&self, file: &File, directory: &Directory) -> Result<()> {
-        let Some(like) = self.tree.file(Path::new(LIKE))? else {
+    fn set_label(&self, file: &File, directory: &HookDirectory) -> Result<()> {
+        let Some(like) = self.tree.open_file(Path::new(LIKE))? else {
             return Ok(());
         };
         copy_label(&like, file).with_context(|| {
@@ -80,14 +81,14 @@ impl Target<'_> {
         })
     }
 
-    fn put_config(&self, text: &str) -> Result<String> {
-        let (directory, name) = config_place();
-        self.tree.make(&directory)?.put_text(name, text)?;
+    fn write_config(&self, text: &str) -> Result<String> {
+        let (directory, name) = split_config_path();
+        self.tree.make(&directory)?.write_text(name, text)?;
         Ok(format!("put {CONFIG_PATH}"))
     }
 
     fn remove_config(&self) -> Result<String> {
-        let (path, name) = config_place();
+        let (path, name) = split_config_path();
         if let Some(directory) = self.tree.open(&path)? {
             directory.remove(name)?;
         }
@@ -103,13 +104,13 @@ impl Target<'_> {
             directory.remove(NEW_NAME)?;
         }
         let is_gone = self.directory.remove_directory(OsStr::new(version))?;
-        let left = if is_gone { "" } else { "; something else is left in its directory" };
-        Ok(format!("removed {}{left}", path.join(HOOK_NAME).display()))
+        let suffix = if is_gone { "" } else { "; something else is left in its directory" };
+        Ok(format!("removed {}{suffix}", path.join(HOOK_NAME).display()))
     }
 }
 
 /// Removes a directory, if it exists and is empty.
-pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<()> {
+pub(super) fn remove_directory(tree: &TrustedRoot, path: &Path) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
@@ -119,7 +120,7 @@ pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn config_place() -> (PathBuf, &'static str) {
+fn split_config_path() -> (PathBuf, &'static str) {
     let path = Path::new(CONFIG_PATH);
     let directory = path.parent().unwrap_or(Path::new("/"));
     (directory.to_owned(), "config.toml")
@@ -127,7 +128,7 @@ fn config_place() -> (PathBuf, &'static str) {
 
 /// Tries again while a file is open for writing: a process that is just being made has a copy of every
 /// descriptor of its maker until it executes its own program (execve(2), ETXTBSY).
-fn once_closed<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..ATTEMPTS {
         match attempt() {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => sleep(PAUSE),
@@ -144,12 +145,12 @@ pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     // open in the new process.
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let output = once_closed(|| Command::new(&program).arg("--version").env_clear().output());
-    let says =
+    let output = retry_while_busy(|| Command::new(&program).arg("--version").env_clear().output());
+    let version_line =
         String::from_utf8_lossy(&output.with_context(executing)?.stdout).trim_end().to_owned();
-    if says != format!("{HOOK_NAME} {VERSION}") {
+    if version_line != format!("{HOOK_NAME} {VERSION}") {
         bail!(
-            "installing the hook: {} is not the hook of version {VERSION}: it says {says:?}",
+            "installing the hook: {} is not the hook of version {VERSION}: it says {version_line:?}",
             path.display()
         );
     }

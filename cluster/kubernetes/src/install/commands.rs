@@ -10,16 +10,18 @@ use onload_core::config::{CONFIG_PATH, Config};
 use onload_core::drain::DRAIN_PATH;
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
-use onload_host::specdir::{Action, WRITER_LOCK, package_writes, sha256};
+use onload_host::specdir::{FileAction, WRITER_LOCK, is_package_writer, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use rustix::fs::StatVfsMountFlags;
 
-use super::apply::{Target, remove_directory, try_hook};
-use super::place::{Directory, HOOK_LIMIT, Tree};
-use super::plan::{self, Found, Plan, Report, Wanted, WantedConfig, somebody_elses};
-use super::users;
+use super::apply::{InstallTarget, remove_directory, try_hook};
+use super::directory::{HOOK_LIMIT, HookDirectory, TrustedRoot};
+use super::hook_users;
+use super::plan::{
+    self, ConfigInput, InstallInput, InstallPlan, InstallReport, InstalledState, foreign_message,
+};
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Bytes of a configuration.
@@ -32,115 +34,123 @@ const UID_MAP: &str = "/proc/self/uid_map";
 
 /// Where hooks are installed.
 #[derive(Clone, Debug)]
-pub struct Place<'p> {
+pub struct InstallSite<'p> {
     pub host: &'p Host,
     pub directory: &'p Path,
     /// Who has to own what is used there: root, but in tests.
-    pub owners: Owners,
+    pub owners: TrustedOwners,
 }
 
 /// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
 /// names. After an error nothing of the host is changed, but for what a full disk or the like came between. `force`
 /// replaces another file in the place of the hook.
 pub fn install(
-    place: &Place<'_>,
+    site: &InstallSite<'_>,
     hook: &Path,
     config: Option<&Path>,
     force: bool,
-) -> Result<Report> {
-    let tree = Tree::of(place.host, place.owners.clone())?;
+) -> Result<InstallReport> {
+    let tree = TrustedRoot::for_host(site.host, site.owners.clone())?;
     let hook = read_hook(hook)?;
-    let wanted = Wanted {
+    let input = InstallInput {
         version: VERSION,
         hook_sha256: sha256(&hook),
         hook,
         config: config.map(read_config).transpose()?,
         force,
     };
-    let mounted = tree.mounted(&place.directory.join(VERSION))?;
-    if mounted.contains(StatVfsMountFlags::NOEXEC) {
+    let mount_flags = tree.mount_flags(&site.directory.join(VERSION))?;
+    if mount_flags.contains(StatVfsMountFlags::NOEXEC) {
         bail!(
             "installing the hook: {} is on a file system that is mounted noexec, so no runtime could execute it; name another directory with --hook-dir",
-            tree.outside(place.directory).display()
+            tree.outside_path(site.directory).display()
         );
     }
-    let (found, plan) = decide(place, &tree, &wanted)?;
-    let is_read_only = mounted.contains(StatVfsMountFlags::RDONLY);
+    let (state, plan) = decide(site, &tree, &input)?;
+    let is_read_only = mount_flags.contains(StatVfsMountFlags::RDONLY);
     let is_baked_in = is_read_only && plan.steps.is_empty();
-    if is_baked_in || plan.is_idle(&found.content.record) {
+    if is_baked_in || plan.is_idle(&state.content.record) {
         return Ok(plan.report);
     }
     if is_read_only {
         bail!(
             "installing the hook: {} is on a file system that is mounted read-only; name a directory that is not with --hook-dir",
-            tree.outside(place.directory).display()
+            tree.outside_path(site.directory).display()
         );
     }
-    let directory = tree.make(place.directory)?;
+    let directory = tree.make(site.directory)?;
     let _lock = directory.lock()?;
     // Another installer may have been at work.
-    let (_, plan) = decide(place, &tree, &wanted)?;
-    let target = Target { tree: &tree, path: place.directory, directory: &directory };
-    target.carry_out(plan, &wanted)
+    let (_, plan) = decide(site, &tree, &input)?;
+    let target = InstallTarget { tree: &tree, path: site.directory, directory: &directory };
+    target.apply(plan, &input)
 }
 
-fn decide(place: &Place<'_>, tree: &Tree, wanted: &Wanted) -> Result<(Found, Plan)> {
-    let found = look(place, tree)?;
-    let hook = place.directory.join(VERSION).join(HOOK_NAME);
-    let plan = plan::install(&found, wanted).with_context(|| {
+fn decide(
+    site: &InstallSite<'_>,
+    tree: &TrustedRoot,
+    input: &InstallInput,
+) -> Result<(InstalledState, InstallPlan)> {
+    let state = read_installed(site, tree)?;
+    let hook = site.directory.join(VERSION).join(HOOK_NAME);
+    let plan = plan::install(&state, input).with_context(|| {
         format!(
             "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force",
-            tree.outside(&hook).display()
+            tree.outside_path(&hook).display()
         )
     })?;
-    Ok((found, plan))
+    Ok((state, plan))
 }
 
 /// Removes all that was installed, and the specifications of the daemon; what something still names stays.
-pub fn uninstall(place: &Place<'_>) -> Result<Report> {
-    let tree = Tree::of(place.host, place.owners.clone())?;
+pub fn uninstall(site: &InstallSite<'_>) -> Result<InstallReport> {
+    let tree = TrustedRoot::for_host(site.host, site.owners.clone())?;
     // What cannot be read is an error before anything is changed.
-    tree.content(place.directory)?;
-    let Some(claim) = spec_writer::claim(place.host, WRITER_LOCK)? else {
+    tree.read_content(site.directory)?;
+    let Some(lock) = spec_writer::try_lock(site.host, WRITER_LOCK)? else {
         bail!(
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );
     };
-    let package_writes = package_writes(place.host)?;
-    let mut all = Report::default();
+    let package_writes = is_package_writer(site.host)?;
+    let mut report = InstallReport::default();
     if !package_writes {
-        remove_specs(place.host, &mut all)?;
-        if place.host.entry(Path::new(COMMAND))?.is_none() {
-            remove_drain(place.host, &tree, &mut all)?;
+        remove_specs(site.host, &mut report)?;
+        if site.host.entry(Path::new(COMMAND))?.is_none() {
+            remove_drain(site.host, &tree, &mut report)?;
         }
     }
-    if tree.content(place.directory)?.record.is_empty() {
-        let line = format!("nothing is installed at {}", place.directory.display());
-        all.kept.push(line);
-    } else if let Some(directory) = tree.open(place.directory)? {
-        let mine = remove_installed(place, &tree, &directory)?;
-        all.done.extend(mine.done);
-        all.kept.extend(mine.kept);
-        all.in_use = mine.in_use;
+    if tree.read_content(site.directory)?.record.is_empty() {
+        let line = format!("nothing is installed at {}", site.directory.display());
+        report.kept.push(line);
+    } else if let Some(directory) = tree.open(site.directory)? {
+        let hook_report = remove_installed(site, &tree, &directory)?;
+        report.done.extend(hook_report.done);
+        report.kept.extend(hook_report.kept);
+        report.in_use = hook_report.in_use;
     }
-    if all.in_use.is_empty() && !package_writes {
-        remove_run_dir(place.host, &tree)?;
+    if report.in_use.is_empty() && !package_writes {
+        remove_run_dir(site.host, &tree)?;
     }
-    drop(claim);
-    Ok(all)
+    drop(lock);
+    Ok(report)
 }
 
 /// Removes hooks and the configuration, and the directory itself when it is empty.
-fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Result<Report> {
+fn remove_installed(
+    site: &InstallSite<'_>,
+    tree: &TrustedRoot,
+    directory: &HookDirectory,
+) -> Result<InstallReport> {
     let lock = directory.lock()?;
-    let plan = plan::uninstall(&look(place, tree)?);
-    let target = Target { tree, path: place.directory, directory };
+    let plan = plan::uninstall(&read_installed(site, tree)?);
+    let target = InstallTarget { tree, path: site.directory, directory };
     let is_all = plan.after.is_empty();
-    let report = target.carry_out(plan, &Wanted::default())?;
+    let report = target.apply(plan, &InstallInput::default())?;
     if is_all {
         directory.remove_own()?;
         drop(lock);
-        remove_directory(tree, place.directory)?;
+        remove_directory(tree, site.directory)?;
     }
     Ok(report)
 }
@@ -148,7 +158,7 @@ fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Re
 /// Refuses to go on as root of a user namespace alone: its files would belong to another user of the host.
 pub fn refuse_user_namespace() -> Result<()> {
     let map = fs::read_to_string(UID_MAP).context(format!("reading {UID_MAP}"))?;
-    if !is_initial(&map) {
+    if !is_initial_user_namespace(&map) {
         bail!(
             "installing the hook: this is not root of the host but of a user namespace, so no runtime would trust its files; remove hostUsers from the pod, or set it to true"
         );
@@ -157,7 +167,7 @@ pub fn refuse_user_namespace() -> Result<()> {
 }
 
 /// Whether every user has the same number as on the host (user_namespaces(7)).
-fn is_initial(uid_map: &str) -> bool {
+fn is_initial_user_namespace(uid_map: &str) -> bool {
     let words: Vec<&str> = uid_map.split_whitespace().collect();
     words == ["0", "0", "4294967295"]
 }
@@ -171,28 +181,28 @@ fn read_hook(path: &Path) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-fn read_config(path: &Path) -> Result<WantedConfig> {
+fn read_config(path: &Path) -> Result<ConfigInput> {
     let reading = || format!("reading {}", path.display());
     let bytes = regular::read(path, CONFIG_LIMIT).with_context(reading)?;
     let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
     let text = text.with_context(reading)?;
     let config = Config::parse(&text)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
-    Ok(WantedConfig {
+    Ok(ConfigInput {
         sha256: sha256(text.as_bytes()),
         sets_something: config != Config::default(),
         text,
     })
 }
 
-fn look(place: &Place<'_>, tree: &Tree) -> Result<Found> {
-    let content = tree.content(place.directory)?;
+fn read_installed(site: &InstallSite<'_>, tree: &TrustedRoot) -> Result<InstalledState> {
+    let content = tree.read_content(site.directory)?;
     let versions: Vec<&str> = content.record.hooks.keys().map(String::as_str).collect();
-    let users = users::find(place.host, place.directory, &versions);
+    let users = hook_users::find(site.host, site.directory, &versions);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    Ok(Found {
-        directory: place.directory.to_owned(),
-        config: host_config(place.host)?,
+    Ok(InstalledState {
+        directory: site.directory.to_owned(),
+        config: host_config_hash(site.host)?,
         users,
         now: now.map_or(0, |now| now.as_secs()),
         content,
@@ -200,7 +210,7 @@ fn look(place: &Place<'_>, tree: &Tree) -> Result<Found> {
 }
 
 /// The sha256 of the host's configuration. A link in its place is the operator's, wherever it leads.
-fn host_config(host: &Host) -> Result<Option<String>> {
+fn host_config_hash(host: &Host) -> Result<Option<String>> {
     let path = Path::new(CONFIG_PATH);
     if let Some(target) = host.link(path)? {
         return Ok(Some(format!("link to {}", target.display())));
@@ -209,7 +219,7 @@ fn host_config(host: &Host) -> Result<Option<String>> {
     Ok(bytes.map(|bytes| sha256(&bytes)))
 }
 
-fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
+fn remove_specs(host: &Host, report: &mut InstallReport) -> Result<()> {
     let Some(plan) = spec_writer::remove(host)? else {
         return Ok(());
     };
@@ -217,16 +227,16 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
     for step in &plan.steps {
         let path = dir.join(&step.name);
         match step.action {
-            Action::Remove => report.done.push(format!("removed {}", path.display())),
-            Action::Leave => report.kept.push(somebody_elses(&path)),
-            Action::Write(_) | Action::Keep | Action::Undecided => {}
+            FileAction::Remove => report.done.push(format!("removed {}", path.display())),
+            FileAction::Leave => report.kept.push(foreign_message(&path)),
+            FileAction::Write(_) | FileAction::Keep | FileAction::Undecided => {}
         }
     }
     Ok(())
 }
 
 /// What an operator has drained by the pod's command is of no use to whatever comes next. That of the package's command stays.
-fn remove_drain(host: &Host, tree: &Tree, report: &mut Report) -> Result<()> {
+fn remove_drain(host: &Host, tree: &TrustedRoot, report: &mut InstallReport) -> Result<()> {
     let path = Path::new(DRAIN_PATH);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
     else {
@@ -243,7 +253,7 @@ fn remove_drain(host: &Host, tree: &Tree, report: &mut Report) -> Result<()> {
 
 /// Removes locks and empty directories in /run, where no container has anything there. A lock that somebody holds
 /// stays: a container may be starting.
-fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
+fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
     let run = Path::new(RUN_DIR);
     let is_container = |name: &String| name != LEASES && name != LOCKS;
     if host.list(run)?.names.iter().any(is_container) {
@@ -251,7 +261,7 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
     }
     let leases = run.join(LEASES);
     if let Some(directory) = tree.open(&leases)? {
-        let Some(_lock) = Lock::if_free(&directory, &directory.path, LEASES_LOCK)? else {
+        let Some(_lock) = Lock::try_acquire(&directory, &directory.path, LEASES_LOCK)? else {
             return Ok(());
         };
         // Nobody can add one now.
@@ -265,8 +275,8 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
     if let Some(directory) = tree.open(&locks)? {
         for name in host.list(&locks)?.names {
             // This process holds that one itself.
-            let own = name == WRITER_LOCK;
-            if own || Lock::if_free(&directory, &directory.path, &name)?.is_some() {
+            let is_own = name == WRITER_LOCK;
+            if is_own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;
             }
         }
@@ -277,11 +287,11 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_initial;
+    use super::is_initial_user_namespace;
 
     #[test]
     fn root_of_a_user_namespace_is_told_from_root_of_the_host() {
-        assert!(is_initial("         0          0 4294967295\n"));
+        assert!(is_initial_user_namespace("         0          0 4294967295\n"));
         for other in [
             "         0       1000          1\n",
             "         0     231072      65536\n",
@@ -289,7 +299,7 @@ mod tests {
             "         0          0 4294967295\n         1 1 1\n",
             "",
         ] {
-            assert!(!is_initial(other), "{other:?}");
+            assert!(!is_initial_user_namespace(other), "{other:?}");
         }
     }
 }

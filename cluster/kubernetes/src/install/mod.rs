@@ -5,10 +5,10 @@
 
 mod apply;
 mod commands;
-mod place;
+mod directory;
+mod hook_users;
 mod plan;
 mod record;
-mod users;
 
-pub use commands::{Place, install, refuse_user_namespace, uninstall};
-pub use plan::Report;
+pub use commands::{InstallSite, install, refuse_user_namespace, uninstall};
+pub use plan::InstallReport;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use onload_core::config::CONFIG_PATH;
 
-use super::place::{Content, HOOK_MODE};
-use super::record::{Installed, Record};
-use super::users::Users;
+use super::directory::{HOOK_MODE, InstalledContent};
+use super::hook_users::HookUsers;
+use super::record::{InstallRecord, InstalledHook};
 use crate::spec_writer::HOOK_NAME;
 
 /// How long a version has to have been the current one before another may go: a container of the other may be
@@ -16,38 +16,38 @@ use crate::spec_writer::HOOK_NAME;
 pub(super) const GRACE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct InstalledState {
     /// Where the hooks are.
     pub directory: PathBuf,
-    pub content: Content,
+    pub content: InstalledContent,
     /// The sha256 of the host's configuration, in hexadecimal, if it has one.
     pub config: Option<String>,
     /// Who names which version.
-    pub users: Users,
+    pub users: HookUsers,
     /// Seconds after 1970.
     pub now: u64,
 }
 
 /// What is to be installed, each content with its sha256 in hexadecimal.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct InstallInput {
     pub version: &'static str,
     pub hook: Vec<u8>,
     pub hook_sha256: String,
     /// The configuration for a host that has none.
-    pub config: Option<WantedConfig>,
+    pub config: Option<ConfigInput>,
     pub force: bool,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct WantedConfig {
+pub(super) struct ConfigInput {
     pub text: String,
     pub sha256: String,
     pub sets_something: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum InstallStep {
     PutHook,
     PutConfig,
     RemoveHook(String),
@@ -56,7 +56,7 @@ pub(super) enum Step {
 
 /// What was done and what was not, in lines for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct InstallReport {
     pub done: Vec<String>,
     /// What is not ours and stays.
     pub kept: Vec<String>,
@@ -65,71 +65,72 @@ pub struct Report {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub steps: Vec<Step>,
+pub(super) struct InstallPlan {
+    pub steps: Vec<InstallStep>,
     /// What stays.
-    pub report: Report,
+    pub report: InstallReport,
     /// The record before the first change: it lists both the old and the new content.
-    pub before: Record,
+    pub before: InstallRecord,
     /// The record after the last change.
-    pub after: Record,
+    pub after: InstallRecord,
 }
 
 /// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
-pub(super) fn install(found: &Found, wanted: &Wanted) -> Option<Plan> {
-    let record = &found.content.record;
-    let mut plan = Plan { before: record.clone(), after: record.clone(), ..Plan::default() };
-    put_hook(found, wanted, &mut plan)?;
-    put_config(found, wanted, &mut plan);
-    let installed = plan.after.hooks.get(wanted.version);
-    let since = installed.map_or(found.now, |installed| installed.since);
-    if found.now.saturating_sub(since) >= GRACE.as_secs() {
-        let others = record.hooks.keys().filter(|version| *version != wanted.version);
-        for version in others {
-            remove_hook(found, version, &mut plan);
+pub(super) fn install(state: &InstalledState, input: &InstallInput) -> Option<InstallPlan> {
+    let record = &state.content.record;
+    let mut plan =
+        InstallPlan { before: record.clone(), after: record.clone(), ..InstallPlan::default() };
+    plan_hook(state, input, &mut plan)?;
+    plan_config(state, input, &mut plan);
+    let installed = plan.after.hooks.get(input.version);
+    let since = installed.map_or(state.now, |installed| installed.since);
+    if state.now.saturating_sub(since) >= GRACE.as_secs() {
+        let other_versions = record.hooks.keys().filter(|version| *version != input.version);
+        for version in other_versions {
+            remove_hook(state, version, &mut plan);
         }
     }
     Some(plan)
 }
 
-fn put_hook(found: &Found, wanted: &Wanted, plan: &mut Plan) -> Option<()> {
-    let there = found.content.hooks.get(wanted.version).and_then(Option::as_ref);
-    let is_same = there.is_some_and(|there| there.sha256 == wanted.hook_sha256);
-    if there.is_some() && !is_same && !wanted.force {
+fn plan_hook(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) -> Option<()> {
+    let hook_file = state.content.hooks.get(input.version).and_then(Option::as_ref);
+    let is_same = hook_file.is_some_and(|hook_file| hook_file.sha256 == input.hook_sha256);
+    if hook_file.is_some() && !is_same && !input.force {
         return None;
     }
-    if !there.is_some_and(|there| is_same && there.mode == HOOK_MODE) {
-        plan.steps.push(Step::PutHook);
+    if !hook_file.is_some_and(|hook_file| is_same && hook_file.mode == HOOK_MODE) {
+        plan.steps.push(InstallStep::PutHook);
     }
-    let record = &found.content.record;
-    let known = record.hooks.get(wanted.version).cloned().unwrap_or_default();
-    let since = if record.current == wanted.version { known.since } else { found.now };
+    let record = &state.content.record;
+    let recorded = record.hooks.get(input.version).cloned().unwrap_or_default();
+    let since = if record.current == input.version { recorded.since } else { state.now };
     let with = |mut sha256: Vec<String>| {
-        if !sha256.contains(&wanted.hook_sha256) {
-            sha256.push(wanted.hook_sha256.clone());
+        if !sha256.contains(&input.hook_sha256) {
+            sha256.push(input.hook_sha256.clone());
         }
-        Installed { sha256, since }
+        InstalledHook { sha256, since }
     };
-    for (record, sha256) in [(&mut plan.before, known.sha256), (&mut plan.after, Vec::new())] {
-        record.hooks.insert(wanted.version.to_owned(), with(sha256));
-        wanted.version.clone_into(&mut record.current);
+    for (record, sha256) in [(&mut plan.before, recorded.sha256), (&mut plan.after, Vec::new())] {
+        record.hooks.insert(input.version.to_owned(), with(sha256));
+        input.version.clone_into(&mut record.current);
     }
     Some(())
 }
 
 /// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
 /// none that sets nothing.
-fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
-    let record = &found.content.record;
-    let Some(new) = &wanted.config else {
+fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) {
+    let record = &state.content.record;
+    let Some(new) = &input.config else {
         return;
     };
-    match &found.config {
+    match &state.config {
         None if !new.sets_something => {
             plan.after.config = Vec::new();
             return;
         }
-        Some(there) if !record.has_config(there) => {
+        Some(current) if !record.has_config(current) => {
             if new.sets_something {
                 let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
                 plan.report.kept.push(line);
@@ -137,8 +138,8 @@ fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
             plan.after.config = Vec::new();
             return;
         }
-        Some(there) if *there == new.sha256 => {}
-        _ => plan.steps.push(Step::PutConfig),
+        Some(current) if *current == new.sha256 => {}
+        _ => plan.steps.push(InstallStep::PutConfig),
     }
     if !record.has_config(&new.sha256) {
         plan.before.config.push(new.sha256.clone());
@@ -146,42 +147,43 @@ fn put_config(found: &Found, wanted: &Wanted, plan: &mut Plan) {
     plan.after.config = vec![new.sha256.clone()];
 }
 
-fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
-    let there = found.content.hooks.get(version).and_then(Option::as_ref);
-    let is_ours = |sha256: &str| found.content.record.has_hook(version, sha256);
-    let path = found.directory.join(version).join(HOOK_NAME);
-    match (there, found.users.of(version)) {
-        (Some(there), _) if !is_ours(&there.sha256) => {
-            plan.report.kept.push(somebody_elses(&path));
+fn remove_hook(state: &InstalledState, version: &str, plan: &mut InstallPlan) {
+    let hook_file = state.content.hooks.get(version).and_then(Option::as_ref);
+    let is_ours = |sha256: &str| state.content.record.has_hook(version, sha256);
+    let path = state.directory.join(version).join(HOOK_NAME);
+    match (hook_file, state.users.describe(version)) {
+        (Some(hook_file), _) if !is_ours(&hook_file.sha256) => {
+            plan.report.kept.push(foreign_message(&path));
         }
         (Some(_), Some(why)) => {
             plan.report.in_use.push(format!("left {}: {why}", path.display()));
             return;
         }
-        _ => plan.steps.push(Step::RemoveHook(version.to_owned())),
+        _ => plan.steps.push(InstallStep::RemoveHook(version.to_owned())),
     }
     plan.after.hooks.remove(version);
 }
 
-pub(super) fn somebody_elses(path: &Path) -> String {
+pub(super) fn foreign_message(path: &Path) -> String {
     format!("left {}: somebody else wrote or changed it", path.display())
 }
 
-pub(super) fn uninstall(found: &Found) -> Plan {
-    let record = &found.content.record;
-    let mut plan = Plan { before: record.clone(), after: record.clone(), ..Plan::default() };
+pub(super) fn uninstall(state: &InstalledState) -> InstallPlan {
+    let record = &state.content.record;
+    let mut plan =
+        InstallPlan { before: record.clone(), after: record.clone(), ..InstallPlan::default() };
     for version in record.hooks.keys() {
-        remove_hook(found, version, &mut plan);
+        remove_hook(state, version, &mut plan);
     }
-    if found.config.as_ref().is_some_and(|there| record.has_config(there)) {
-        plan.steps.push(Step::RemoveConfig);
+    if state.config.as_ref().is_some_and(|hash| record.has_config(hash)) {
+        plan.steps.push(InstallStep::RemoveConfig);
     }
     plan.after.config = Vec::new();
     plan
 }
 
-impl Plan {
-    pub(super) fn is_idle(&self, record: &Record) -> bool {
+impl InstallPlan {
+    pub(super) fn is_idle(&self, record: &InstallRecord) -> bool {
         self.steps.is_empty() && self.after == *record
     }
 }
@@ -189,21 +191,21 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::place::HookFile;
+    use crate::install::directory::HookFile;
     use std::collections::BTreeMap;
 
     const NOW: u64 = 1_000_000;
 
-    fn removed(plan: &Plan) -> Vec<&str> {
+    fn removed(plan: &InstallPlan) -> Vec<&str> {
         let removed = plan.steps.iter().filter_map(|step| match step {
-            Step::RemoveHook(version) => Some(version.as_str()),
+            InstallStep::RemoveHook(version) => Some(version.as_str()),
             _ => None,
         });
         removed.collect()
     }
 
-    fn wanted() -> Wanted {
-        Wanted { version: "0.2.0", hook_sha256: "new".to_owned(), ..Wanted::default() }
+    fn wanted() -> InstallInput {
+        InstallInput { version: "0.2.0", hook_sha256: "new".to_owned(), ..InstallInput::default() }
     }
 
     fn hook(sha256: &str) -> Option<HookFile> {
@@ -211,12 +213,12 @@ mod tests {
         Some(HookFile { sha256, mode: HOOK_MODE })
     }
 
-    fn installed(sha256: &str, since: u64) -> Installed {
-        Installed { sha256: vec![sha256.to_owned()], since }
+    fn installed(sha256: &str, since: u64) -> InstalledHook {
+        InstalledHook { sha256: vec![sha256.to_owned()], since }
     }
 
-    fn with_old() -> Found {
-        let mut found = Found { now: NOW, ..Found::default() };
+    fn with_old() -> InstalledState {
+        let mut found = InstalledState { now: NOW, ..InstalledState::default() };
         found.content.hooks.insert("0.1.0".to_owned(), hook("old"));
         let record = &mut found.content.record;
         record.hooks.insert("0.1.0".to_owned(), installed("old", 5));
@@ -225,7 +227,7 @@ mod tests {
     }
 
     /// The same after an update, a while ago.
-    fn updated(seconds: u64) -> Found {
+    fn updated(seconds: u64) -> InstalledState {
         let mut found = with_old();
         found.content.hooks.insert("0.2.0".to_owned(), hook("new"));
         let record = &mut found.content.record;
@@ -236,9 +238,9 @@ mod tests {
 
     #[test]
     fn an_empty_host_gets_the_hook() {
-        let found = Found { now: NOW, ..Found::default() };
+        let found = InstalledState { now: NOW, ..InstalledState::default() };
         let plan = install(&found, &wanted()).unwrap();
-        assert_eq!(plan.steps, [Step::PutHook]);
+        assert_eq!(plan.steps, [InstallStep::PutHook]);
         assert_eq!(plan.before, plan.after);
         assert_eq!(plan.after.hooks["0.2.0"], installed("new", NOW));
     }
@@ -263,7 +265,7 @@ mod tests {
             .content
             .hooks
             .insert("0.2.0".to_owned(), Some(HookFile { sha256: "new".to_owned(), mode: 0o644 }));
-        assert_eq!(install(&found, &wanted()).unwrap().steps, [Step::PutHook]);
+        assert_eq!(install(&found, &wanted()).unwrap().steps, [InstallStep::PutHook]);
     }
 
     #[test]
@@ -271,9 +273,9 @@ mod tests {
         let mut found = updated(5);
         found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
         assert_eq!(install(&found, &wanted()), None);
-        let force = Wanted { force: true, ..wanted() };
+        let force = InstallInput { force: true, ..wanted() };
         let plan = install(&found, &force).unwrap();
-        assert_eq!(plan.steps, [Step::PutHook]);
+        assert_eq!(plan.steps, [InstallStep::PutHook]);
     }
 
     #[test]
@@ -281,7 +283,7 @@ mod tests {
         let mut found = updated(5);
         found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
         found.content.record.hooks.insert("0.2.0".to_owned(), installed("other", 7));
-        let force = Wanted { force: true, ..wanted() };
+        let force = InstallInput { force: true, ..wanted() };
         let plan = install(&found, &force).unwrap();
         assert_eq!(plan.before.hooks["0.2.0"].sha256, ["other", "new"]);
         assert_eq!(plan.after.hooks["0.2.0"], installed("new", 7));
@@ -290,7 +292,7 @@ mod tests {
     #[test]
     fn the_old_version_stays_at_an_update() {
         let plan = install(&with_old(), &wanted()).unwrap();
-        assert_eq!(plan.steps, [Step::PutHook]);
+        assert_eq!(plan.steps, [InstallStep::PutHook]);
         assert!(plan.after.hooks.contains_key("0.1.0"));
         let plan = install(&updated(GRACE.as_secs() - 1), &wanted()).unwrap();
         assert_eq!(plan.steps, [], "a container of it may be about to start");
@@ -299,7 +301,7 @@ mod tests {
     #[test]
     fn the_old_version_goes_later_when_nothing_names_it() {
         let plan = install(&updated(GRACE.as_secs()), &wanted()).unwrap();
-        assert_eq!(plan.steps, [Step::RemoveHook("0.1.0".to_owned())]);
+        assert_eq!(plan.steps, [InstallStep::RemoveHook("0.1.0".to_owned())]);
         assert_eq!(plan.after.hooks.keys().collect::<Vec<_>>(), ["0.2.0"]);
         assert_eq!(removed(&plan), ["0.1.0"]);
     }
@@ -307,7 +309,7 @@ mod tests {
     #[test]
     fn the_old_version_stays_as_long_as_something_names_it() {
         let mut found = updated(GRACE.as_secs());
-        found.users = Users::naming("0.1.0", "/run/c1/config.json");
+        found.users = HookUsers::with_user("0.1.0", "/run/c1/config.json");
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
         let line = "left 0.1.0/onload-hook: /run/c1/config.json names it";
@@ -321,13 +323,13 @@ mod tests {
     #[test]
     fn after_a_downgrade_the_newer_version_has_its_time_too() {
         let mut found = updated(GRACE.as_secs());
-        let old = Wanted { version: "0.1.0", hook_sha256: "old".to_owned(), ..wanted() };
+        let old = InstallInput { version: "0.1.0", hook_sha256: "old".to_owned(), ..wanted() };
         let plan = install(&found, &old).unwrap();
         assert_eq!((plan.steps, plan.after.hooks["0.1.0"].since), (vec![], NOW));
         found.content.record = plan.after;
         found.now += GRACE.as_secs();
         let plan = install(&found, &old).unwrap();
-        assert_eq!(plan.steps, [Step::RemoveHook("0.2.0".to_owned())]);
+        assert_eq!(plan.steps, [InstallStep::RemoveHook("0.2.0".to_owned())]);
     }
 
     #[test]
@@ -349,19 +351,19 @@ mod tests {
         assert_eq!(install(&found, &wanted()).unwrap().steps, []);
     }
 
-    fn with_config(there: Option<&str>, on_record: &[&str]) -> Found {
+    fn with_config(there: Option<&str>, on_record: &[&str]) -> InstalledState {
         let mut found = updated(5);
         found.config = there.map(str::to_owned);
         found.content.record.config = on_record.iter().map(|sha256| (*sha256).to_owned()).collect();
         found
     }
 
-    fn wanting(config: &str) -> Wanted {
-        Wanted {
-            config: Some(WantedConfig {
+    fn wanting(config: &str) -> InstallInput {
+        InstallInput {
+            config: Some(ConfigInput {
                 sha256: config.to_owned(),
                 sets_something: true,
-                ..WantedConfig::default()
+                ..ConfigInput::default()
             }),
             ..wanted()
         }
@@ -370,7 +372,7 @@ mod tests {
     #[test]
     fn a_host_without_a_configuration_gets_ours() {
         let plan = install(&with_config(None, &[]), &wanting("one")).unwrap();
-        assert_eq!(plan.steps, [Step::PutConfig]);
+        assert_eq!(plan.steps, [InstallStep::PutConfig]);
         assert_eq!(
             (plan.before.config, plan.after.config),
             (vec!["one".to_owned()], vec!["one".to_owned()])
@@ -384,7 +386,7 @@ mod tests {
         let plan = install(&with_config(None, &[]), &nothing).unwrap();
         assert_eq!((plan.steps, plan.after.config), (vec![], Vec::<String>::new()));
         let plan = install(&with_config(Some("two"), &["two"]), &nothing).unwrap();
-        assert_eq!(plan.steps, [Step::PutConfig], "in place of ours that set something");
+        assert_eq!(plan.steps, [InstallStep::PutConfig], "in place of ours that set something");
     }
 
     #[test]
@@ -392,7 +394,7 @@ mod tests {
         let found = with_config(Some("one"), &["one"]);
         assert!(install(&found, &wanting("one")).unwrap().is_idle(&found.content.record));
         let plan = install(&found, &wanting("two")).unwrap();
-        assert_eq!(plan.steps, [Step::PutConfig]);
+        assert_eq!(plan.steps, [InstallStep::PutConfig]);
         assert_eq!(plan.before.config, ["one", "two"]);
         assert_eq!(plan.after.config, ["two"]);
     }
@@ -414,14 +416,14 @@ mod tests {
         let found = with_config(Some("one"), &["one"]);
         let plan = uninstall(&found);
         let steps = [
-            Step::RemoveHook("0.1.0".to_owned()),
-            Step::RemoveHook("0.2.0".to_owned()),
-            Step::RemoveConfig,
+            InstallStep::RemoveHook("0.1.0".to_owned()),
+            InstallStep::RemoveHook("0.2.0".to_owned()),
+            InstallStep::RemoveConfig,
         ];
         assert_eq!(plan.steps, steps);
         assert!(plan.after.is_empty());
         let mut used = found;
-        used.users = Users::naming("0.2.0", "/run/c1/config.json");
+        used.users = HookUsers::with_user("0.2.0", "/run/c1/config.json");
         let plan = uninstall(&used);
         assert_eq!(removed(&plan), ["0.1.0"]);
         assert!(!plan.after.is_empty());
@@ -430,8 +432,10 @@ mod tests {
     #[test]
     fn an_uninstall_leaves_the_host_s_own_configuration() {
         let plan = uninstall(&with_config(Some("theirs"), &["one"]));
-        assert!(!plan.steps.contains(&Step::RemoveConfig));
-        assert!(!uninstall(&with_config(None, &["one"])).steps.contains(&Step::RemoveConfig));
+        assert!(!plan.steps.contains(&InstallStep::RemoveConfig));
+        assert!(
+            !uninstall(&with_config(None, &["one"])).steps.contains(&InstallStep::RemoveConfig)
+        );
     }
 
     #[test]

@@ -14,13 +14,13 @@ pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
 const FORMAT: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct InstallRecord {
     version: u32,
     /// The version that was installed last.
     #[serde(default)]
     pub current: String,
     #[serde(default)]
-    pub hooks: BTreeMap<String, Installed>,
+    pub hooks: BTreeMap<String, InstalledHook>,
     /// The sha256 of the configuration file, in hexadecimal; two while it is being replaced, none where it is
     /// the host's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -28,7 +28,7 @@ pub(super) struct Record {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Installed {
+pub(super) struct InstalledHook {
     /// The sha256 of its content in hexadecimal; two while it is being replaced.
     pub sha256: Vec<String>,
     /// Since when it is the current one, or was, in seconds after 1970.
@@ -36,9 +36,9 @@ pub(super) struct Installed {
     pub since: u64,
 }
 
-impl Default for Record {
+impl Default for InstallRecord {
     fn default() -> Self {
-        Record {
+        InstallRecord {
             version: FORMAT,
             current: String::new(),
             hooks: BTreeMap::new(),
@@ -47,10 +47,10 @@ impl Default for Record {
     }
 }
 
-impl Record {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Record> {
+impl InstallRecord {
+    pub(super) fn parse(bytes: &[u8]) -> Result<InstallRecord> {
         #[derive(Deserialize)]
-        struct Format {
+        struct InstallRecordVersion {
             version: u32,
         }
         let damaged = |error| {
@@ -58,13 +58,13 @@ impl Record {
                 "it is no record of what was installed ({error}); remove it, and files that are there count as somebody else's"
             )
         };
-        let Format { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+        let InstallRecordVersion { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version > FORMAT {
             bail!(
                 "it is of format {version}, and this program understands {FORMAT}; run the newer version"
             );
         }
-        let record: Record = serde_json::from_slice(bytes).map_err(damaged)?;
+        let record: InstallRecord = serde_json::from_slice(bytes).map_err(damaged)?;
         if let Some(version) = record.hooks.keys().find(|version| !is_version(version)) {
             bail!(
                 "it names the version {version:?}, which is none; remove it, and files that are there count as somebody else's"
@@ -103,19 +103,19 @@ pub(super) fn is_version(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
-        let installed = Installed { sha256: vec!["00".to_owned()], since: 7 };
-        Record {
+    fn record() -> InstallRecord {
+        let installed = InstalledHook { sha256: vec!["00".to_owned()], since: 7 };
+        InstallRecord {
             hooks: BTreeMap::from([("0.1.0".to_owned(), installed)]),
             config: vec!["01".to_owned()],
-            ..Record::default()
+            ..InstallRecord::default()
         }
     }
 
     #[test]
     fn what_is_written_is_read_back() {
-        for record in [record(), Record::default()] {
-            assert_eq!(Record::parse(&record.to_bytes()).unwrap(), record);
+        for record in [record(), InstallRecord::default()] {
+            assert_eq!(InstallRecord::parse(&record.to_bytes()).unwrap(), record);
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
     fn fields_that_are_not_known_are_passed_over() {
         let text = String::from_utf8(record().to_bytes()).unwrap();
         let more = text.replacen('{', "{\"later\":[{}],", 1);
-        assert_eq!(Record::parse(more.as_bytes()).unwrap(), record());
+        assert_eq!(InstallRecord::parse(more.as_bytes()).unwrap(), record());
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             (text.replacen("0.1.0", "../../etc", 1), "names the version \"../../etc\""),
             (text.replacen("0.1.0", "0/..", 1), "names the version \"0/..\""),
         ] {
-            let error = Record::parse(text.as_bytes()).unwrap_err().to_string();
+            let error = InstallRecord::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use onload_agent::Said;
+use onload_agent::LastMessage;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::metrics::Metrics;
-use crate::host_state::Snapshot;
+use super::metrics::DaemonMetrics;
 use crate::resources::Resource;
+use crate::snapshot::KubernetesSnapshot;
 use crate::socket;
 
 /// The host is looked at more often; a daemon that has not for so long is stuck.
@@ -33,26 +33,30 @@ const LIMIT: u64 = 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct State {
+pub struct DaemonState {
     pub stuck: Option<String>,
     /// Why pods do not get what the node has.
     pub not_ready: Option<String>,
 }
 
-impl State {
+impl DaemonState {
     /// How a daemon is now that offers these classes by the device plugin, and the others by DRA.
-    pub fn of(metrics: &Metrics, host: &Snapshot, plugin: &BTreeSet<Class>) -> State {
-        let (looked, was_read) = metrics.looked();
-        let age = looked.elapsed();
+    pub fn new(
+        metrics: &DaemonMetrics,
+        host: &KubernetesSnapshot,
+        plugin: &BTreeSet<Class>,
+    ) -> DaemonState {
+        let (last_survey, was_read) = metrics.last_survey();
+        let age = last_survey.elapsed();
         let stuck =
             (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
         let unread =
             (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
-        let (here, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
+        let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
             let resources = host.plan.resources.values();
-            resources.partition(|resource| resource.is_of(plugin))
+            resources.partition(|resource| resource.has_class(plugin))
         };
-        let names = here.iter().map(|resource| &resource.name);
+        let names = by_plugin.iter().map(|resource| &resource.name);
         let missing = names.filter(|name| !metrics.is_registered(name));
         let mut missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
         if !by_dra.is_empty() && !metrics.is_dra_registered() {
@@ -60,32 +64,32 @@ impl State {
         }
         let unregistered =
             (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
-        State { not_ready: stuck.clone().or(unread).or(unregistered), stuck }
+        DaemonState { not_ready: stuck.clone().or(unread).or(unregistered), stuck }
     }
 }
 
 /// What probes and readers of metrics ask.
 #[derive(Clone, Debug)]
 pub struct Daemon {
-    pub metrics: Arc<Metrics>,
-    pub host: watch::Receiver<Arc<Snapshot>>,
+    pub metrics: Arc<DaemonMetrics>,
+    pub host: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// The classes that it offers by the device plugin.
     pub plugin: watch::Receiver<BTreeSet<Class>>,
 }
 
 impl Daemon {
-    pub(crate) fn state(&self) -> State {
-        State::of(&self.metrics, &self.host.borrow(), &self.plugin.borrow())
+    pub(crate) fn state(&self) -> DaemonState {
+        DaemonState::new(&self.metrics, &self.host.borrow(), &self.plugin.borrow())
     }
 }
 
 /// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
 /// again: devices are offered meanwhile.
 pub async fn serve(path: PathBuf, daemon: Daemon) {
-    let mut said = Said::default();
+    let mut last_message = LastMessage::default();
     loop {
         match socket::bind(&path) {
-            Ok((listener, _place)) => {
+            Ok((listener, _socket_file)) => {
                 tracing::info!(path = %path.display(), "answering health checks");
                 // Until a connection cannot be taken.
                 while let Ok((mut stream, _)) = listener.accept().await {
@@ -97,7 +101,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
             }
             Err(error) => {
                 let text = format!("{error:#}");
-                if said.is_news(&text) {
+                if last_message.is_new(&text) {
                     tracing::error!(error = %text, "health is not served; trying again");
                 }
             }
@@ -106,7 +110,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
     }
 }
 
-pub fn ask(path: &Path) -> Result<State> {
+pub fn query(path: &Path) -> Result<DaemonState> {
     let shown = path.display();
     let text = read(path).with_context(|| format!("asking the daemon at {shown}"))?;
     serde_json::from_slice(&text)
@@ -131,80 +135,83 @@ mod tests {
     use super::*;
     use crate::names::DeviceNames;
     use crate::resources::test_devices::exclusive;
-    use crate::resources::{Plan, WrittenBy};
+    use crate::resources::{ResourcePlan, SpecAuthor};
 
-    fn host(names: &[&str]) -> Snapshot {
+    fn host(names: &[&str]) -> KubernetesSnapshot {
         let resource = |name: &&str| {
-            let name = ResourceName::own(name).unwrap();
+            let name = ResourceName::onload_dev(name).unwrap();
             (name.clone(), Arc::new(Resource::empty(name)))
         };
-        Snapshot {
-            plan: Plan { resources: names.iter().map(resource).collect(), ..Plan::default() },
-            offers: Vec::new(),
+        KubernetesSnapshot {
+            plan: ResourcePlan {
+                resources: names.iter().map(resource).collect(),
+                ..ResourcePlan::default()
+            },
+            devices: Vec::new(),
             names: DeviceNames::default(),
             config: Config::default(),
-            written_by: WrittenBy::Operator,
+            written_by: SpecAuthor::Operator,
             lease_hooks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             vf: BTreeMap::new(),
-            not_offered: Vec::new(),
+            exclusions: Vec::new(),
             taken: Instant::now(),
         }
     }
 
-    fn by_plugin(metrics: &Metrics, host: &Snapshot) -> State {
-        State::of(metrics, host, &BTreeSet::from(Class::ALL))
+    fn by_plugin(metrics: &DaemonMetrics, host: &KubernetesSnapshot) -> DaemonState {
+        DaemonState::new(metrics, host, &BTreeSet::from(Class::ALL))
     }
 
     #[test]
     fn a_daemon_with_classes_of_dra_is_ready_when_kubelet_has_taken_the_driver_and_the_rest() {
-        let metrics = Metrics::default();
-        metrics.survey(true);
+        let metrics = DaemonMetrics::default();
+        metrics.record_survey(true);
         let mut host = host(&["nic"]);
-        let name = ResourceName::own("vfio").unwrap();
+        let name = ResourceName::onload_dev("vfio").unwrap();
         let mut vfio = Resource::empty(name.clone());
         vfio.devices = vec![exclusive("0000:81:10.0", None)];
         host.plan.resources.insert(name, Arc::new(vfio));
-        let state = || State::of(&metrics, &host, &BTreeSet::from([Class::Nic]));
+        let state = || DaemonState::new(&metrics, &host, &BTreeSet::from([Class::Nic]));
         assert_eq!(
             state().not_ready.unwrap(),
             "kubelet has not taken onload.dev/nic, the DRA driver"
         );
-        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), true);
         assert_eq!(state().not_ready.unwrap(), "kubelet has not taken the DRA driver");
-        metrics.dra_registered(true);
-        assert_eq!(state(), State::default());
+        metrics.set_dra_registered(true);
+        assert_eq!(state(), DaemonState::default());
     }
 
     #[test]
     fn a_daemon_is_ready_when_kubelet_has_taken_all_that_the_node_has() {
-        let metrics = Metrics::default();
+        let metrics = DaemonMetrics::default();
         let host = host(&["nic", "vfio"]);
         let unread = by_plugin(&metrics, &host).not_ready.unwrap();
         assert_eq!(unread, "the host cannot be looked at; the log says why");
-        metrics.survey(true);
-        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        metrics.record_survey(true);
+        metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), true);
         let missing = by_plugin(&metrics, &host);
         assert_eq!(missing.stuck, None, "it works, and is not killed");
         assert_eq!(missing.not_ready.unwrap(), "kubelet has not taken onload.dev/vfio");
-        metrics.registered(&ResourceName::own("vfio").unwrap(), true);
-        assert_eq!(by_plugin(&metrics, &host), State::default());
-        metrics.registered(&ResourceName::own("nic").unwrap(), false);
+        metrics.set_registered(&ResourceName::onload_dev("vfio").unwrap(), true);
+        assert_eq!(by_plugin(&metrics, &host), DaemonState::default());
+        metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), false);
         assert!(by_plugin(&metrics, &host).not_ready.is_some());
     }
 
     #[test]
     fn a_node_without_devices_is_ready() {
-        let metrics = Metrics::default();
-        metrics.survey(true);
-        assert_eq!(by_plugin(&metrics, &host(&[])), State::default());
+        let metrics = DaemonMetrics::default();
+        metrics.record_survey(true);
+        assert_eq!(by_plugin(&metrics, &host(&[])), DaemonState::default());
     }
 
     #[test]
     fn a_host_that_cannot_be_looked_at_makes_no_daemon_stuck() {
-        let metrics = Metrics::default();
-        metrics.survey(true);
-        metrics.survey(false);
+        let metrics = DaemonMetrics::default();
+        metrics.record_survey(true);
+        metrics.record_survey(false);
         let state = by_plugin(&metrics, &host(&[]));
         assert_eq!(state.stuck, None);
         assert!(state.not_ready.is_some());
@@ -212,9 +219,9 @@ mod tests {
 
     #[test]
     fn a_daemon_that_has_not_looked_for_minutes_is_stuck() {
-        let metrics = Metrics::default();
-        metrics.survey(true);
-        metrics.look_back(STUCK);
+        let metrics = DaemonMetrics::default();
+        metrics.record_survey(true);
+        metrics.backdate(STUCK);
         let state = by_plugin(&metrics, &host(&[]));
         assert!(state.stuck.unwrap().starts_with("the host was last looked at 30"));
         assert!(state.not_ready.is_some());
@@ -224,7 +231,7 @@ mod tests {
     fn a_socket_that_nobody_serves_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health.sock");
-        let refusal = || ask(&path).unwrap_err().to_string();
+        let refusal = || query(&path).unwrap_err().to_string();
         assert_eq!(refusal(), format!("asking the daemon at {}", path.display()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let other = std::thread::spawn(move || drop(listener.accept().unwrap()));

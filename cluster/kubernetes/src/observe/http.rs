@@ -13,8 +13,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use onload_agent::Said;
-use onload_core::kubernetes_settings::Listen;
+use onload_agent::LastMessage;
+use onload_core::kubernetes_settings::ListenAddress;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -23,8 +23,8 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt};
 
 use super::health::Daemon;
-use super::metrics::Metrics;
-use crate::serve::connections;
+use super::metrics::DaemonMetrics;
+use crate::serve::accept;
 use crate::socket;
 
 /// Connections at a time; the kernel keeps some more waiting.
@@ -41,54 +41,58 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
-pub async fn serve(listen: (Listen, &'static str), daemon: Daemon) {
-    let mut said = Said::default();
-    while let Err(error) = listen_at(&listen, &daemon).await {
+pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
+    let mut last_message = LastMessage::default();
+    while let Err(error) = serve_at(&listen, &daemon).await {
         let text = format!("{error:#}");
-        if said.is_news(&text) {
+        if last_message.is_new(&text) {
             tracing::error!(error = %text, "metrics are not served; trying again");
         }
         sleep(AGAIN).await;
     }
 }
 
-async fn listen_at((listen, by): &(Listen, &'static str), daemon: &Daemon) -> Result<()> {
+async fn serve_at(
+    (listen, setting): &(ListenAddress, &'static str),
+    daemon: &Daemon,
+) -> Result<()> {
     // The remedy has to follow the cause.
     let failed = |error: io::Error| {
-        anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
+        anyhow!("listening at {listen} for /metrics ({error}); set another {setting}")
     };
     match listen {
-        Listen::Nowhere => {}
-        Listen::Tcp(address) => {
+        ListenAddress::Nowhere => {}
+        ListenAddress::Tcp(address) => {
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let at = listener.local_addr().map_err(failed)?;
             tracing::info!(address = %at, "serving /metrics, /healthz and /readyz");
-            take(TcpListenerStream::new(listener), daemon).await;
+            accept_all(TcpListenerStream::new(listener), daemon).await;
         }
-        Listen::Unix(path) => {
-            let (listener, place) = socket::bind(path)?;
-            place.leave();
+        ListenAddress::Unix(path) => {
+            let (listener, socket_file) = socket::bind(path)?;
+            socket_file.leave();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
-            take(UnixListenerStream::new(listener), daemon).await;
+            accept_all(UnixListenerStream::new(listener), daemon).await;
         }
     }
     Ok(())
 }
 
-async fn take<S>(listener: impl Stream<Item = io::Result<S>>, daemon: &Daemon)
+async fn accept_all<S>(listener: impl Stream<Item = io::Result<S>>, daemon: &Daemon)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = pin!(connections(listener));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = pin!(accept(listener));
     // The places are never closed.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         let Some(Ok(stream)) = connections.next().await else {
             return;
         };
         let daemon = daemon.clone();
         let answer = move |request: Request<_>| {
-            let answer = answer(&daemon, request.method(), request.uri().path(), request.headers());
+            let answer =
+                respond(&daemon, request.method(), request.uri().path(), request.headers());
             async { Ok::<_, Infallible>(answer) }
         };
         let connection = http1::Builder::new()
@@ -97,12 +101,12 @@ where
         tokio::spawn(async move {
             // Who goes away early or comes with something else is told nothing.
             let _ = timeout(MOST, connection).await;
-            drop(place);
+            drop(permit);
         });
     }
 }
 
-fn answer(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
+fn respond(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
     if !["/metrics", "/healthz", "/readyz"].contains(&path) {
         return response(StatusCode::NOT_FOUND, String::new());
     }
@@ -113,27 +117,29 @@ fn answer(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> 
         return refused;
     }
     if path == "/metrics" {
-        return metrics(&daemon.metrics, headers);
+        return metrics_response(&daemon.metrics, headers);
     }
     let state = daemon.state();
     let reason = if path == "/healthz" { state.stuck } else { state.not_ready };
     match reason {
-        None => text(StatusCode::OK, "ok\n".to_owned(), PLAIN),
-        Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"), PLAIN),
+        None => text_response(StatusCode::OK, "ok\n".to_owned(), PLAIN),
+        Some(reason) => {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"), PLAIN)
+        }
     }
 }
 
 /// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
-fn metrics(metrics: &Metrics, headers: &HeaderMap) -> Response<String> {
+fn metrics_response(metrics: &DaemonMetrics, headers: &HeaderMap) -> Response<String> {
     let mut accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepts.any(|value| value.contains("application/openmetrics-text")) {
-        text(StatusCode::OK, metrics.text(), OPEN_METRICS)
+        text_response(StatusCode::OK, metrics.render(), OPEN_METRICS)
     } else {
-        text(StatusCode::OK, metrics.older_text(), OLDER)
+        text_response(StatusCode::OK, metrics.render_old(), OLDER)
     }
 }
 
-fn text(status: StatusCode, body: String, media: &'static str) -> Response<String> {
+fn text_response(status: StatusCode, body: String, media: &'static str) -> Response<String> {
     let mut answer = response(status, body);
     let media = HeaderValue::from_static(media);
     answer.headers_mut().insert(CONTENT_TYPE, media);

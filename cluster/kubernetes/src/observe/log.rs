@@ -13,6 +13,8 @@ pub fn init(level: LogLevel) {
     let subscriber = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
+        // Names of modules are not part of the log's format: they change with the source.
+        .with_target(false)
         .with_current_span(false)
         .with_span_list(false)
         .with_max_level(level)

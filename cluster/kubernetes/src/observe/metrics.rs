@@ -20,36 +20,36 @@ const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 1
 
 const END: &str = "# EOF\n";
 
-type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge>;
+type LabelSet = Vec<(&'static str, String)>;
+type Gauges = Family<LabelSet, Gauge>;
 
 #[derive(Debug)]
-pub struct Metrics {
+pub struct DaemonMetrics {
     registry: Registry,
     devices: Gauges,
     allocated: Gauges,
     registered: Gauges,
-    requests: Family<Labels, Counter>,
-    seconds: Family<Labels, Histogram, fn() -> Histogram>,
-    registrations: Family<Labels, Counter>,
+    requests: Family<LabelSet, Counter>,
+    seconds: Family<LabelSet, Histogram, fn() -> Histogram>,
+    registrations: Family<LabelSet, Counter>,
     dra_registered: Gauge,
-    surveys: Family<Labels, Counter>,
-    api_requests: Family<Labels, Counter>,
+    surveys: Family<LabelSet, Counter>,
+    api_requests: Family<LabelSet, Counter>,
     slices: Gauge,
     published: Gauges,
     /// The ids of each resource that were given since the start.
-    given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
+    allocated_ids: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
     /// When the host was looked at last, and whether it could be read.
-    looked: Mutex<(Instant, bool)>,
+    last_survey: Mutex<(Instant, bool)>,
     /// What was measured of the host then, without the end of the text.
-    host: Mutex<String>,
+    host_text: Mutex<String>,
 }
 
-fn of(resource: &ResourceName) -> (&'static str, String) {
+fn resource_label(resource: &ResourceName) -> (&'static str, String) {
     ("resource", resource.to_string())
 }
 
-fn outcome(is_good: bool) -> (&'static str, String) {
+fn outcome_label(is_good: bool) -> (&'static str, String) {
     ("outcome", if is_good { "ok" } else { "error" }.to_owned())
 }
 
@@ -57,13 +57,13 @@ fn number(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-impl Default for Metrics {
+impl Default for DaemonMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("onload_kubernetes");
         let counted = &mut registry;
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let seconds = Family::new_with_constructor(histogram);
-        Metrics {
+        DaemonMetrics {
             devices: add(counted, "devices", "Devices and slots that kubelet is told of"),
             allocated: add(
                 counted,
@@ -87,9 +87,9 @@ impl Default for Metrics {
             api_requests: add(counted, "api_requests", "Requests to the API server"),
             slices: add(counted, "slices", "ResourceSlices of this node that the API server has"),
             published: add(counted, "published_devices", "Devices in ResourceSlices, by class"),
-            given: Mutex::default(),
-            looked: Mutex::new((Instant::now(), false)),
-            host: Mutex::default(),
+            allocated_ids: Mutex::default(),
+            last_survey: Mutex::new((Instant::now(), false)),
+            host_text: Mutex::default(),
             registry,
         }
     }
@@ -101,7 +101,7 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
     metric
 }
 
-fn older(text: &str) -> String {
+fn to_old_format(text: &str) -> String {
     let of_counter =
         |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());
     let counters: BTreeSet<String> = text.lines().filter_map(of_counter).collect();
@@ -121,10 +121,10 @@ fn older(text: &str) -> String {
     older
 }
 
-impl Metrics {
+impl DaemonMetrics {
     /// The text: the host's numbers, then our own, whose names begin otherwise.
-    pub fn text(&self) -> String {
-        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn render(&self) -> String {
+        let host = self.host_text.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = host.clone();
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
@@ -132,17 +132,17 @@ impl Metrics {
     }
 
     /// The same as Prometheus's older text format 0.0.4 has it, where `_total` is a part of a counter's name.
-    pub fn older_text(&self) -> String {
-        older(&self.text())
+    pub fn render_old(&self) -> String {
+        to_old_format(&self.render())
     }
 
-    pub fn api_request(&self, verb: &str, is_good: bool) {
-        let labels = vec![("verb", verb.to_owned()), outcome(is_good)];
+    pub fn count_api_request(&self, verb: &str, is_good: bool) {
+        let labels = vec![("verb", verb.to_owned()), outcome_label(is_good)];
         self.api_requests.get_or_create(&labels).inc();
     }
 
     /// So many slices are on the API server, with so many devices of a class.
-    pub fn published(&self, slices: usize, devices: &BTreeMap<Class, usize>) {
+    pub fn set_published(&self, slices: usize, devices: &BTreeMap<Class, usize>) {
         self.slices.set(number(slices));
         for (class, devices) in devices {
             let labels = vec![("class", class.to_string())];
@@ -150,50 +150,50 @@ impl Metrics {
         }
     }
 
-    pub fn resource(&self, resource: &Resource) {
+    pub fn set_resource(&self, resource: &Resource) {
         let (healthy, unhealthy) = resource.count();
         for (health, count) in [("healthy", healthy), ("unhealthy", unhealthy)] {
-            let labels = vec![of(&resource.name), ("health", health.to_owned())];
+            let labels = vec![resource_label(&resource.name), ("health", health.to_owned())];
             self.devices.get_or_create(&labels).set(number(count));
         }
     }
 
-    pub fn given<'i>(&self, name: &ResourceName, ids: impl Iterator<Item = &'i String>) {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_resource = given.entry(name.clone()).or_default();
+    pub fn set_allocated<'i>(&self, name: &ResourceName, ids: impl Iterator<Item = &'i String>) {
+        let mut allocated_ids = self.allocated_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_resource = allocated_ids.entry(name.clone()).or_default();
         of_resource.extend(ids.cloned());
-        let labels = vec![of(name)];
+        let labels = vec![resource_label(name)];
         self.allocated.get_or_create(&labels).set(number(of_resource.len()));
     }
 
-    pub fn registered(&self, name: &ResourceName, is_registered: bool) {
-        let labels = vec![of(name)];
+    pub fn set_registered(&self, name: &ResourceName, is_registered: bool) {
+        let labels = vec![resource_label(name)];
         self.registered.get_or_create(&labels).set(i64::from(is_registered));
     }
 
     /// Whether kubelet has a resource.
     pub fn is_registered(&self, name: &ResourceName) -> bool {
-        let registered = self.registered.get(&vec![of(name)]);
+        let registered = self.registered.get(&vec![resource_label(name)]);
         registered.is_some_and(|registered| registered.get() == 1)
     }
 
     /// When the host was looked at last, and whether it could be read.
-    pub fn looked(&self) -> (Instant, bool) {
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn last_survey(&self) -> (Instant, bool) {
+        *self.last_survey.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
-    pub(crate) fn look_back(&self, by: Duration) {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        looked.0 = looked.0.checked_sub(by).unwrap();
+    pub(crate) fn backdate(&self, by: Duration) {
+        let mut last_survey = self.last_survey.lock().unwrap_or_else(PoisonError::into_inner);
+        last_survey.0 = last_survey.0.checked_sub(by).unwrap();
     }
 
-    pub fn registration(&self, name: &ResourceName, is_good: bool) {
-        let labels = vec![of(name), outcome(is_good)];
+    pub fn count_registration(&self, name: &ResourceName, is_good: bool) {
+        let labels = vec![resource_label(name), outcome_label(is_good)];
         self.registrations.get_or_create(&labels).inc();
     }
 
-    pub fn dra_registered(&self, is_registered: bool) {
+    pub fn set_dra_registered(&self, is_registered: bool) {
         self.dra_registered.set(i64::from(is_registered));
     }
 
@@ -202,21 +202,21 @@ impl Metrics {
         self.dra_registered.get() == 1
     }
 
-    pub fn survey(&self, is_good: bool) {
-        self.surveys.get_or_create(&vec![outcome(is_good)]).inc();
+    pub fn record_survey(&self, is_good: bool) {
+        self.surveys.get_or_create(&vec![outcome_label(is_good)]).inc();
         let now = (Instant::now(), is_good);
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.last_survey.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
     /// The numbers of the host itself, as `onload-ctk metrics` prints them, of the last look at it.
-    pub fn host(&self, text: &str) {
+    pub fn set_host_text(&self, text: &str) {
         let text = text.strip_suffix(END).unwrap_or(text);
-        text.clone_into(&mut self.host.lock().unwrap_or_else(PoisonError::into_inner));
+        text.clone_into(&mut self.host_text.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub fn request(&self, method: &'static str, is_good: bool, took: Duration) {
+    pub fn count_request(&self, method: &'static str, is_good: bool, took: Duration) {
         let method = ("method", method.to_owned());
-        let labels = vec![method.clone(), outcome(is_good)];
+        let labels = vec![method.clone(), outcome_label(is_good)];
         self.requests.get_or_create(&labels).inc();
         self.seconds.get_or_create(&vec![method]).observe(took.as_secs_f64());
     }
@@ -228,21 +228,23 @@ mod tests {
 
     #[test]
     fn what_happened_is_counted_by_resource_method_and_outcome() {
-        let metrics = Metrics::default();
-        let name = ResourceName::own("nic").unwrap();
-        metrics.resource(&Resource::empty(name.clone()));
+        let metrics = DaemonMetrics::default();
+        let name = ResourceName::onload_dev("nic").unwrap();
+        metrics.set_resource(&Resource::empty(name.clone()));
         let ids = ["ens1-0".to_owned(), "ens1-1".to_owned()];
-        metrics.given(&name, ids.iter());
-        metrics.given(&name, ids.iter().take(1));
-        metrics.registered(&name, true);
-        metrics.registration(&name, false);
-        metrics.request("Allocate", true, Duration::from_micros(300));
-        metrics
-            .host("# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 2\n# EOF\n");
-        metrics
-            .host("# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 3\n# EOF\n");
-        metrics.survey(true);
-        let text = metrics.text();
+        metrics.set_allocated(&name, ids.iter());
+        metrics.set_allocated(&name, ids.iter().take(1));
+        metrics.set_registered(&name, true);
+        metrics.count_registration(&name, false);
+        metrics.count_request("Allocate", true, Duration::from_micros(300));
+        metrics.set_host_text(
+            "# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 2\n# EOF\n",
+        );
+        metrics.set_host_text(
+            "# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 3\n# EOF\n",
+        );
+        metrics.record_survey(true);
+        let text = metrics.render();
         for line in [
             r#"onload_kubernetes_devices{resource="onload.dev/nic",health="healthy"} 0"#,
             r#"onload_kubernetes_allocated_since_start{resource="onload.dev/nic"} 2"#,
@@ -255,7 +257,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }
-        let older = metrics.older_text();
+        let older = metrics.render_old();
         assert!(older.contains("\n# HELP onload_kubernetes_requests_total Requests of kubelet.\n# TYPE onload_kubernetes_requests_total counter\n"), "{older}");
         assert!(
             !older.contains("EOF") && older.contains("\n# HELP onload_kubernetes_registered "),

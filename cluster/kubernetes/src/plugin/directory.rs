@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
-use crate::socket::{Identity, identity};
+use crate::socket::{FileIdentity, identity};
 use crate::wire::KUBELET_SOCKET;
 
 /// How soon a directory that was not there is looked for again.
@@ -28,15 +28,15 @@ const CHECK: Duration = Duration::from_secs(10);
 
 /// Kubelet, as the directory shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kubelet {
-    pub socket: Option<Identity>,
+pub struct KubeletState {
+    pub socket: Option<FileIdentity>,
     /// How many sockets of its were seen; a new one may have the numbers of the old.
     pub starts: u64,
 }
 
 /// A directory that is watched.
 #[derive(Debug)]
-struct Watched {
+struct WatchedDirectory {
     /// What tells of changes; `None` where the kernel gives nothing that does, and the directory is looked at often.
     events: Option<AsyncFd<OwnedFd>>,
     directory: OwnedFd,
@@ -44,22 +44,26 @@ struct Watched {
 
 /// Tells of kubelet's coming and going, for ever, and of each change of the directory: a socket of ours may be gone. A
 /// directory that is not there is waited for.
-pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible> {
-    let mut is_told = false;
+pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infallible> {
+    let mut is_logged = false;
     loop {
-        if let Some(watched) = Watched::open(&path)? {
-            is_told = false;
+        if let Some(watched) = WatchedDirectory::open(&path)? {
+            is_logged = false;
             follow(&path, &watched, &kubelet).await?;
-        } else if !is_told {
+        } else if !is_logged {
             tracing::info!(path = %path.display(), "waiting for the directory of the device plugins");
-            is_told = true;
+            is_logged = true;
         }
         sleep(ABSENT).await;
     }
 }
 
 /// Until the directory is gone.
-async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Result<()> {
+async fn follow(
+    path: &Path,
+    watched: &WatchedDirectory,
+    kubelet: &Sender<KubeletState>,
+) -> Result<()> {
     let mut is_told = false;
     let mut changed = None;
     loop {
@@ -75,29 +79,29 @@ async fn follow(path: &Path, watched: &Watched, kubelet: &Sender<Kubelet>) -> Re
         changed = time;
         // inotify tells of the end of a directory when nobody has it open any more, and we have.
         let is_quiet = socket.is_some() && watched.events.is_some();
-        let patience = if is_quiet { CHECK } else { ABSENT };
-        is_told = match timeout(patience, watched.next()).await {
-            Ok(told) => told.with_context(|| watching(path))?,
+        let wait = if is_quiet { CHECK } else { ABSENT };
+        is_told = match timeout(wait, watched.next()).await {
+            Ok(result) => result.with_context(|| watch_context(path))?,
             // Without events each change of the socket counts: a new one may have the numbers of the old.
             Err(_) => watched.events.is_none(),
         };
-        if !watched.is_at(path) {
+        if !watched.is_still_at(path) {
             kubelet.send_modify(|kubelet| kubelet.socket = None);
             return Ok(());
         }
     }
 }
 
-fn watching(path: &Path) -> String {
+fn watch_context(path: &Path) -> String {
     format!("watching {}", path.display())
 }
 
-impl Watched {
+impl WatchedDirectory {
     /// Whether the path still leads to this directory.
-    fn is_at(&self, path: &Path) -> bool {
-        let at = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
-        let own = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
-        at.is_ok() && at == own
+    fn is_still_at(&self, path: &Path) -> bool {
+        let current = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        let watched = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
+        current.is_ok() && current == watched
     }
 
     fn open(path: &Path) -> Result<Option<Self>> {
@@ -105,14 +109,14 @@ impl Watched {
         let directory = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error).with_context(|| watching(path)),
+            Err(error) => return Err(error).with_context(|| watch_context(path)),
         };
-        let events = events(path);
+        let events = open_inotify(path);
         if let Err(error) = &events {
             let path = path.display();
             tracing::warn!(%path, %error, "kubelet's directory is looked at every second: the kernel does not tell of its changes; raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches");
         }
-        Ok(Some(Watched { events: events.ok(), directory }))
+        Ok(Some(WatchedDirectory { events: events.ok(), directory }))
     }
 
     /// Waits for changes; whether a socket of kubelet's was made.
@@ -123,7 +127,7 @@ impl Watched {
         loop {
             let mut ready = events.readable().await?;
             match read(events.get_ref()) {
-                Ok(told) => return Ok(told),
+                Ok(is_made) => return Ok(is_made),
                 Err(Errno::WOULDBLOCK) => ready.clear_ready(),
                 Err(error) => return Err(error.into()),
             }
@@ -133,15 +137,15 @@ impl Watched {
 
 /// What tells of changes in a directory. A user has few instances of inotify(7), and all containers of root share
 /// them.
-fn events(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+fn open_inotify(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let wanted = WatchFlags::CREATE
+    let flags = WatchFlags::CREATE
         | WatchFlags::DELETE
         | WatchFlags::MOVED_FROM
         | WatchFlags::MOVED_TO
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
-    inotify::add_watch(&events, path, wanted)?;
+    inotify::add_watch(&events, path, flags)?;
     // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That of an
     // `OwnedFd` cannot.
     #[allow(deprecated)]
@@ -177,14 +181,17 @@ mod tests {
 
     use super::*;
 
-    async fn until(kubelet: &mut Receiver<Kubelet>, is: impl Fn(&Kubelet) -> bool) -> Kubelet {
+    async fn until(
+        kubelet: &mut Receiver<KubeletState>,
+        is: impl Fn(&KubeletState) -> bool,
+    ) -> KubeletState {
         *kubelet.wait_for(is).await.unwrap()
     }
 
     #[tokio::test]
     async fn each_new_socket_of_kubelet_is_a_start() {
         let dir = tempfile::tempdir().unwrap();
-        let (sender, mut kubelet) = channel(Kubelet::default());
+        let (sender, mut kubelet) = channel(KubeletState::default());
         tokio::spawn(watch(dir.path().to_owned(), sender));
         kubelet.changed().await.unwrap();
         let path = dir.path().join(KUBELET_SOCKET);
@@ -207,7 +214,7 @@ mod tests {
     async fn a_directory_that_comes_later_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("device-plugins");
-        let (sender, mut kubelet) = channel(Kubelet::default());
+        let (sender, mut kubelet) = channel(KubeletState::default());
         tokio::spawn(watch(path.clone(), sender));
         for start in 1..=2 {
             fs::create_dir(&path).unwrap();
@@ -221,10 +228,10 @@ mod tests {
     #[tokio::test]
     async fn without_events_each_new_socket_of_kubelet_is_found_too() {
         let dir = tempfile::tempdir().unwrap();
-        let (sender, mut kubelet) = channel(Kubelet::default());
+        let (sender, mut kubelet) = channel(KubeletState::default());
         let path = dir.path().join(KUBELET_SOCKET);
         fs::write(&path, "").unwrap();
-        let mut watched = Watched::open(dir.path()).unwrap().unwrap();
+        let mut watched = WatchedDirectory::open(dir.path()).unwrap().unwrap();
         watched.events = None;
         let directory = dir.path().to_owned();
         let followed = tokio::spawn(async move { follow(&directory, &watched, &sender).await });
@@ -242,8 +249,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_directory_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let (sender, _kubelet) = channel(Kubelet::default());
+        let (sender, _kubelet) = channel(KubeletState::default());
         let Err(error) = watch(file.path().to_owned(), sender).await;
-        assert_eq!(error.to_string(), watching(file.path()));
+        assert_eq!(error.to_string(), watch_context(file.path()));
     }
 }

@@ -1,9 +1,9 @@
 //! The device plugin: a socket for each resource, which kubelet dials after we have registered it.
 
 mod directory;
-mod offer;
+mod server;
 mod service;
 
-pub use directory::{Kubelet, watch};
-pub use offer::{Offering, offer};
-pub use service::Node;
+pub use directory::{KubeletState, watch};
+pub use server::{PluginContext, serve_resource};
+pub use service::PluginHost;

@@ -11,9 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
-use crate::host_state::{Snapshot, SpecNames};
-use crate::observe::metrics::Metrics;
-use crate::resources::{Resource, Surroundings, allocate, preferred};
+use crate::observe::metrics::DaemonMetrics;
+use crate::resources::{AllocateContext, Resource, allocate, choose_preferred};
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
 use crate::wire::device_plugin::registration_client::RegistrationClient;
 use crate::wire::device_plugin::{
@@ -49,26 +49,26 @@ pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName
 }
 
 #[derive(Debug)]
-pub struct Node {
-    pub host: watch::Receiver<Arc<Snapshot>>,
+pub struct PluginHost {
+    pub host: watch::Receiver<Arc<KubernetesSnapshot>>,
     pub specs: Arc<SpecNames>,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<DaemonMetrics>,
 }
 
 /// The service of a resource, until it is told to stop.
 #[derive(Clone, Debug)]
-pub(crate) struct Service {
-    pub(crate) node: Arc<Node>,
+pub(crate) struct PluginService {
+    pub(crate) node: Arc<PluginHost>,
     pub(crate) resource: watch::Receiver<Arc<Resource>>,
     pub(crate) stop: watch::Receiver<bool>,
     /// How many of them are open. None before the first, which may end before anybody looks.
     pub(crate) streams: watch::Sender<Option<usize>>,
 }
 
-fn listing(resource: &Resource) -> ListAndWatchResponse {
-    let devices = resource.ids.iter().filter_map(|(id, at)| {
-        let device = resource.devices.get(*at)?;
-        let health = match resource.why_unhealthy(id) {
+fn list_devices(resource: &Resource) -> ListAndWatchResponse {
+    let devices = resource.ids.iter().filter_map(|(id, index)| {
+        let device = resource.devices.get(*index)?;
+        let health = match resource.unhealthy_reason(id) {
             None => HEALTHY,
             Some(_) => UNHEALTHY,
         };
@@ -80,30 +80,30 @@ fn listing(resource: &Resource) -> ListAndWatchResponse {
     ListAndWatchResponse { devices: devices.collect() }
 }
 
-impl Service {
-    fn now(&self) -> Arc<Resource> {
+impl PluginService {
+    fn resource(&self) -> Arc<Resource> {
         Arc::clone(&self.resource.borrow())
     }
 
-    fn allocated(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
-        let resource = self.now();
+    fn build_allocation(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
+        let resource = self.resource();
         let snapshot = Arc::clone(&self.node.host.borrow());
-        let surroundings = Surroundings {
+        let context = AllocateContext {
             specs: &self.node.specs.now(),
             written_by: snapshot.written_by,
-            why_not_offered: &|resource, id| snapshot.why_not_offered(resource, id),
+            exclusion_reason: &|resource, id| snapshot.exclusion_reason(resource, id),
         };
         let ids = request.container_requests.iter();
         let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
-        let given = allocate(&resource, &ids, surroundings).map_err(|refused| {
+        let responses = allocate(&resource, &ids, context).map_err(|refused| {
             let reason = refused.message();
             tracing::warn!(resource = %resource.name, %reason, "not allocated");
             Status::new(refused.code(), format!("{}: {reason}", resource.name))
         })?;
         let metrics = &self.node.metrics;
-        metrics.given(&resource.name, ids.iter().flatten());
-        for (ids, given) in ids.iter().zip(&given) {
-            let cdi = given.cdi_devices.iter();
+        metrics.set_allocated(&resource.name, ids.iter().flatten());
+        for (ids, response) in ids.iter().zip(&responses) {
+            let cdi = response.cdi_devices.iter();
             let cdi: Vec<&str> = cdi.map(|device| device.name.as_str()).collect();
             tracing::info!(
                 resource = %resource.name,
@@ -112,17 +112,17 @@ impl Service {
                 "allocated"
             );
         }
-        Ok(AllocateResponse { container_responses: given })
+        Ok(AllocateResponse { container_responses: responses })
     }
 
-    fn preferred(
+    fn build_preference(
         &self,
         request: &PreferredAllocationRequest,
     ) -> Result<PreferredAllocationResponse, Status> {
-        let resource = self.now();
+        let resource = self.resource();
         let containers = request.container_requests.iter();
         let answers = containers.map(|container| {
-            let device_ids = preferred(&resource, container);
+            let device_ids = choose_preferred(&resource, container);
             let device_ids = device_ids
                 .map_err(|error| Status::invalid_argument(format!("{}: {error}", resource.name)))?;
             tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");
@@ -137,7 +137,7 @@ impl Service {
         let mut sent = None;
         loop {
             let resource = Arc::clone(&self.resource.borrow_and_update());
-            let now = listing(&resource);
+            let now = list_devices(&resource);
             if sent.as_ref() != Some(&now) {
                 let (all, name) = (now.devices.len(), resource.name.clone());
                 if to.send(Ok(now.clone())).await.is_err() {
@@ -155,7 +155,7 @@ impl Service {
         }
     }
 
-    fn timed<T>(
+    fn measure<T>(
         &self,
         method: &'static str,
         answer: impl FnOnce() -> Result<T, Status>,
@@ -163,18 +163,18 @@ impl Service {
         let begin = Instant::now();
         let answer = answer();
         let metrics = &self.node.metrics;
-        metrics.request(method, answer.is_ok(), begin.elapsed());
+        metrics.count_request(method, answer.is_ok(), begin.elapsed());
         answer.map(Response::new)
     }
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Service {
+impl DevicePlugin for PluginService {
     async fn get_device_plugin_options(
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        self.timed("GetDevicePluginOptions", || Ok(OPTIONS))
+        self.measure("GetDevicePluginOptions", || Ok(OPTIONS))
     }
 
     type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
@@ -183,7 +183,7 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        self.timed("ListAndWatch", || {
+        self.measure("ListAndWatch", || {
             let (sender, receiver) = mpsc::channel(1);
             let service = self.clone();
             tokio::spawn(async move {
@@ -200,20 +200,20 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        self.timed("GetPreferredAllocation", || self.preferred(request.get_ref()))
+        self.measure("GetPreferredAllocation", || self.build_preference(request.get_ref()))
     }
 
     async fn allocate(
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        self.timed("Allocate", || self.allocated(request.get_ref()))
+        self.measure("Allocate", || self.build_allocation(request.get_ref()))
     }
 
     async fn pre_start_container(
         &self,
         _request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        self.timed("PreStartContainer", || Ok(PreStartContainerResponse {}))
+        self.measure("PreStartContainer", || Ok(PreStartContainerResponse {}))
     }
 }

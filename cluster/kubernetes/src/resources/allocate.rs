@@ -3,30 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pcidevice::{Function, variables};
-use super::resource::{Device, Resource};
+use super::pci_variables::{VariableDevice, pci_variables};
+use super::resource::{PluginDevice, Resource};
 use onload_host::offers::GENERATE;
-use onload_sys::text::{Listed, Quoted};
+use onload_sys::text::{Quoted, ShortList};
 use tonic::Status;
 
 use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
 
 /// Who writes the node's specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WrittenBy {
+pub enum SpecAuthor {
     #[default]
     Operator,
     Daemon,
 }
 
-impl WrittenBy {
+impl SpecAuthor {
     /// Why a container would not find a device.
-    pub fn no_spec(self, name: &str) -> String {
+    pub fn missing_spec_reason(self, name: &str) -> String {
         let remedy = match self {
-            WrittenBy::Operator => {
+            SpecAuthor::Operator => {
                 "\"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
             }
-            WrittenBy::Daemon => {
+            SpecAuthor::Daemon => {
                 "onload-kubernetes on the node writes it, and says in its log why it has not"
             }
         };
@@ -34,10 +34,10 @@ impl WrittenBy {
     }
 
     /// A reason of the host's, with what helps on this node.
-    pub(crate) fn reason(self, reason: &str) -> String {
+    pub(crate) fn with_node_advice(self, reason: &str) -> String {
         match self {
-            WrittenBy::Operator => reason.to_owned(),
-            WrittenBy::Daemon => reason.replace(
+            SpecAuthor::Operator => reason.to_owned(),
+            SpecAuthor::Daemon => reason.replace(
                 GENERATE,
                 "see the log of onload-kubernetes on the node, which writes the specifications",
             ),
@@ -46,12 +46,12 @@ impl WrittenBy {
 }
 
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct AllocateContext<'a> {
     /// The CDI devices that specifications on disk have now.
     pub specs: &'a BTreeSet<String>,
-    pub written_by: WrittenBy,
+    pub written_by: SpecAuthor,
     /// Why discovery does not offer a device with that name or address.
-    pub why_not_offered: &'a dyn Fn(&Resource, &str) -> Option<String>,
+    pub exclusion_reason: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
 
 /// What each of some containers gets, in their order: all of them, or none. Kubernetes shows the text of a refusal to the
@@ -59,38 +59,38 @@ pub struct Surroundings<'a> {
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
-    surroundings: Surroundings<'_>,
+    context: AllocateContext<'_>,
 ) -> Result<Vec<ContainerAllocateResponse>, Status> {
-    let mut seen = BTreeSet::new();
-    let given = containers.iter().map(|ids| {
+    let mut used = BTreeSet::new();
+    let responses = containers.iter().map(|ids| {
         if ids.is_empty() {
             return Err(Status::invalid_argument("no device is asked for"));
         }
-        if let Some(twice) = ids.iter().find(|id| !seen.insert(id.as_str())) {
+        if let Some(twice) = ids.iter().find(|id| !used.insert(id.as_str())) {
             let text = format!("device {} is asked for twice", Quoted(twice));
             return Err(Status::invalid_argument(text));
         }
-        container(resource, ids, surroundings)
+        allocate_container(resource, ids, context)
     });
-    given.collect()
+    responses.collect()
 }
 
-fn container(
+fn allocate_container(
     resource: &Resource,
     ids: &[String],
-    surroundings: Surroundings<'_>,
+    context: AllocateContext<'_>,
 ) -> Result<ContainerAllocateResponse, Status> {
     // In the order of the devices: the order of the ids means nothing.
     let mut devices = BTreeMap::new();
     for id in ids {
-        let device = usable(resource, id, surroundings)?;
+        let device = find_usable(resource, id, context)?;
         devices.insert((device.class, device.name.as_str()), device);
     }
     // Each once.
     let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
-        if !surroundings.specs.contains(name) {
-            let text = surroundings.written_by.no_spec(name);
+        if !context.specs.contains(name) {
+            let text = context.written_by.missing_spec_reason(name);
             return Err(Status::failed_precondition(text));
         }
         let device = CdiDevice { name: name.clone() };
@@ -98,39 +98,39 @@ fn container(
             cdi_devices.push(device);
         }
     }
-    let functions = devices.into_values().map(Function::from);
+    let functions = devices.into_values().map(VariableDevice::from);
     Ok(ContainerAllocateResponse {
-        envs: variables(&resource.name, functions),
+        envs: pci_variables(&resource.name, functions),
         cdi_devices,
         ..ContainerAllocateResponse::default()
     })
 }
 
-fn usable<'r>(
+fn find_usable<'r>(
     resource: &'r Resource,
     id: &str,
-    surroundings: Surroundings<'_>,
-) -> Result<&'r Device, Status> {
+    context: AllocateContext<'_>,
+) -> Result<&'r PluginDevice, Status> {
     let Some(device) = resource.device(id) else {
         let quoted = Quoted(id);
-        return Err(match (surroundings.why_not_offered)(resource, id) {
+        return Err(match (context.exclusion_reason)(resource, id) {
             Some(reason) => {
                 Status::failed_precondition(format!("device {quoted} is not offered: {reason}"))
             }
             None => {
                 let known: Vec<String> =
                     resource.devices.iter().map(|device| device.name.clone()).collect();
-                let known = Listed(&known);
+                let known = ShortList(&known);
                 Status::not_found(format!("unknown device {quoted}; the resource has {known}"))
             }
         });
     };
-    match resource.why_unhealthy(id) {
+    match resource.unhealthy_reason(id) {
         None => Ok(device),
         Some(reason) => Err(Status::failed_precondition(format!(
             "device {} is not healthy: {}",
             Quoted(id),
-            surroundings.written_by.reason(reason)
+            context.written_by.with_node_advice(reason)
         ))),
     }
 }
@@ -148,14 +148,14 @@ mod tests {
     type Given = Result<Vec<ContainerAllocateResponse>, Status>;
 
     fn given(resource: &Resource, containers: &[Vec<String>]) -> Given {
-        given_by(WrittenBy::Operator, resource, containers)
+        given_by(SpecAuthor::Operator, resource, containers)
     }
 
-    fn given_by(written_by: WrittenBy, resource: &Resource, containers: &[Vec<String>]) -> Given {
-        let surroundings = Surroundings {
+    fn given_by(written_by: SpecAuthor, resource: &Resource, containers: &[Vec<String>]) -> Given {
+        let surroundings = AllocateContext {
             specs: &NAMES.map(str::to_owned).into(),
             written_by,
-            why_not_offered: &|_, id| {
+            exclusion_reason: &|_, id| {
                 (id == "0000:81:10.7").then(|| "bound to igbvf; bind it to vfio-pci".to_owned())
             },
         };
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_slots_that_others_have_are_the_last_and_refused() {
         let mut device = shared("ens1", 4);
-        device.left = Some((1, "it is held by container web".to_owned()));
+        device.remaining = Some((1, "it is held by container web".to_owned()));
         let nics = resource("nic", vec![device, shared("ens2", 4)]);
         assert_eq!(nics.count(), (5, 3));
         assert!(given(&nics, &[ids(&["ens1-0", "ens2-3"])]).is_ok());
@@ -266,7 +266,7 @@ mod tests {
         stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
         let nics = resource("nic", vec![shared("gone", 2), stale]);
         let said = |id: &str| {
-            let refused = given_by(WrittenBy::Daemon, &nics, &[ids(&[id])]).unwrap_err();
+            let refused = given_by(SpecAuthor::Daemon, &nics, &[ids(&[id])]).unwrap_err();
             refused.message().to_owned()
         };
         assert_eq!(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::resource::Device;
+use super::resource::PluginDevice;
 
 /// Gives each device its ids: a device that containers have one at a time its PCI address, since SR-IOV CNI
 /// takes an id for one, or its name; a shared one `NAME-0`, `NAME-1` and so on.
@@ -11,25 +11,25 @@ use super::resource::Device;
 /// The number behind the last `-` ends the name, so that two shared devices never have one id. An exclusive
 /// device without an address of its own could be called as a slot of another: that one has none, and is
 /// returned.
-pub(crate) fn ids(devices: &[Device]) -> (BTreeMap<String, usize>, Vec<usize>) {
+pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, Vec<usize>) {
     let mut ids = BTreeMap::new();
     let mut without = Vec::new();
-    for (at, device) in devices.iter().enumerate() {
-        let own = match device.slots {
+    for (index, device) in devices.iter().enumerate() {
+        let own_ids = match device.slots {
             Some(slots) => (0..slots).map(|slot| format!("{}-{slot}", device.name)).collect(),
-            None => vec![exclusive(device, devices)],
+            None => vec![exclusive_id(device, devices)],
         };
-        if own.iter().any(|id| ids.contains_key(id)) {
-            without.push(at);
+        if own_ids.iter().any(|id| ids.contains_key(id)) {
+            without.push(index);
         } else {
-            ids.extend(own.into_iter().map(|id| (id, at)));
+            ids.extend(own_ids.into_iter().map(|id| (id, index)));
         }
     }
     (ids, without)
 }
 
 /// Several RDMA devices may be of one function; then none of them is called by its address.
-fn exclusive(device: &Device, devices: &[Device]) -> String {
+fn exclusive_id(device: &PluginDevice, devices: &[PluginDevice]) -> String {
     let of_function = |address| {
         let exclusive = devices.iter().filter(|device| device.slots.is_none());
         let same = exclusive.filter(|other| other.pci == Some(address));
@@ -49,8 +49,8 @@ mod tests {
     use super::super::test_devices::{exclusive, shared};
     use super::*;
 
-    fn names(devices: &[Device]) -> Vec<String> {
-        let (ids, without) = ids(devices);
+    fn names(devices: &[PluginDevice]) -> Vec<String> {
+        let (ids, without) = assign_ids(devices);
         assert!(without.is_empty(), "{without:?}");
         ids.into_keys().collect()
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_device_whose_id_another_has_gets_none() {
         let devices = [shared("rxe", 2), exclusive("rxe-1", None)];
-        let (ids, without) = ids(&devices);
+        let (ids, without) = assign_ids(&devices);
         assert_eq!(ids.into_keys().collect::<Vec<_>>(), ["rxe-0", "rxe-1"]);
         assert_eq!(without, [1]);
     }

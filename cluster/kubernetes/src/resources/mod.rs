@@ -3,16 +3,16 @@
 
 mod allocate;
 mod id;
-mod pcidevice;
+mod pci_variables;
 mod plan;
-mod preferred;
+mod preferred_allocation;
 mod resource;
 #[cfg(test)]
 pub(crate) mod test_devices;
 
-pub use allocate::{Surroundings, WrittenBy, allocate};
-pub(crate) use pcidevice::{Function, variables};
-pub(crate) use plan::nodes;
-pub use plan::{Plan, is_of_a_pod, plan};
-pub use preferred::preferred;
-pub use resource::{Device, Resource};
+pub use allocate::{AllocateContext, SpecAuthor, allocate};
+pub(crate) use pci_variables::{VariableDevice, pci_variables};
+pub(crate) use plan::container_nodes;
+pub use plan::{ResourcePlan, is_pod_lease, plan};
+pub use preferred_allocation::choose_preferred;
+pub use resource::{PluginDevice, Resource};

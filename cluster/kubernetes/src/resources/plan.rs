@@ -10,15 +10,17 @@ use std::sync::Arc;
 use onload_cdi::{QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::kubernetes_settings::{Interface, MAX_IDS, ResourceName, Slots, Source};
+use onload_core::kubernetes_settings::{
+    MAX_IDS, OfferMethod, ResourceName, ResourceSource, SlotCount,
+};
 use onload_core::lease::{Holder, Lease};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 
-use super::id::ids;
-use super::resource::{Device, Resource};
+use super::id::assign_ids;
+use super::resource::{PluginDevice, Resource};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ResourcePlan {
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
     /// What is left out, and why: lines for the operator.
     pub left_out: BTreeSet<String>,
@@ -26,39 +28,41 @@ pub struct Plan {
 
 /// A resource before its devices are known.
 #[derive(Debug)]
-struct Draft<'c> {
+struct ResourceDraft<'c> {
     name: ResourceName,
-    source: Source<'c>,
+    source: ResourceSource<'c>,
     slots: Option<u32>,
 }
 
 /// The resources of a host with these offers and specifications, as the configuration wants them.
-pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
-    let mut plan = Plan::default();
-    let drafts = drafts(config, &mut plan.left_out);
+pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> ResourcePlan {
+    let mut plan = ResourcePlan::default();
+    let drafts = draft_resources(config, &mut plan.left_out);
     // The first resource that has a device, and whether its holders are counted.
-    let mut given: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
+    let mut assigned: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
-        for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
-            if config.kubernetes.offer.interface(offer.class) == Interface::Dra {
+        for host_device in
+            host_devices.iter().filter(|host_device| matches_source(host_device, draft.source))
+        {
+            if config.kubernetes.offer.method(host_device.class) == OfferMethod::Dra {
                 continue;
             }
-            let device = device(offer, &draft, specs, config);
-            let is_counted = offer.most().is_some() || device.slots.is_none();
-            let key = (offer.class, offer.name.as_str());
-            match given.get(&key) {
+            let device = plugin_device(host_device, &draft, specs, config);
+            let is_counted = host_device.max_holders().is_some() || device.slots.is_none();
+            let key = (host_device.class, host_device.name.as_str());
+            match assigned.get(&key) {
                 Some((other, was_counted)) if *was_counted || is_counted => {
-                    plan.left_out.extend(overlap(offer, &draft, other));
+                    plan.left_out.extend(overlap_reason(host_device, &draft, other));
                     continue;
                 }
                 Some(_) => {}
-                None => drop(given.insert(key, (draft.name.clone(), is_counted))),
+                None => drop(assigned.insert(key, (draft.name.clone(), is_counted))),
             }
             devices.push(device);
         }
         let name = draft.name;
-        let resource = resource(name.clone(), devices, &mut plan.left_out);
+        let resource = build_resource(name.clone(), devices, &mut plan.left_out);
         plan.resources.insert(name, Arc::new(resource));
     }
     plan.resources.retain(|_, resource| !resource.devices.is_empty());
@@ -66,22 +70,25 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
 }
 
 /// The operator's resources, those of pools, and those of classes, in the order in which they choose.
-fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<'c>> {
+fn draft_resources<'c>(
+    config: &'c Config,
+    left_out: &mut BTreeSet<String>,
+) -> Vec<ResourceDraft<'c>> {
     let settings = &config.kubernetes;
     let named = settings.resources.iter().filter_map(|(name, resource)| {
-        Some(Draft {
+        Some(ResourceDraft {
             name: name.clone(),
             source: resource.source()?,
-            slots: resource.slots.map(Slots::get),
+            slots: resource.slots.map(SlotCount::get),
         })
     });
-    let mut drafts: Vec<Draft<'c>> = named.collect();
+    let mut drafts: Vec<ResourceDraft<'c>> = named.collect();
     for pool in config.pools.keys() {
-        let is_named = |draft: &Draft<'_>| draft.source == Source::Pool(pool);
+        let is_named = |draft: &ResourceDraft<'_>| draft.source == ResourceSource::Pool(pool);
         if drafts.iter().any(is_named) {
             continue;
         }
-        let problem = match ResourceName::own(pool) {
+        let problem = match ResourceName::onload_dev(pool) {
             Err(error) => error.to_string(),
             Ok(name) if pool.parse::<Class>().is_ok() => {
                 format!("{name} is the resource of a class")
@@ -90,8 +97,8 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
                 format!("[kubernetes.resources] has another {name}")
             }
             Ok(name) => {
-                let source = Source::Pool(pool);
-                drafts.push(Draft { name, source, slots: None });
+                let source = ResourceSource::Pool(pool);
+                drafts.push(ResourceDraft { name, source, slots: None });
                 continue;
             }
         };
@@ -100,66 +107,75 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
         ));
     }
     for class in settings.classes.as_slice() {
-        let Ok(name) = ResourceName::own(class.as_str()) else {
+        let Ok(name) = ResourceName::onload_dev(class.as_str()) else {
             continue;
         };
         if drafts.iter().all(|draft| draft.name != name) {
-            let source = Source::Class(*class);
-            drafts.push(Draft { name, source, slots: None });
+            let source = ResourceSource::Class(*class);
+            drafts.push(ResourceDraft { name, source, slots: None });
         }
     }
     drafts
 }
 
 /// Onload without an interface is no device of which a node has a number.
-fn is_of(offer: &Offer, source: Source<'_>) -> bool {
+fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
     match source {
-        Source::Class(class) => offer.class == class && !offer.is_loopback(),
-        Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+        ResourceSource::Class(class) => device.class == class && !device.is_loopback(),
+        ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
     }
 }
 
 /// What is said of a device that another resource has. That the pools' devices are not in the resource of
 /// their class is as it should be.
-fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<String> {
-    let is_named = draft.name.as_str() != format!("onload.dev/{}", offer.class);
+fn overlap_reason(
+    device: &HostDevice,
+    draft: &ResourceDraft<'_>,
+    other: &ResourceName,
+) -> Option<String> {
+    let is_named = draft.name.as_str() != format!("onload.dev/{}", device.class);
     is_named.then(|| {
         format!(
             "{} {} is not in {}: containers have it one at a time or are counted, and {other} has it",
-            offer.class, offer.name, draft.name
+            device.class, device.name, draft.name
         )
     })
 }
 
-fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -> Device {
-    let slots = match offer.most() {
-        Some(most) => draft.slots.map_or(most, |slots| slots.min(most)),
+fn plugin_device(
+    device: &HostDevice,
+    draft: &ResourceDraft<'_>,
+    specs: &Registry,
+    config: &Config,
+) -> PluginDevice {
+    let slots = match device.max_holders() {
+        Some(max) => draft.slots.map_or(max, |slots| slots.min(max)),
         None => draft.slots.unwrap_or(config.kubernetes.slots.get()),
     };
-    Device {
-        class: offer.class,
-        name: offer.name.to_string(),
-        cdi: offer.cdi.clone(),
-        pci: offer.pci,
-        pcie_root: offer.pcie_root.clone(),
-        numa_node: offer.numa_node,
-        nodes: nodes(offer, specs),
+    PluginDevice {
+        class: device.class,
+        name: device.name.to_string(),
+        cdi: device.cdi.clone(),
+        pci: device.pci,
+        pcie_root: device.pcie_root.clone(),
+        numa_node: device.numa_node,
+        nodes: container_nodes(device, specs),
         slots: (slots > 1).then_some(slots),
-        health: offer.health_beside(is_of_a_pod),
-        left: offer.left_beside(is_of_a_pod),
+        health: device.health_excluding(is_pod_lease),
+        remaining: device.free_slots_excluding(is_pod_lease),
     }
 }
 
 /// The device nodes that a container gets, by their paths there.
-pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
+pub(crate) fn container_nodes(device: &HostDevice, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
-    if !offer.class.pins_memory() {
+    if !device.class.pins_memory() {
         return Vec::new();
     }
     let mut nodes = BTreeSet::new();
-    for name in &offer.cdi {
-        let found = name.parse::<QualifiedName>();
-        let edits = found.ok().and_then(|name| specs.edits_for(&[name]).ok());
+    for name in &device.cdi {
+        let parsed = name.parse::<QualifiedName>();
+        let edits = parsed.ok().and_then(|name| specs.edits_for(&[name]).ok());
         let of_device = edits.into_iter().flat_map(|edits| edits.device_nodes);
         nodes.extend(of_device.map(|node| node.path));
     }
@@ -169,7 +185,7 @@ pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
 /// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
 /// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
 /// another one where kubelet has a root of its own, as in kind).
-pub fn is_of_a_pod(lease: &Lease) -> bool {
+pub fn is_pod_lease(lease: &Lease) -> bool {
     let Holder::Init { cgroup: Some(cgroup), .. } = &lease.holder else {
         return false;
     };
@@ -181,25 +197,25 @@ pub fn is_of_a_pod(lease: &Lease) -> bool {
 }
 
 /// A resource of these devices. Where kubelet could not receive them all in a message, each has fewer slots.
-fn resource(
+fn build_resource(
     name: ResourceName,
-    mut devices: Vec<Device>,
+    mut devices: Vec<PluginDevice>,
     left_out: &mut BTreeSet<String>,
 ) -> Resource {
     let all: u64 = devices.iter().map(|device| u64::from(device.slots.unwrap_or(1))).sum();
     if all > u64::from(MAX_IDS) {
         let number = u32::try_from(devices.len()).unwrap_or(u32::MAX);
-        let most = (MAX_IDS / number.max(1)).max(1);
+        let max = (MAX_IDS / number.max(1)).max(1);
         left_out.insert(format!(
-            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {most}"
+            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {max}"
         ));
         for slots in devices.iter_mut().filter_map(|device| device.slots.as_mut()) {
-            *slots = most.min(*slots);
+            *slots = max.min(*slots);
         }
         devices.truncate(usize::try_from(MAX_IDS).unwrap_or(usize::MAX));
     }
-    let (ids, without) = ids(&devices);
-    for device in without.into_iter().filter_map(|at| devices.get(at)) {
+    let (ids, without) = assign_ids(&devices);
+    for device in without.into_iter().filter_map(|index| devices.get(index)) {
         left_out.insert(format!(
             "{} {} is not in {name}: its id is that of another device; name one of the two in a pool of its own",
             device.class, device.name
@@ -210,10 +226,10 @@ fn resource(
 
 #[cfg(test)]
 mod tests {
-    use onload_core::lease::{Device as Leased, Listed};
+    use onload_core::lease::{DeviceId, LeaseEntry};
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
-    use onload_sys::processes::{Cgroup, Process};
+    use onload_sys::processes::{Cgroup, ProcessId};
     use onload_test_tree::Tree;
     use onload_test_tree::sample::sources;
 
@@ -229,21 +245,21 @@ mod tests {
         Survey::read(&root, config, &[specs]).unwrap()
     }
 
-    fn planned(host: &str, config: &str) -> Plan {
+    fn planned(host: &str, config: &str) -> ResourcePlan {
         let config = Config::parse(config).unwrap();
         let survey = survey(host, &config);
         plan(&survey.offers(), &survey.specs, &config)
     }
 
-    fn names(plan: &Plan) -> Vec<&str> {
+    fn names(plan: &ResourcePlan) -> Vec<&str> {
         plan.resources.keys().map(ResourceName::as_str).collect()
     }
 
-    fn resource<'p>(plan: &'p Plan, name: &str) -> &'p Resource {
+    fn resource<'p>(plan: &'p ResourcePlan, name: &str) -> &'p Resource {
         &plan.resources[&ResourceName::try_from(name.to_owned()).unwrap()]
     }
 
-    fn devices<'p>(plan: &'p Plan, name: &str) -> Vec<&'p str> {
+    fn devices<'p>(plan: &'p ResourcePlan, name: &str) -> Vec<&'p str> {
         let devices = resource(plan, name).devices.iter();
         devices.map(|device| device.name.as_str()).collect()
     }
@@ -411,11 +427,11 @@ mod tests {
         );
     }
 
-    fn held(cgroup: Option<&str>) -> Listed {
-        let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+    fn held(cgroup: Option<&str>) -> LeaseEntry {
+        let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
         let cgroup = cgroup.map(|path| Cgroup { path: path.into(), inode: 1 });
-        Listed {
-            device: Leased { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
+        LeaseEntry {
+            device: DeviceId { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
             slot: 0,
             lease: Ok(Lease {
                 claim: None,
@@ -429,12 +445,12 @@ mod tests {
                 ticket: None,
                 moved: None,
             }),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         }
     }
 
-    fn health_with(lease: Listed) -> Health {
+    fn health_with(lease: LeaseEntry) -> Health {
         let config = Config::default();
         let mut survey = survey(X2, &config);
         survey.leases = vec![lease];
@@ -483,7 +499,7 @@ mod tests {
         let healthy = |config: &str, others: u32, pods: u32| {
             let config = Config::parse(config).unwrap();
             let mut survey = survey(X2, &config);
-            let lease = |(slot, cgroup)| Listed { slot, ..held(Some(cgroup)) };
+            let lease = |(slot, cgroup)| LeaseEntry { slot, ..held(Some(cgroup)) };
             let others =
                 (0..others).map(|slot| (slot, "/sys/fs/cgroup/system.slice/docker-3f2a.scope"));
             let pods = (0..pods).map(|slot| (3 - slot, "/sys/fs/cgroup/kubepods/pod1/3f2a"));
@@ -491,7 +507,7 @@ mod tests {
             let plan = plan(&survey.offers(), &survey.specs, &config);
             let vfio = resource(&plan, "onload.dev/vfio");
             let ids = vfio.ids.keys().filter(|id| id.starts_with("0000:65:00.3"));
-            let healthy = ids.filter(|id| vfio.why_unhealthy(id).is_none());
+            let healthy = ids.filter(|id| vfio.unhealthy_reason(id).is_none());
             healthy.cloned().collect::<Vec<String>>()
         };
         assert_eq!(healthy(config, 3, 0), ["0000:65:00.3-0"]);
@@ -508,7 +524,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_over_holds_nothing() {
         let mut lease = held(None);
-        lease.is_over = true;
+        lease.has_ended = true;
         assert_eq!(health_with(lease), Health::Healthy);
     }
 }

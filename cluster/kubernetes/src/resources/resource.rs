@@ -10,14 +10,14 @@ use onload_sys::pci::PciAddress;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     pub name: ResourceName,
-    pub devices: Vec<Device>,
+    pub devices: Vec<PluginDevice>,
     /// The ids that kubelet knows it by, each with the index of its device. A device that containers share
     /// has several.
     pub ids: BTreeMap<String, usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct PluginDevice {
     pub class: Class,
     /// Its name in that class.
     pub name: String,
@@ -32,7 +32,7 @@ pub struct Device {
     pub slots: Option<u32>,
     pub health: Health,
     /// How many of its slots containers of others leave, and who those are, where they have some.
-    pub left: Option<(u32, String)>,
+    pub remaining: Option<(u32, String)>,
 }
 
 impl Resource {
@@ -41,44 +41,44 @@ impl Resource {
         Resource { name, devices: Vec::new(), ids: BTreeMap::new() }
     }
 
-    pub fn is_of(&self, classes: &BTreeSet<Class>) -> bool {
+    pub fn has_class(&self, classes: &BTreeSet<Class>) -> bool {
         let mut devices = self.devices.iter();
         devices.all(|device| classes.contains(&device.class))
     }
 
-    pub fn device(&self, id: &str) -> Option<&Device> {
+    pub fn device(&self, id: &str) -> Option<&PluginDevice> {
         self.devices.get(*self.ids.get(id)?)
     }
 
     /// How many ids are healthy, and how many are not.
     pub fn count(&self) -> (usize, usize) {
         let ids = self.ids.iter();
-        let unhealthy = ids.filter(|(id, at)| self.unhealthy(id, **at).is_some());
+        let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some());
         let unhealthy = unhealthy.count();
         (self.ids.len() - unhealthy, unhealthy)
     }
 
     /// Why no container can have that id now; `None` if one can, or there is no such id.
-    pub fn why_unhealthy(&self, id: &str) -> Option<&str> {
-        self.unhealthy(id, *self.ids.get(id)?)
+    pub fn unhealthy_reason(&self, id: &str) -> Option<&str> {
+        self.slot_reason(id, *self.ids.get(id)?)
     }
 
     /// The last slots are those that others have: kubelet is told to give the first ones first, so pods have those.
-    fn unhealthy(&self, id: &str, at: usize) -> Option<&str> {
-        let device = self.devices.get(at)?;
+    fn slot_reason(&self, id: &str, index: usize) -> Option<&str> {
+        let device = self.devices.get(index)?;
         if let Health::Unhealthy(reason) = &device.health {
             return Some(reason);
         }
-        let (left, reason) = device.left.as_ref()?;
+        let (remaining, reason) = device.remaining.as_ref()?;
         let slot: u32 = match device.slots {
-            Some(_) => slot(id)?,
+            Some(_) => parse_slot(id)?,
             None => 0,
         };
-        (slot >= *left).then_some(reason)
+        (slot >= *remaining).then_some(reason)
     }
 }
 
 /// Which slot of a shared device an id is.
-pub(super) fn slot(id: &str) -> Option<u32> {
+pub(super) fn parse_slot(id: &str) -> Option<u32> {
     id.rsplit_once('-')?.1.parse().ok()
 }

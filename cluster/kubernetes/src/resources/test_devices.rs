@@ -4,11 +4,11 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_host::offers::Health;
 
-use super::id::ids;
-use super::resource::{Device, Resource};
+use super::id::assign_ids;
+use super::resource::{PluginDevice, Resource};
 
-pub(crate) fn exclusive(name: &str, pci: Option<&str>) -> Device {
-    Device {
+pub(crate) fn exclusive(name: &str, pci: Option<&str>) -> PluginDevice {
+    PluginDevice {
         class: Class::Vfio,
         name: name.to_owned(),
         cdi: vec![format!("onload.dev/vfio={name}")],
@@ -18,12 +18,12 @@ pub(crate) fn exclusive(name: &str, pci: Option<&str>) -> Device {
         nodes: vec!["/dev/vfio/vfio".to_owned(), "/dev/vfio/15".to_owned()],
         slots: None,
         health: Health::Healthy,
-        left: None,
+        remaining: None,
     }
 }
 
-pub(crate) fn shared(name: &str, slots: u32) -> Device {
-    Device {
+pub(crate) fn shared(name: &str, slots: u32) -> PluginDevice {
+    PluginDevice {
         class: Class::Nic,
         cdi: vec![format!("onload.dev/nic={name}")],
         nodes: vec!["/dev/onload".to_owned()],
@@ -32,12 +32,12 @@ pub(crate) fn shared(name: &str, slots: u32) -> Device {
     }
 }
 
-pub(crate) fn at(device: Device, numa_node: u32, pcie_root: &str) -> Device {
-    Device { numa_node: Some(numa_node), pcie_root: Some(pcie_root.to_owned()), ..device }
+pub(crate) fn at(device: PluginDevice, numa_node: u32, pcie_root: &str) -> PluginDevice {
+    PluginDevice { numa_node: Some(numa_node), pcie_root: Some(pcie_root.to_owned()), ..device }
 }
 
-pub(crate) fn resource(name: &str, devices: Vec<Device>) -> Resource {
-    let (ids, without) = ids(&devices);
+pub(crate) fn resource(name: &str, devices: Vec<PluginDevice>) -> Resource {
+    let (ids, without) = assign_ids(&devices);
     assert!(without.is_empty());
-    Resource { name: ResourceName::own(name).unwrap(), devices, ids }
+    Resource { name: ResourceName::onload_dev(name).unwrap(), devices, ids }
 }

@@ -13,11 +13,11 @@ use crate::support::driver::api;
 use crate::support::kubelet_files::ListeningKubelet;
 use crate::support::offers::{offer, snapshot};
 use onload_core::class::Class;
-use onload_host::offers::Offer;
-use onload_kubernetes::dra::classes::Told;
+use onload_host::offers::HostDevice;
+use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::Engine;
-use onload_kubernetes::dra::{Offered, Registered};
-use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::dra::{DraClasses, DraRegistration};
+use onload_kubernetes::snapshot::KubernetesSnapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -27,14 +27,14 @@ const NEVER: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(50);
 
 struct Deciding {
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    registered: watch::Sender<Registered>,
-    dra: watch::Receiver<Offered>,
+    snapshots: watch::Sender<Arc<KubernetesSnapshot>>,
+    registered: watch::Sender<DraRegistration>,
+    dra: watch::Receiver<DraClasses>,
     plugin: watch::Receiver<BTreeSet<Class>>,
     kubelet: ListeningKubelet,
 }
 
-fn offers() -> Vec<Offer> {
+fn offers() -> Vec<HostDevice> {
     vec![offer(Class::Nic, "ens1"), offer(Class::Vfio, "0000:81:10.0")]
 }
 
@@ -57,8 +57,8 @@ impl Deciding {
         spec_dir: &Path,
     ) -> Deciding {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
-        let (registered, of_registered) = watch::channel(Registered::default());
-        let (dra_sender, dra) = watch::channel(Offered::default());
+        let (registered, of_registered) = watch::channel(DraRegistration::default());
+        let (dra_sender, dra) = watch::channel(DraClasses::default());
         let (plugin_sender, plugin) = watch::channel(BTreeSet::new());
         let engine = Engine {
             api: api(&server.kubeconfig, &Arc::default()),
@@ -66,7 +66,7 @@ impl Deciding {
             snapshots: of_snapshots,
             registered: of_registered,
             kubelet: kubelet.files(),
-            device_classes: watch::channel(Told::default()).0,
+            device_classes: watch::channel(DeviceClasses::default()).0,
             spec_dir: spec_dir.to_owned(),
             grace,
             settle: Duration::ZERO,
@@ -382,9 +382,9 @@ async fn the_devices_of_pools_are_offered_where_their_class_is_not_listed() {
     let mut deciding = Deciding::start(&server, config, NEVER);
     deciding.register();
     deciding.until(&[Class::Nic], &[]).await;
-    let mut offers = offers();
-    offers[1].pools = vec!["fast".to_owned()];
-    deciding.snapshots.send_replace(snapshot(offers, config));
+    let mut devices = offers();
+    devices[1].pools = vec!["fast".to_owned()];
+    deciding.snapshots.send_replace(snapshot(devices, config));
     deciding.until(&[Class::Nic], &[Class::Vfio]).await;
     let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "fast.onload.dev"},

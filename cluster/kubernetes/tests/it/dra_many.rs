@@ -9,7 +9,7 @@ use crate::support::driver::Driver;
 use crate::support::offers::{offer, unhealthy};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use serde_json::json;
 
 const NODES: usize = 200;
@@ -17,7 +17,7 @@ const NODES: usize = 200;
 const FLAPPING: usize = 4;
 
 /// Two interfaces, and two functions for vfio: two pools.
-fn offers(is_up: bool) -> Vec<Offer> {
+fn offers(is_up: bool) -> Vec<HostDevice> {
     let ens1 = offer(Class::Nic, "ens1");
     vec![
         if is_up { ens1 } else { unhealthy(ens1) },

@@ -12,7 +12,7 @@ use crate::support::driver::{Driver, api};
 use crate::support::offers::{offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
-use onload_host::offers::{Attribute, Offer};
+use onload_host::offers::{Attribute, HostDevice};
 use onload_kubernetes::dra::slices::UNHEALTHY;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const PF: &str = "0000:81:00.0";
 
 type Slices = BTreeMap<String, ResourceSlice>;
 
-fn nic() -> Offer {
+fn nic() -> HostDevice {
     offer(Class::Nic, "ens1")
 }
 
@@ -87,16 +87,16 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then()
 async fn of_a_class_that_is_not_listed_the_devices_of_pools_and_of_resources_are_published() {
     let server = ApiServer::start(Gates::ON).await;
     let driver = Driver::start(&server, "n1", vec![nic()]);
-    let vfio = |pools: &[&str]| Offer {
+    let vfio = |pools: &[&str]| HostDevice {
         pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
         ..offer(Class::Vfio, "0000:81:10.0")
     };
-    let offers = || vec![nic(), vfio(&["fast"]), offer(Class::Vfio, "0000:81:10.1")];
+    let devices = || vec![nic(), vfio(&["fast"]), offer(Class::Vfio, "0000:81:10.1")];
     let config = "[kubernetes]\nclasses = [\"nic\"]\n";
-    driver.offer_by(offers(), config);
+    driver.offer_by(devices(), config);
     server.until(|slices| has(slices, &["ens1", "0000-81-10-0"])).await;
     let named = "[kubernetes.resources]\n\"amd.com/vf\" = { class = \"vfio\" }\n";
-    driver.offer_by(offers(), &format!("{config}{named}"));
+    driver.offer_by(devices(), &format!("{config}{named}"));
     server.until(|slices| has(slices, &["ens1", "0000-81-10-0", "0000-81-10-1"])).await;
     driver.offer_by(vec![nic(), vfio(&[])], config);
     server.until(|slices| has(slices, &["ens1"])).await;
@@ -105,13 +105,13 @@ async fn of_a_class_that_is_not_listed_the_devices_of_pools_and_of_resources_are
 #[tokio::test]
 async fn a_driver_that_finds_its_slices_writes_nothing() {
     let server = ApiServer::start(Gates::ON).await;
-    let offers = || vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")];
-    let first = Driver::start(&server, "n1", offers());
+    let devices = || vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")];
+    let first = Driver::start(&server, "n1", devices());
     server.until(|slices| slices.len() == 2).await;
     first.stop().await;
     assert_eq!(server.slices().len(), 2);
     server.forget_asked();
-    let second = Driver::start(&server, "n1", offers());
+    let second = Driver::start(&server, "n1", devices());
     second.published_is(&[Class::Nic, Class::Vfio]).await;
     assert_eq!(writes(&server), 0);
 }
@@ -119,9 +119,9 @@ async fn a_driver_that_finds_its_slices_writes_nothing() {
 #[tokio::test]
 async fn what_kubelet_deletes_at_its_start_comes_back_in_a_newer_generation() {
     let server = ApiServer::start(Gates::ON).await;
-    let mut offers = vfs(200);
-    offers.push(nic());
-    let _driver = Driver::start(&server, "n1", offers);
+    let mut host_devices = vfs(200);
+    host_devices.push(nic());
+    let _driver = Driver::start(&server, "n1", host_devices);
     let all = |slices: &Slices| devices(slices).len() == 201 && is_whole(slices, "n1/vfio");
     server.until(all).await;
     let before = server.slices()[VFIO].spec.pool.generation;
@@ -195,9 +195,9 @@ async fn what_somebody_else_writes_or_leaves_is_put_right() {
 async fn a_server_without_the_features_gets_devices_that_need_none() {
     let server = ApiServer::start(Gates::OFF).await;
     let family = || vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
-    let mut offers = family();
-    offers.extend([offer(Class::Nic, "ens1"), unhealthy(offer(Class::Nic, "ens2"))]);
-    let _driver = Driver::start(&server, "n1", offers);
+    let mut host_devices = family();
+    host_devices.extend([offer(Class::Nic, "ens1"), unhealthy(offer(Class::Nic, "ens2"))]);
+    let _driver = Driver::start(&server, "n1", host_devices);
     server.until(|slices| slices.contains_key(NIC) && slices.contains_key(VFIO)).await;
     let slots: Vec<String> = (0..10).map(|slot| format!("ens1-slot-{slot}")).collect();
     let mut wanted: BTreeSet<String> = slots.into_iter().collect();
@@ -214,9 +214,9 @@ async fn a_server_without_the_features_gets_devices_that_need_none() {
 async fn a_server_that_wants_counters_in_the_slice_of_their_devices_gets_none() {
     let server = ApiServer::of(Release::V1_34).await;
     server.set_gates(Gates::ON);
-    let mut offers = vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
-    offers.extend([nic(), unhealthy(offer(Class::Nic, "ens2"))]);
-    let _driver = Driver::start(&server, "n1", offers);
+    let mut devices = vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
+    devices.extend([nic(), unhealthy(offer(Class::Nic, "ens2"))]);
+    let _driver = Driver::start(&server, "n1", devices);
     server.until(|slices| has(slices, &["0000-81-00-1", "ens1", "ens2"])).await;
     // What else it has is used.
     assert!(is_tainted(&server.slices(), "ens2"));
@@ -252,8 +252,8 @@ async fn features_that_the_server_loses_are_done_without() {
 #[tokio::test]
 async fn features_that_the_server_gains_are_used_when_the_watch_begins_anew() {
     let server = ApiServer::start(Gates::OFF).await;
-    let offers = vec![nic(), unhealthy(offer(Class::Nic, "ens2"))];
-    let _driver = Driver::start(&server, "n1", offers);
+    let host_devices = vec![nic(), unhealthy(offer(Class::Nic, "ens2"))];
+    let _driver = Driver::start(&server, "n1", host_devices);
     server.until(|slices| devices(slices).len() == 10).await;
     server.set_gates(Gates::ON);
     server.forget_asked();
@@ -384,12 +384,12 @@ async fn a_node_that_starts_anew_after_its_cluster_changed_asks_what_claims_hold
 async fn a_node_that_starts_anew_withholds_what_claims_share_if_nobody_counts_any_more() {
     let server = ApiServer::start(Gates::OFF).await;
     server.put_claim("default", "c", claim("n1/nic", "ens1"));
-    let offers = vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
-    let driver = Driver::start(&server, "n1", offers.clone());
+    let devices = vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
+    let driver = Driver::start(&server, "n1", devices.clone());
     driver.published_is(&[Class::Vfio]).await;
     driver.stop().await;
     server.delete_claim("default", "c");
-    let driver = Driver::start(&server, "n1", offers);
+    let driver = Driver::start(&server, "n1", devices);
     driver.published_is(&[Class::Nic, Class::Vfio]).await;
 }
 
@@ -413,15 +413,15 @@ async fn whatever_the_server_refuses_is_tried_again() {
     let server = ApiServer::start(Gates::ON).await;
     let driver = Driver::start(&server, "n1", vec![nic()]);
     server.until(|slices| has(slices, &["ens1"])).await;
-    let mut offers = vec![nic()];
+    let mut host_devices = vec![nic()];
     for (at, status) in [403, 409, 422, 429, 500, 503].into_iter().enumerate() {
         server.fail("patch", status, (status == 429).then_some(1));
-        offers.push(offer(Class::Nic, &format!("ens{}", at + 2)));
-        driver.offer(offers.clone());
-        server.until(|slices| devices(slices).len() == offers.len()).await;
+        host_devices.push(offer(Class::Nic, &format!("ens{}", at + 2)));
+        driver.offer(host_devices.clone());
+        server.until(|slices| devices(slices).len() == host_devices.len()).await;
         assert!(server.has_failed());
     }
-    let metrics = driver.metrics.text();
+    let metrics = driver.metrics.render();
     let failed = "onload_kubernetes_api_requests_total{verb=\"PATCH\",outcome=\"error\"} 6";
     assert!(metrics.contains(failed), "{metrics}");
 }
@@ -547,13 +547,13 @@ async fn a_class_that_is_offered_otherwise_is_withdrawn() {
 #[tokio::test]
 async fn slices_of_an_instance_before_stay_until_it_is_decided_who_offers_their_class() {
     let server = ApiServer::start(Gates::ON).await;
-    let offers = || vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
-    let first = Driver::start(&server, "n1", offers());
+    let devices = || vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
+    let first = Driver::start(&server, "n1", devices());
     server.until(|slices| slices.len() == 2).await;
     first.stop().await;
     let before = server.slices();
     server.forget_asked();
-    let second = Driver::undecided(&server, "n1", offers());
+    let second = Driver::undecided(&server, "n1", devices());
     second.register();
     let watching = async {
         while server.watches() == 0 {
@@ -660,8 +660,8 @@ async fn a_webhook_that_changes_slices_is_not_fought() {
 #[tokio::test]
 async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
     let server = ApiServer::start(Gates::ON).await;
-    let mut offers = vfs(4096);
-    let driver = Driver::start(&server, "n1", offers.clone());
+    let mut host_devices = vfs(4096);
+    let driver = Driver::start(&server, "n1", host_devices.clone());
     for (slices, generation) in [(32, 1), (64, 2)] {
         let told = [
             format!("onload_kubernetes_slices {slices}\n"),
@@ -674,10 +674,10 @@ async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
         assert!(is_whole(&there, "n1/vfio"));
         assert_eq!(there[VFIO].spec.pool.generation, generation);
         assert_eq!(is_tainted(&there, "0000-08-02-1"), generation == 2);
-        let changed = offers.iter_mut().find(|offer| offer.name.as_str() == "0000:08:02.1");
+        let changed = host_devices.iter_mut().find(|device| device.name.as_str() == "0000:08:02.1");
         let changed = changed.unwrap();
         *changed = unhealthy(changed.clone());
-        driver.offer(offers.clone());
+        driver.offer(host_devices.clone());
     }
 }
 
@@ -709,10 +709,10 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
     let server = ApiServer::start(Gates::ON).await;
     server.put_claim("default", "c", claim("n1/nic", "ens1"));
     let api = api(&server.kubeconfig, &std::sync::Arc::default());
-    let found = api.claim("default", "c").await.unwrap().unwrap();
+    let found = api.get_claim("default", "c").await.unwrap().unwrap();
     assert_eq!(found.metadata.uid.as_deref(), Some("1"));
-    assert!(api.claim("default", "other").await.unwrap().is_none());
-    assert!(api.claim("../nodes", "n1").await.unwrap().is_none());
+    assert!(api.get_claim("default", "other").await.unwrap().is_none());
+    assert!(api.get_claim("../nodes", "n1").await.unwrap().is_none());
     for number in 0..450 {
         server.put_claim(
             "many",
@@ -720,12 +720,12 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
             claim("n1/rdma", &format!("mlx5-{number}")),
         );
     }
-    let held = api.claimed(&"n1".parse().unwrap()).await.unwrap();
+    let held = api.list_claimed_devices(&"n1".parse().unwrap()).await.unwrap();
     assert_eq!(held[&Class::Rdma].len(), 450);
     assert_eq!(held[&Class::Nic].len(), 1);
-    assert!(api.claimed(&"n2".parse().unwrap()).await.unwrap().is_empty());
+    assert!(api.list_claimed_devices(&"n2".parse().unwrap()).await.unwrap().is_empty());
     server.take_right("get", "resourceclaims");
-    let error = api.claim("default", "c").await.unwrap_err().to_string();
+    let error = api.get_claim("default", "c").await.unwrap_err().to_string();
     assert!(
         error.starts_with("reading ResourceClaim default/c: the API server answered 403"),
         "{error}"

@@ -9,9 +9,9 @@ use crate::support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Offer, Sharing};
+use onload_host::offers::{HostDevice, Sharing};
 use onload_kubernetes::dra::slices::{
-    DRAINED, Features, HELD, Pool, UNHEALTHY, Wanted, fingerprint, lost, probe,
+    DRAINED, DraFeatures, HELD, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features, probe,
 };
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use proptest::prelude::*;
@@ -23,31 +23,31 @@ fn node() -> NodeName {
 }
 
 fn with_pool<T>(
-    offers: &[Offer],
+    devices: &[HostDevice],
     class: Class,
-    features: Features,
-    take: impl FnOnce(&Pool<'_>) -> T,
+    features: DraFeatures,
+    take: impl FnOnce(&SlicePool<'_>) -> T,
 ) -> T {
     let node = node();
-    let names = DeviceNames::of(offers);
-    let wanted = Wanted {
+    let names = DeviceNames::new(devices);
+    let wanted = SliceInput {
         node: &node,
         uid: "u-1",
         names: &names,
-        offers,
+        devices,
         settings: &KubernetesSettings::default(),
     };
-    take(&Pool::of(wanted, class, features))
+    take(&SlicePool::new(wanted, class, features))
 }
 
-fn slices(offers: &[Offer], class: Class, features: Features) -> Vec<ResourceSlice> {
-    with_pool(offers, class, features, |pool| {
+fn slices(devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<ResourceSlice> {
+    with_pool(devices, class, features, |pool| {
         (0..pool.slices()).map(|at| pool.slice(at, 3)).collect()
     })
 }
 
-fn devices(offers: &[Offer], class: Class, features: Features) -> Vec<Device> {
-    let slices = slices(offers, class, features).into_iter();
+fn devices(host_devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<Device> {
+    let slices = slices(host_devices, class, features).into_iter();
     slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
 }
 
@@ -74,35 +74,35 @@ fn legal(slices: &[ResourceSlice]) {
     }
 }
 
-const FEATURES: [Features; 4] = [
-    Features::ALL,
-    Features::NONE,
-    Features { counters: true, sharing: false, taints: true },
-    Features { counters: false, sharing: true, taints: false },
+const FEATURES: [DraFeatures; 4] = [
+    DraFeatures::ALL,
+    DraFeatures::NONE,
+    DraFeatures { counters: true, sharing: false, taints: true },
+    DraFeatures { counters: false, sharing: true, taints: false },
 ];
 
 #[test]
 fn what_captured_hosts_offer_is_taken_with_any_features() {
     for host in ["debian13-2numa-onload-rxe-vfio", "x2-2port-sriov"] {
-        let offers = captured(host);
+        let devices = captured(host);
         let mut classes = 0;
         for (class, features) in
             Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
         {
-            let slices = slices(&offers, class, features);
+            let slices = slices(&devices, class, features);
             legal(&slices);
             classes += usize::from(!slices.is_empty());
         }
         assert!(classes >= 8, "{host}: {classes}");
         for class in [Class::Hugepages, Class::Profile] {
-            assert!(slices(&offers, class, Features::ALL).is_empty());
+            assert!(slices(&devices, class, DraFeatures::ALL).is_empty());
         }
     }
 }
 
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
-    let offers = captured("debian13-2numa-onload-rxe-vfio");
+    let host_devices = captured("debian13-2numa-onload-rxe-vfio");
     for (class, features) in Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
     {
         let own = |device: &Device| -> BTreeSet<String> {
@@ -110,15 +110,15 @@ fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
             let capacities = device.capacity.iter().flatten().map(|(name, _)| name);
             attributes.filter(|name| !name.contains('/')).chain(capacities).cloned().collect()
         };
-        let all: BTreeSet<_> = devices(&offers, class, features).iter().map(own).collect();
+        let all: BTreeSet<_> = devices(&host_devices, class, features).iter().map(own).collect();
         assert!(all.len() <= 1, "{class}: {all:?}");
     }
 }
 
 #[test]
 fn a_device_is_found_by_the_names_that_drivers_share() {
-    let offers = captured("debian13-2numa-onload-rxe-vfio");
-    let vfio = devices(&offers, Class::Vfio, Features::ALL);
+    let host_devices = captured("debian13-2numa-onload-rxe-vfio");
+    let vfio = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
     let device = vfio.iter().find(|device| device.name == "0000-81-10-0").unwrap();
     let attributes = device.attributes.as_ref().unwrap();
     for name in ["resource.kubernetes.io/pciBusID", "dra.net/pciAddress", "name"] {
@@ -130,7 +130,7 @@ fn a_device_is_found_by_the_names_that_drivers_share() {
     let root = attributes["resource.kubernetes.io/pcieRoot"].string.as_deref();
     assert!(root.is_some_and(|root| root.starts_with("pci0000:")), "{root:?}");
     // A device without a PCI function has none of them, since nothing is like it.
-    let rdma = devices(&offers, Class::Rdma, Features::ALL);
+    let rdma = devices(&host_devices, Class::Rdma, DraFeatures::ALL);
     let soft = rdma.iter().find(|device| device.name.starts_with("rxe")).unwrap();
     let attributes = soft.attributes.as_ref().unwrap();
     assert!(attributes.keys().all(|name| !name.contains('/')), "{attributes:?}");
@@ -138,7 +138,7 @@ fn a_device_is_found_by_the_names_that_drivers_share() {
 
 #[test]
 fn a_version_is_three_numbers_with_the_full_text_beside_it() {
-    let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, Features::ALL);
+    let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, DraFeatures::ALL);
     let attributes = nics[0].attributes.as_ref().unwrap();
     assert_eq!(attributes["onloadVersion"].version.as_deref(), Some("9.1.0"));
     assert_eq!(attributes["onload"].string.as_deref(), Some("9.1.0.86"));
@@ -148,15 +148,15 @@ fn a_version_is_three_numbers_with_the_full_text_beside_it() {
 fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
     let mut other = offer(Class::Nic, "ens2");
     other.slots = Some(2);
-    let offers = [offer(Class::Nic, "ens1"), other];
-    let counted = devices(&offers, Class::Nic, Features::ALL);
+    let host_devices = [offer(Class::Nic, "ens1"), other];
+    let counted = devices(&host_devices, Class::Nic, DraFeatures::ALL);
     assert_eq!(names(&counted), ["ens1", "ens2"]);
     let capacity = &counted[0].capacity.as_ref().unwrap()["slots"];
     assert_eq!(capacity.value.0, "10");
     let policy = capacity.request_policy.as_ref().unwrap();
     assert_eq!(policy.default.as_ref().unwrap().0, "1");
     assert_eq!(counted[0].allow_multiple_allocations, Some(true));
-    let numbered = devices(&offers, Class::Nic, Features::NONE);
+    let numbered = devices(&host_devices, Class::Nic, DraFeatures::NONE);
     assert_eq!(numbered.len(), 12);
     // The scheduler takes the first that are free: two are of both.
     assert_eq!(
@@ -174,7 +174,7 @@ fn a_shared_device_with_one_slot_is_taken_too() {
     alone.slots = Some(1);
     let [left] = of_four(&[held, by_annotation, held]);
     for nic in [alone, left] {
-        let slices = slices(&[nic], Class::Nic, Features::ALL);
+        let slices = slices(&[nic], Class::Nic, DraFeatures::ALL);
         legal(&slices);
         let device = &slices[0].spec.devices.as_ref().unwrap()[0];
         assert_eq!(device.capacity.as_ref().unwrap()["slots"].value.0, "1");
@@ -185,17 +185,18 @@ fn a_shared_device_with_one_slot_is_taken_too() {
 #[test]
 fn the_first_slots_are_of_different_devices_over_all_slices() {
     let nics: Vec<String> = (0..20).map(|at| format!("ens{at:02}")).collect();
-    let mut offers: Vec<Offer> = nics.iter().map(|name| offer(Class::Nic, name)).collect();
+    let mut host_devices: Vec<HostDevice> =
+        nics.iter().map(|name| offer(Class::Nic, name)).collect();
     // One has no slot left, and one is a single container's.
-    offers[3].slots = Some(1);
-    offers[3] = held(offers[3].clone());
-    offers[4].sharing = Sharing::Exclusive;
-    let numbered = Features { taints: true, ..Features::NONE };
-    let slices = slices(&offers, Class::Nic, numbered);
+    host_devices[3].slots = Some(1);
+    host_devices[3] = held(host_devices[3].clone());
+    host_devices[4].sharing = Sharing::Exclusive;
+    let numbered = DraFeatures { taints: true, ..DraFeatures::NONE };
+    let slices = slices(&host_devices, Class::Nic, numbered);
     legal(&slices);
     let counts = slices.iter().map(|slice| slice.spec.devices.iter().flatten().count());
     assert_eq!(counts.collect::<Vec<_>>(), [64, 64, 54]);
-    let mut free = devices(&offers, Class::Nic, numbered);
+    let mut free = devices(&host_devices, Class::Nic, numbered);
     free.retain(|device| taints(device).is_empty());
     let first: BTreeSet<String> = free.iter().take(19).map(named).collect();
     assert_eq!(first.len(), 19);
@@ -210,24 +211,24 @@ fn named(device: &Device) -> String {
 }
 
 /// A NIC of four slots that these containers have.
-fn of_four(holders: &[fn(Offer) -> Offer]) -> [Offer; 1] {
+fn of_four(holders: &[fn(HostDevice) -> HostDevice]) -> [HostDevice; 1] {
     let mut nic = offer(Class::Nic, "ens1");
     nic.slots = Some(4);
     [holders.iter().fold(nic, |nic, hold| hold(nic))]
 }
 
-fn by_a_claim(offer: Offer) -> Offer {
-    held_by_pod(offer, Some("u-1"))
+fn by_a_claim(device: HostDevice) -> HostDevice {
+    held_by_pod(device, Some("u-1"))
 }
 
-fn by_annotation(offer: Offer) -> Offer {
-    held_by_pod(offer, None)
+fn by_annotation(device: HostDevice) -> HostDevice {
+    held_by_pod(device, None)
 }
 
 #[test]
 fn slots_that_containers_without_a_claim_have_are_not_offered() {
-    let offered = |holders: &[fn(Offer) -> Offer]| {
-        let devices = devices(&of_four(holders), Class::Nic, Features::ALL);
+    let offered = |holders: &[fn(HostDevice) -> HostDevice]| {
+        let devices = devices(&of_four(holders), Class::Nic, DraFeatures::ALL);
         let capacity = &devices[0].capacity.as_ref().unwrap()["slots"];
         let range = capacity.request_policy.as_ref().unwrap();
         let most = range.valid_range.as_ref().unwrap().max.as_ref();
@@ -246,8 +247,8 @@ fn slots_that_containers_without_a_claim_have_are_not_offered() {
 
 #[test]
 fn the_last_slots_are_those_that_containers_without_a_claim_have() {
-    let numbered = |taints| Features { taints, ..Features::NONE };
-    let held_ones = |holders: &[fn(Offer) -> Offer]| -> Vec<bool> {
+    let numbered = |taints| DraFeatures { taints, ..DraFeatures::NONE };
+    let held_ones = |holders: &[fn(HostDevice) -> HostDevice]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
         let is_held = devices.iter().map(|device| taints(device) == [HELD]);
         is_held.collect()
@@ -256,8 +257,8 @@ fn the_last_slots_are_those_that_containers_without_a_claim_have() {
     let last = [false, false, true, true];
     assert_eq!(held_ones(&[held, by_a_claim, by_annotation]), last);
     assert_eq!(held_ones(&[held, held, held, held]), [true; 4]);
-    let offers = of_four(&[held, by_annotation]);
-    let left = devices(&offers, Class::Nic, numbered(false));
+    let host_devices = of_four(&[held, by_annotation]);
+    let left = devices(&host_devices, Class::Nic, numbered(false));
     assert_eq!(names(&left), ["ens1-slot-0", "ens1-slot-1"]);
 }
 
@@ -265,38 +266,38 @@ fn the_last_slots_are_those_that_containers_without_a_claim_have() {
 fn slots_that_would_be_too_many_devices_are_fewer_and_said() {
     let mut shared = offer(Class::Rdma, "mlx5_0");
     shared.slots = Some(30_000);
-    let offers = [shared.clone(), offer(Class::Rdma, "mlx5_1")];
-    with_pool(&offers, Class::Rdma, Features::NONE, |pool| {
+    let devices = [shared.clone(), offer(Class::Rdma, "mlx5_1")];
+    with_pool(&devices, Class::Rdma, DraFeatures::NONE, |pool| {
         assert_eq!(pool.devices(), 2048 + 10);
         assert!(pool.left_out()[0].starts_with("rdma mlx5_0 has 2048 of its 30000 slots"));
     });
-    with_pool(&offers, Class::Rdma, Features::ALL, |pool| {
+    with_pool(&devices, Class::Rdma, DraFeatures::ALL, |pool| {
         assert_eq!((pool.devices(), pool.left_out().len()), (2, 0));
     });
 }
 
 #[test]
 fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
-    let offers = [
+    let host_devices = [
         offer(Class::Vfio, "0000:81:10.0"),
         unhealthy(offer(Class::Vfio, "0000:81:10.1")),
         held(offer(Class::Vfio, "0000:81:10.2")),
-        Offer { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
+        HostDevice { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
     ];
-    let tainted = devices(&offers, Class::Vfio, Features::ALL);
+    let tainted = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
     assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
     let effects = tainted.iter().flat_map(|device| device.taints.iter().flatten());
     assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
-    let left = devices(&offers, Class::Vfio, Features::NONE);
+    let left = devices(&host_devices, Class::Vfio, DraFeatures::NONE);
     assert_eq!(names(&left), ["0000-81-10-0"]);
 }
 
 #[test]
 fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
     let taints_with = |claim| {
-        let offers = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
-        let devices = devices(&offers, Class::Vfio, Features::ALL);
+        let host_devices = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
+        let devices = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
         taints(&devices[0]).iter().map(|key| (*key).to_owned()).collect::<Vec<String>>()
     };
     assert_eq!(taints_with(None), [HELD]);
@@ -305,13 +306,13 @@ fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
 
 #[test]
 fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
-    let offers = [
+    let host_devices = [
         offer(Class::Vfio, PF),
         vf("0000:81:00.1", PF),
         vf("0000:81:00.2", PF),
         offer(Class::Vfio, "0000:82:00.0"),
     ];
-    let all = slices(&offers, Class::Vfio, Features::ALL);
+    let all = slices(&host_devices, Class::Vfio, DraFeatures::ALL);
     legal(&all);
     assert_eq!(all.len(), 2);
     let set = &all[1].spec.shared_counters.as_ref().unwrap()[0];
@@ -336,10 +337,10 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
     ];
     assert_eq!(takes, BTreeMap::from(wanted));
     // Without counters the function itself is not offered.
-    for features in [Features::NONE, Features { counters: false, ..Features::ALL }] {
-        let left = devices(&offers, Class::Vfio, features);
+    for features in [DraFeatures::NONE, DraFeatures { counters: false, ..DraFeatures::ALL }] {
+        let left = devices(&host_devices, Class::Vfio, features);
         assert_eq!(names(&left), ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]);
-        with_pool(&offers, Class::Vfio, features, |pool| {
+        with_pool(&host_devices, Class::Vfio, features, |pool| {
             assert!(pool.left_out()[0].contains("offer-pf-with-vfs"), "{:?}", pool.left_out());
         });
     }
@@ -348,11 +349,11 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
 #[test]
 fn functions_of_one_that_somebody_has_are_not_offered_without_counters() {
     let taken = [held(offer(Class::Vfio, PF)), vf("0000:81:00.1", PF)];
-    assert!(devices(&taken, Class::Vfio, Features::NONE).is_empty());
+    assert!(devices(&taken, Class::Vfio, DraFeatures::NONE).is_empty());
     // Nothing counts the holders of a device that several have.
     let mut several = [offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     several[1].sharing = Sharing::Shared;
-    let left = devices(&several, Class::Vfio, Features::ALL);
+    let left = devices(&several, Class::Vfio, DraFeatures::ALL);
     assert_eq!(names(&left), ["0000-81-00-1"]);
 }
 
@@ -361,8 +362,8 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
     let pf = || offer(Class::Vfio, PF);
     let one = || vf("0000:81:00.1", PF);
     let other = || vf("0000:81:00.2", PF);
-    let marked = |offers: [Offer; 3]| -> Vec<String> {
-        let all = devices(&offers, Class::Vfio, Features::ALL);
+    let marked = |host_devices: [HostDevice; 3]| -> Vec<String> {
+        let all = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
         let marked = all.iter().filter(|device| taints(device) == [HELD]);
         marked.map(|device| device.name.clone()).collect()
     };
@@ -379,13 +380,13 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
 
 #[test]
 fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
-    let mut offers = vfs(300);
-    let count = |offers: &[Offer]| slices(offers, Class::Vfio, Features::ALL).len();
-    assert_eq!(count(&offers), 3);
-    offers[299] = unhealthy(offers[299].clone());
-    assert_eq!(count(&offers), 5);
-    legal(&slices(&offers, Class::Vfio, Features::ALL));
-    let first = &slices(&offers, Class::Vfio, Features::ALL)[0];
+    let mut devices = vfs(300);
+    let count = |devices: &[HostDevice]| slices(devices, Class::Vfio, DraFeatures::ALL).len();
+    assert_eq!(count(&devices), 3);
+    devices[299] = unhealthy(devices[299].clone());
+    assert_eq!(count(&devices), 5);
+    legal(&slices(&devices, Class::Vfio, DraFeatures::ALL));
+    let first = &slices(&devices, Class::Vfio, DraFeatures::ALL)[0];
     assert_eq!(first.metadata.name.as_deref(), Some("n1-onload-dev-vfio-0"));
     assert_eq!((first.spec.pool.name.as_str(), first.spec.pool.generation), ("n1/vfio", 3));
     let owner = &first.metadata.owner_references.as_ref().unwrap()[0];
@@ -397,8 +398,8 @@ fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
 
 #[test]
 fn the_generation_and_the_time_of_a_taint_are_no_content() {
-    let offers = [unhealthy(offer(Class::Nic, "ens1"))];
-    let mut slice = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    let devices = [unhealthy(offer(Class::Nic, "ens1"))];
+    let mut slice = slices(&devices, Class::Nic, DraFeatures::ALL).remove(0);
     let first = fingerprint(&slice);
     slice.spec.pool.generation = 99;
     slice.metadata.resource_version = Some("5".to_owned());
@@ -408,7 +409,7 @@ fn the_generation_and_the_time_of_a_taint_are_no_content() {
     assert_eq!(fingerprint(&slice), first);
     slice.spec.devices.as_mut().unwrap()[0].taints = None;
     assert_ne!(fingerprint(&slice), first);
-    let mut of_other_node = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    let mut of_other_node = slices(&devices, Class::Nic, DraFeatures::ALL).remove(0);
     of_other_node.metadata.owner_references.as_mut().unwrap()[0].uid = "u-2".to_owned();
     assert_ne!(fingerprint(&of_other_node), first);
 }
@@ -417,23 +418,23 @@ fn the_generation_and_the_time_of_a_taint_are_no_content() {
 fn what_the_server_dropped_is_told_from_what_it_changed() {
     let sent = probe(&node(), "u-1");
     assert_eq!(limits::problems(&sent), Vec::<String>::new());
-    assert_eq!(lost(&sent.spec, &sent.spec), (Features::NONE, false));
+    assert_eq!(lost_features(&sent.spec, &sent.spec), (DraFeatures::NONE, false));
     let mut kept = sent.spec.clone();
     for device in kept.devices.as_mut().unwrap() {
         device.consumes_counters = None;
     }
-    let counters = Features { counters: true, ..Features::NONE };
-    assert_eq!(lost(&sent.spec, &kept), (counters, false));
+    let counters = DraFeatures { counters: true, ..DraFeatures::NONE };
+    assert_eq!(lost_features(&sent.spec, &kept), (counters, false));
     for device in kept.devices.as_mut().unwrap() {
         device.taints = None;
         device.allow_multiple_allocations = None;
     }
-    assert_eq!(lost(&sent.spec, &kept), (Features::ALL, false));
+    assert_eq!(lost_features(&sent.spec, &kept), (DraFeatures::ALL, false));
     kept.devices.as_mut().unwrap()[0].name = "other".to_owned();
-    assert!(lost(&sent.spec, &kept).1);
+    assert!(lost_features(&sent.spec, &kept).1);
 }
 
-fn any_offer() -> impl Strategy<Value = Offer> {
+fn any_offer() -> impl Strategy<Value = HostDevice> {
     let class = prop::sample::select(vec![Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp]);
     let name = prop_oneof![
         "[A-Za-z][A-Za-z0-9_.:-]{0,80}[a-z0-9]",
@@ -442,22 +443,22 @@ fn any_offer() -> impl Strategy<Value = Offer> {
     ];
     (class, name, any::<[bool; 4]>(), 1_u32..2000, ".{0,200}").prop_map(
         |(class, name, [is_exclusive, is_unhealthy, is_held, is_vf], slots, text)| {
-            let mut offer = offer(class, &name);
-            offer.sharing = match is_exclusive {
+            let mut device = offer(class, &name);
+            device.sharing = match is_exclusive {
                 true => Sharing::Exclusive,
                 false => Sharing::Shared,
             };
-            offer.slots = (slots % 2 == 0 && !is_exclusive).then_some(slots);
-            offer.pools = vec![text.clone()];
-            offer.attributes.insert("interface", onload_host::offers::Attribute::Text(text));
+            device.slots = (slots % 2 == 0 && !is_exclusive).then_some(slots);
+            device.pools = vec![text.clone()];
+            device.attributes.insert("interface", onload_host::offers::Attribute::Text(text));
             if is_vf && class == Class::Vfio {
                 let pf = onload_host::offers::Attribute::Text("0000:80:00.0".to_owned());
-                offer.attributes.insert("pf", pf);
+                device.attributes.insert("pf", pf);
             }
             match (is_unhealthy, is_held) {
-                (true, _) => unhealthy(offer),
-                (false, true) => held(offer),
-                (false, false) => offer,
+                (true, _) => unhealthy(device),
+                (false, true) => held(device),
+                (false, false) => device,
             }
         },
     )
@@ -469,9 +470,9 @@ proptest! {
     fn whatever_a_host_offers_is_legal_and_nothing_is_there_twice(
         offers in prop::collection::vec(any_offer(), 0..60)
     ) {
-        let unique: BTreeMap<(Class, String), Offer> =
+        let unique: BTreeMap<(Class, String), HostDevice> =
             offers.into_iter().map(|offer| ((offer.class, offer.name.to_string()), offer)).collect();
-        let offers: Vec<Offer> = unique.into_values().collect();
+        let offers: Vec<HostDevice> = unique.into_values().collect();
         for class in [Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp] {
             for features in FEATURES {
                 legal(&slices(&offers, class, features));

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onload_kubernetes::dra::api::{Access, Api};
-use onload_sys::text::Chain;
+use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_sys::text::ErrorChain;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -73,7 +73,7 @@ fn of_pod(directory: &Path, authority: &[u8], host: &str, port: u16) -> Api {
         "KUBERNETES_SERVICE_PORT" => Some(port.to_string()),
         _ => None,
     };
-    Api::new(Access::of_pod(variable, directory).unwrap(), Arc::default())
+    Api::new(ApiAccess::from_pod(variable, directory).unwrap(), Arc::default())
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn a_server_of_another_authority_or_name_is_told_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let api = of_pod(dir.path(), authority, host, port);
         let error = api.node_uid(&"n1".parse().unwrap()).await.unwrap_err();
-        let line = Chain(&error).to_string();
+        let line = ErrorChain(&error).to_string();
         assert!(line.starts_with("reading Node n1: the API server cannot be reached"), "{line}");
         assert!(line.contains("certificate"), "{line}");
     }

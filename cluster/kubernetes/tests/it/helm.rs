@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::kubernetes_settings::Interface;
+use onload_core::kubernetes_settings::OfferMethod;
 use onload_test_needs as needs;
 use serde_json::{Map, Value, json};
 use walkdir::WalkDir;
@@ -219,10 +219,10 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
     let config = "[kubernetes.resources]\n\"amd.com/onload\" = { class = \"nic\" }\n";
     let mut hashes = BTreeSet::new();
     for (values, classes, offer) in [
-        (json!({}), 0, Interface::Auto),
-        (json!({"offer": "dra"}), 0, Interface::Dra),
-        (json!({"config": config, "offer": "device-plugin"}), 1, Interface::DevicePlugin),
-        (json!({"config": "[kubernetes]\noffer = \"dra\"\n"}), 0, Interface::Dra),
+        (json!({}), 0, OfferMethod::Auto),
+        (json!({"offer": "dra"}), 0, OfferMethod::Dra),
+        (json!({"config": config, "offer": "device-plugin"}), 1, OfferMethod::DevicePlugin),
+        (json!({"config": "[kubernetes]\noffer = \"dra\"\n"}), 0, OfferMethod::Dra),
     ] {
         let Some(chart) = rendered("x", &with(&values)) else {
             return;
@@ -231,7 +231,7 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
         let hash = pod_metadata(&mut chart)["annotations"]["checksum/config"].clone();
         let map = config_map(&chart);
         let config = Config::parse(map["data"]["config.toml"].as_str().unwrap()).unwrap();
-        assert_eq!(config.kubernetes.offer.interface(Class::Nic), offer);
+        assert_eq!(config.kubernetes.offer.method(Class::Nic), offer);
         assert_eq!(config.kubernetes.resources.len(), classes);
         let name = &map["metadata"]["name"];
         let daemon = &chart[&("DaemonSet".to_owned(), "onload-kubernetes".to_owned())];

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use onload_host::host::Host;
 use onload_host::specdir::WRITER_LOCK;
-use onload_kubernetes::install::{Place, Report, install, uninstall};
+use onload_kubernetes::install::{InstallReport, InstallSite, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use onload_test_needs as needs;
 use onload_test_tree::Tree;
 
@@ -66,19 +66,23 @@ impl Node {
         self.path(&format!("opt/onload-ctk/{VERSION}/onload-hook"))
     }
 
-    fn with<T>(&self, act: impl FnOnce(&Place<'_>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&InstallSite<'_>) -> T) -> T {
         let host = Host::open(self.tree.root()).unwrap();
         let owner = fs::metadata(self.tree.root()).unwrap().uid();
-        act(&Place { host: &host, directory: Path::new(DIRECTORY), owners: Owners::of(&[owner]) })
+        act(&InstallSite {
+            host: &host,
+            directory: Path::new(DIRECTORY),
+            owners: TrustedOwners::from_users(&[owner]),
+        })
     }
 
-    fn try_install(&self, force: bool) -> anyhow::Result<Report> {
+    fn try_install(&self, force: bool) -> anyhow::Result<InstallReport> {
         let (hook, config) = (self.source("onload-hook"), self.source("config.toml"));
         let config = config.exists().then_some(config);
         self.with(|place| install(place, &hook, config.as_deref(), force))
     }
 
-    fn install(&self) -> Report {
+    fn install(&self) -> InstallReport {
         self.try_install(false).unwrap()
     }
 
@@ -88,7 +92,7 @@ impl Node {
 
     /// The daemon's lock is waited for.
     #[track_caller]
-    fn uninstall(&self) -> Report {
+    fn uninstall(&self) -> InstallReport {
         let mut report = None;
         when_locks_are_free(|| match self.with(uninstall) {
             Ok(done) => {
@@ -170,7 +174,7 @@ fn a_second_install_writes_nothing() {
     let inodes =
         || [RECORD, "opt/onload-ctk"].map(|path| fs::metadata(node.path(path)).unwrap().ino());
     let before = (inodes(), node.files());
-    assert_eq!(node.install(), Report::default());
+    assert_eq!(node.install(), InstallReport::default());
     assert_eq!((inodes(), node.files()), before);
 }
 
@@ -186,7 +190,7 @@ fn another_file_of_the_same_version_is_replaced_only_by_force() {
     assert_eq!(node.files(), before);
     node.try_install(true).unwrap();
     assert!(fs::read_to_string(node.installed()).unwrap().contains("another build"));
-    assert_eq!(node.install(), Report::default());
+    assert_eq!(node.install(), InstallReport::default());
 }
 
 #[test]
@@ -467,7 +471,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
     node.file("etc/onload-ctk/drain.json", "{\"version\":1}");
     {
         let host = Host::open(node.tree.root()).unwrap();
-        let _claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
+        let _claim = spec_writer::try_lock(&host, WRITER_LOCK).unwrap();
     }
     let report = node.uninstall();
     assert_eq!((&report.kept, &report.in_use), (&vec![], &vec![]), "{report:?}");
@@ -497,8 +501,9 @@ fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
     let node = Node::new();
     node.install();
     let host = Host::open(node.tree.root()).unwrap();
-    let report = node
-        .with(|place| uninstall(&Place { directory: Path::new("/srv/hooks"), ..place.clone() }));
+    let report = node.with(|place| {
+        uninstall(&InstallSite { directory: Path::new("/srv/hooks"), ..place.clone() })
+    });
     let kept = report.unwrap().kept;
     assert_eq!(kept, ["nothing is installed at /srv/hooks"]);
     assert!(node.installed().exists() && host.list(Path::new("/srv")).unwrap().names.is_empty());
@@ -524,7 +529,7 @@ fn an_uninstall_leaves_the_locks_that_somebody_holds() {
         let path = node.path(&format!("run/onload-ctk/{directory}"));
         fs::create_dir_all(&path).unwrap();
         let open = fs::File::open(&path).unwrap();
-        let held = Lock::if_free(&open, &path, name).unwrap().unwrap();
+        let held = Lock::try_acquire(&open, &path, name).unwrap().unwrap();
         node.uninstall();
         assert!(path.join(name).exists(), "{directory}");
         drop(held);
@@ -603,7 +608,7 @@ fn an_uninstall_is_refused_while_the_daemon_runs() {
     let node = Node::new();
     node.install();
     let host = Host::open(node.tree.root()).unwrap();
-    let claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
+    let claim = spec_writer::try_lock(&host, WRITER_LOCK).unwrap();
     let error = node.with(uninstall).unwrap_err();
     assert!(error.to_string().contains("the daemon of this node still runs"), "{error}");
     assert!(node.installed().exists());

@@ -22,9 +22,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_kubernetes::cli::Cli;
+use onload_kubernetes::cli::KubernetesCli;
 use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
-use onload_kubernetes::dra::slices::{Features, Pool, Wanted};
+use onload_kubernetes::dra::slices::{DraFeatures, SliceInput, SlicePool};
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use onload_test_needs as needs;
 use serde::de::DeserializeOwned;
@@ -330,19 +330,19 @@ fn no_probe_asks_at_a_port_that_others_reach() {
 
 #[test]
 fn each_command_and_variable_is_one_of_the_program() {
-    let known: BTreeSet<String> = variables(&Cli::command());
+    let known: BTreeSet<String> = variables(&KubernetesCli::command());
     for path in ["daemonset.yaml", "uninstall/daemonset.yaml"] {
         for container in containers(pod_of(&daemon_set(path))) {
             let words = container.args.iter().flatten().map(String::as_str);
             let words = ["onload-kubernetes"].into_iter().chain(words);
-            assert!(Cli::try_parse_from(words).is_ok(), "{path}: {}", container.name);
+            assert!(KubernetesCli::try_parse_from(words).is_ok(), "{path}: {}", container.name);
             for probe in [&container.liveness_probe, &container.readiness_probe] {
                 let Some(probe) = probe else { continue };
                 let words = probe.exec.as_ref().unwrap().command.iter().flatten();
                 // In the container the variable says it.
                 let socket = ["--health-socket", "/x"].map(str::to_owned);
                 let words = words.cloned().chain(socket);
-                assert!(Cli::try_parse_from(words).is_ok(), "{path}");
+                assert!(KubernetesCli::try_parse_from(words).is_ok(), "{path}");
             }
             for variable in container.env.iter().flatten() {
                 assert!(known.contains(&variable.name), "{path}: {}", variable.name);
@@ -512,18 +512,18 @@ fn the_page_names_each_attribute() {
 
 /// The attributes that a device of a class has in a slice.
 fn published(class: Class) -> BTreeSet<String> {
-    let mut offers = captured("debian13-2numa-onload-rxe-vfio");
-    offers.extend(captured("x2-2port-sriov"));
+    let mut devices = captured("debian13-2numa-onload-rxe-vfio");
+    devices.extend(captured("x2-2port-sriov"));
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::of(&offers);
-    let wanted = Wanted {
+    let names = DeviceNames::new(&devices);
+    let wanted = SliceInput {
         node: &node,
         uid: "u-1",
         names: &names,
-        offers: &offers,
+        devices: &devices,
         settings: &KubernetesSettings::default(),
     };
-    let slice = Pool::of(wanted, class, Features::ALL).slice(0, 1);
+    let slice = SlicePool::new(wanted, class, DraFeatures::ALL).slice(0, 1);
     let device = &slice.spec.devices.unwrap()[0];
     device.attributes.as_ref().unwrap().keys().cloned().collect()
 }

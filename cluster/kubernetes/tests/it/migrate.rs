@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::kubernetes_settings::{ResourceName, ResourceSettings, Slots, Source};
+use onload_core::kubernetes_settings::{ResourceName, ResourceSettings, ResourceSource, SlotCount};
 use onload_host::devices::discover;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 use onload_test_tree::Tree;
 use onload_test_tree::sample::{sources, whole};
 use serde::Deserialize;
@@ -44,14 +44,14 @@ fn resource<'c>(config: &'c Config, name: &str) -> &'c ResourceSettings {
 
 /// The PCI addresses that a resource of ours has on a host.
 fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
-    let Some(Source::Pool(pool)) = resource(config, name).source() else {
+    let Some(ResourceSource::Pool(pool)) = resource(config, name).source() else {
         panic!("{name} is of no pool");
     };
     let tree = Tree::sample(host);
     let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
-    let offers: Vec<Offer> = survey.offers();
-    let of_pool = offers.iter().filter(|offer| offer.pools.iter().any(|other| other == pool));
-    of_pool.map(|offer| offer.pci.unwrap().to_string()).collect()
+    let devices: Vec<HostDevice> = survey.offers();
+    let of_pool = devices.iter().filter(|device| device.pools.iter().any(|other| other == pool));
+    of_pool.map(|device| device.pci.unwrap().to_string()).collect()
 }
 
 /// A PCI function as their plugins look at it.
@@ -214,7 +214,7 @@ fn the_rdma_shared_device_plugin_s_resources_have_the_same_devices_here() {
     for of in theirs.config_list {
         let prefix = of.resource_prefix.as_deref().unwrap_or("rdma");
         let name = format!("{prefix}/{}", of.resource_name);
-        let slots = resource(&config, &name).slots.map(Slots::get);
+        let slots = resource(&config, &name).slots.map(SlotCount::get);
         assert_eq!(slots, Some(of.rdma_hca_max), "{name}");
         let by_name = || Selectors { if_names: of.devices.unwrap(), ..Selectors::default() };
         selectors.insert(name, (of.selectors.unwrap_or_else(by_name), true));
@@ -245,7 +245,7 @@ fn the_sriov_device_plugin_s_resources_have_the_same_devices_here() {
     let theirs: SriovConfig = serde_json::from_str(&block(&section, "json")).unwrap();
     let resources = theirs.resource_list.into_iter().map(|of| {
         let name = format!("{}/{}", of.resource_prefix, of.resource_name);
-        let Some(Source::Pool(pool)) = resource(&config, &name).source() else {
+        let Some(ResourceSource::Pool(pool)) = resource(&config, &name).source() else {
             panic!("{name} is of no pool");
         };
         let class = if of.is_rdma { Class::Rdma } else { Class::Vfio };
@@ -278,8 +278,8 @@ fn kubernetes_onload_s_resource_has_the_same_preload_and_number_here() {
     let plugin = theirs.device_plugin;
     let resource = resource(&config, "amd.com/onload");
     let class = if plugin.set_preload { Class::Nic } else { Class::NicPlain };
-    assert_eq!(resource.source(), Some(Source::Class(class)));
-    let slots = resource.slots.map(Slots::get);
+    assert_eq!(resource.source(), Some(ResourceSource::Class(class)));
+    let slots = resource.slots.map(SlotCount::get);
     assert_eq!(slots, Some(plugin.max_pods_per_node));
     let row = "| `setPreload: false` | `class = \"nic-plain\"` |";
     assert!(section.contains(row));

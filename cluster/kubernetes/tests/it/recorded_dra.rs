@@ -16,8 +16,8 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
-use onload_kubernetes::dra::slices::{Features, Pool, Wanted, lost, probe};
+use onload_host::offers::{HostDevice, Survey};
+use onload_kubernetes::dra::slices::{DraFeatures, SliceInput, SlicePool, lost_features, probe};
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -196,23 +196,23 @@ fn without_later(mut slice: ResourceSlice) -> ResourceSlice {
 /// What the server stored is what the slices module makes of these offers.
 fn is_what_was_stored(
     stored: &[ResourceSlice],
-    offers: &[Offer],
+    devices: &[HostDevice],
     classes: &[Class],
-    features: Features,
+    features: DraFeatures,
 ) {
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::of(offers);
+    let names = DeviceNames::new(devices);
     let owners = stored[0].metadata.owner_references.clone().unwrap();
-    let wanted = Wanted {
+    let wanted = SliceInput {
         node: &node,
         uid: &owners[0].uid,
         names: &names,
-        offers,
+        devices,
         settings: &KubernetesSettings::default(),
     };
     let mut made = BTreeMap::new();
     for class in classes {
-        let pool = Pool::of(wanted, *class, features);
+        let pool = SlicePool::new(wanted, *class, features);
         let generation = |name: &str| {
             let is_it = |slice: &&ResourceSlice| slice.spec.pool.name == name;
             let stored = stored.iter().find(is_it);
@@ -226,7 +226,7 @@ fn is_what_was_stored(
     for stored in stored {
         let made = &made[&stored.metadata.name];
         assert_eq!(made.spec, stored.spec);
-        assert_eq!(lost(&made.spec, &stored.spec), (Features::NONE, false));
+        assert_eq!(lost_features(&made.spec, &stored.spec), (DraFeatures::NONE, false));
         assert_eq!(made.metadata.owner_references, stored.metadata.owner_references);
     }
 }
@@ -234,7 +234,7 @@ fn is_what_was_stored(
 #[test]
 fn a_real_server_stores_slices_as_they_are_made() {
     let stored = recorded_slices(include_str!("../recorded/dra-1.36.2/slices.jsonl"));
-    is_what_was_stored(&stored, &captured(CAPTURED), &Class::ALL, Features::ALL);
+    is_what_was_stored(&stored, &captured(CAPTURED), &Class::ALL, DraFeatures::ALL);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_real_server_without_the_features_stores_slices_as_they_are_made_for_it() {
     for devices in stored.iter_mut().flat_map(|slice| &mut slice.spec.devices) {
         devices.sort_by_key(|device| device.attributes.as_ref().unwrap()["slot"].int);
     }
-    is_what_was_stored(&stored, &captured(CAPTURED), &Class::ALL, Features::NONE);
+    is_what_was_stored(&stored, &captured(CAPTURED), &Class::ALL, DraFeatures::NONE);
 }
 
 /// The captured host with its physical function bound to vfio, beside those made of it.
@@ -290,7 +290,7 @@ fn a_real_server_stores_a_function_beside_those_made_of_it_with_one_counter() {
     let root = Host::open(host.root()).unwrap();
     let config = Config::parse("[discover]\noffer-pf-with-vfs = true\n").unwrap();
     let survey = Survey::read(&root, &config, &[host.spec_dir()]).unwrap();
-    is_what_was_stored(&stored, &survey.offers(), &[Class::Vfio], Features::ALL);
+    is_what_was_stored(&stored, &survey.offers(), &[Class::Vfio], DraFeatures::ALL);
     let devices = stored.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
     let taken = devices.map(|device| {
         assert!(device.taints.is_none(), "{}", device.name);
@@ -320,14 +320,14 @@ fn what_a_real_server_drops_is_recognised() {
     let probed: Vec<Probed> = probed.collect();
     for Probed { off, answer } in &probed {
         let is_off = |gate: &str| off.iter().any(|off| off == gate);
-        let wanted = Features {
+        let wanted = DraFeatures {
             counters: is_off("DRAPartitionableDevices"),
             sharing: is_off("DRAConsumableCapacity"),
             taints: is_off("DRADeviceTaints"),
         };
         let owners = answer.metadata.owner_references.clone().unwrap();
         let asked = probe(&"n1".parse().unwrap(), &owners[0].uid);
-        assert_eq!(lost(&asked.spec, &answer.spec), (wanted, false), "{off:?}");
+        assert_eq!(lost_features(&asked.spec, &answer.spec), (wanted, false), "{off:?}");
     }
     assert_eq!(probed.len(), 4);
 }

@@ -6,7 +6,7 @@
 use std::fs;
 
 use crate::support::{AgentHost, Daemon, MockKubelet, Plugin};
-use onload_kubernetes::resources::WrittenBy;
+use onload_kubernetes::resources::SpecAuthor;
 use onload_kubernetes::wire::device_plugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, ListAndWatchResponse,
     PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
@@ -123,7 +123,8 @@ fn a_refusal_reaches_the_owner_of_the_pod() {
     let refused = calls.iter().find(|call| call.word("status").is_some());
     let refused = refused.unwrap();
     let name = "onload.dev/vfio=0000:81:10.0".to_owned();
-    let now = format!("{}: {}", refused.resource(), WrittenBy::Operator.no_spec(&name));
+    let now =
+        format!("{}: {}", refused.resource(), SpecAuthor::Operator.missing_spec_reason(&name));
     assert_eq!(refused.word("message"), Some(now.as_str()));
     let events = include_str!("../recorded/kubelet-1.36.2/events.txt");
     assert!(events.contains(&now), "{events}");

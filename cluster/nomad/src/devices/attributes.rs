@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_host::offers::{self, Offer};
+use onload_host::offers::{self, HostDevice};
 use onload_sys::pci::PciAddress;
 
 use crate::wire::structs::Attribute;
 use crate::wire::structs::attribute::Value;
 
-pub type Attributes = BTreeMap<String, Attribute>;
+pub type NomadAttributes = BTreeMap<String, Attribute>;
 
 /// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
 /// of versions of three numbers: Nomad compares longer ones too. Free pages change all the time, and each change
@@ -48,31 +48,31 @@ const SPEED: &str = "linkMbps";
 const SPEED_UNIT: &str = "MB/s";
 
 /// The attributes of an offer. What is not known is left out: a constraint is not met then.
-pub fn of(offer: &Offer) -> Attributes {
-    let mut attributes = Attributes::new();
-    let is_virtual = offer.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
-    for (name, value) in &offer.attributes {
+pub fn from_device(device: &HostDevice) -> NomadAttributes {
+    let mut attributes = NomadAttributes::new();
+    let is_virtual = device.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
+    for (name, value) in &device.attributes {
         match (*name, value) {
             // All offers of a class have the same names; the first of the virtual functions is 0.
             (VF_INDEX, _) if !is_virtual => {}
-            (LINK_STATE, _) if offer.class == Class::Netdev => {}
-            (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed(*mbps)),
+            (LINK_STATE, _) if device.class == Class::Netdev => {}
+            (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed_attribute(*mbps)),
             (name, value) if !LEFT_OUT.contains(&name) => {
-                let value = known(name, value);
-                attributes.extend(value.map(|value| (name_of(name), plain(value))));
+                let value = known_value(name, value);
+                attributes.extend(value.map(|value| (attribute_name(name), unitless(value))));
             }
             _ => {}
         }
     }
-    let node = offer.numa_node.map(|node| Value::IntVal(i64::from(node)));
-    attributes.extend(node.map(|node| ("numa_node".to_owned(), plain(node))));
-    let pci = offer.pci.as_ref().map(PciAddress::to_string);
-    attributes.extend(pci.map(|pci| ("pci_address".to_owned(), plain(Value::StringVal(pci)))));
+    let node = device.numa_node.map(|node| Value::IntVal(i64::from(node)));
+    attributes.extend(node.map(|node| ("numa_node".to_owned(), unitless(node))));
+    let pci = device.pci.as_ref().map(PciAddress::to_string);
+    attributes.extend(pci.map(|pci| ("pci_address".to_owned(), unitless(Value::StringVal(pci)))));
     attributes
 }
 
 /// What is known, with ids and versions as Nomad takes them for no numbers.
-fn known(name: &str, value: &offers::Attribute) -> Option<Value> {
+fn known_value(name: &str, value: &offers::Attribute) -> Option<Value> {
     let text = match value {
         offers::Attribute::Int(number) => return Some(Value::IntVal(*number)),
         offers::Attribute::Bool(is) => return Some(Value::BoolVal(*is)),
@@ -83,14 +83,14 @@ fn known(name: &str, value: &offers::Attribute) -> Option<Value> {
     Some(Value::StringVal(match name {
         _ if text.is_empty() => return None,
         VENDOR_ID | DEVICE_ID => format!("0x{text}"),
-        CLOCK_NAME if is_address(text) => with_colons(text),
+        CLOCK_NAME if is_hardware_address(text) => with_colons(text),
         ONLOAD | FIRMWARE if is_number => format!("v{text}"),
         _ => text.clone(),
     }))
 }
 
 /// Some drivers call a clock by the hardware address of its interface (drivers/net/ethernet/intel/igb/igb_ptp.c).
-fn is_address(name: &str) -> bool {
+fn is_hardware_address(name: &str) -> bool {
     name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -99,12 +99,12 @@ fn with_colons(address: &str) -> String {
     bytes.collect::<Vec<_>>().join(":")
 }
 
-pub fn number(number: usize) -> Attribute {
-    plain(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
+pub fn int_attribute(number: usize) -> Attribute {
+    unitless(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
 }
 
 /// 25 Gbit/s are 3125 MB/s; some speeds are no whole number of these.
-fn speed(mbps: i64) -> Option<(String, Attribute)> {
+fn speed_attribute(mbps: i64) -> Option<(String, Attribute)> {
     let value = match mbps {
         ..=0 => return None,
         _ if mbps % 8 == 0 => Value::IntVal(mbps / 8),
@@ -116,17 +116,17 @@ fn speed(mbps: i64) -> Option<(String, Attribute)> {
     Some(("speed".to_owned(), attribute))
 }
 
-fn plain(value: Value) -> Attribute {
+fn unitless(value: Value) -> Attribute {
     Attribute { value: Some(value), unit: String::new() }
 }
 
-fn name_of(name: &str) -> String {
+fn attribute_name(name: &str) -> String {
     let renamed = RENAMED.iter().find(|(from, _)| *from == name);
-    renamed.map_or_else(|| snake_case(name), |(_, to)| (*to).to_owned())
+    renamed.map_or_else(|| to_snake_case(name), |(_, to)| (*to).to_owned())
 }
 
 /// `linkState` as `link_state`, the way Nomad and its plugins write attributes.
-fn snake_case(name: &str) -> String {
+fn to_snake_case(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for c in name.chars() {
         if c.is_ascii_uppercase() {
@@ -143,27 +143,28 @@ mod tests {
 
     #[test]
     fn a_speed_is_in_bytes_since_nomad_has_no_unit_of_bits() {
-        let value = |mbps| speed(mbps).map(|(_, attribute)| attribute.value.unwrap());
+        let value = |mbps| speed_attribute(mbps).map(|(_, attribute)| attribute.value.unwrap());
         assert_eq!(value(25_000), Some(Value::IntVal(3_125)));
         assert_eq!(value(1_000), Some(Value::IntVal(125)));
         assert_eq!(value(100), Some(Value::FloatVal(12.5)));
         assert_eq!(value(0), None);
-        assert_eq!(speed(25_000).unwrap().1.unit, "MB/s");
+        assert_eq!(speed_attribute(25_000).unwrap().1.unit, "MB/s");
     }
 
     #[test]
     fn names_are_those_of_nomad() {
-        assert_eq!(name_of("linkState"), "link_state");
-        assert_eq!(name_of("onload"), "onload_version");
-        assert_eq!(name_of("driver"), "driver");
+        assert_eq!(attribute_name("linkState"), "link_state");
+        assert_eq!(attribute_name("onload"), "onload_version");
+        assert_eq!(attribute_name("driver"), "driver");
     }
 
     #[test]
     fn ids_and_versions_are_no_numbers() {
-        let text = |name, text: &str| match known(name, &offers::Attribute::Text(text.to_owned())) {
-            Some(Value::StringVal(text)) => text,
-            other => panic!("{other:?}"),
-        };
+        let text =
+            |name, text: &str| match known_value(name, &offers::Attribute::Text(text.to_owned())) {
+                Some(Value::StringVal(text)) => text,
+                other => panic!("{other:?}"),
+            };
         for (name, from, to) in [
             ("vendor", "1924", "0x1924"),
             ("deviceId", "15e3", "0x15e3"),
@@ -180,8 +181,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        assert_eq!(known("driver", &offers::Attribute::Text(String::new())), None);
-        assert_eq!(known("onload", &offers::Attribute::Version("0.0.0".to_owned())), None);
-        assert_eq!(known("slot", &offers::Attribute::Int(0)), Some(Value::IntVal(0)));
+        assert_eq!(known_value("driver", &offers::Attribute::Text(String::new())), None);
+        assert_eq!(known_value("onload", &offers::Attribute::Version("0.0.0".to_owned())), None);
+        assert_eq!(known_value("slot", &offers::Attribute::Int(0)), Some(Value::IntVal(0)));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The type of a device, as jobs ask for it. Those of nomad-onload have their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Type {
+pub enum DeviceType {
     Onload,
     Zf,
     OnloadZf,
@@ -20,53 +20,53 @@ pub enum Type {
     Profile,
 }
 
-impl Type {
+impl DeviceType {
     /// All of them, in the order in which they are published.
-    pub const ALL: [Type; 10] = [
-        Type::Onload,
-        Type::Zf,
-        Type::OnloadZf,
-        Type::Ptp,
-        Type::Pps,
-        Type::Rdma,
-        Type::Vfio,
-        Type::Netdev,
-        Type::Hugepages,
-        Type::Profile,
+    pub const ALL: [DeviceType; 10] = [
+        DeviceType::Onload,
+        DeviceType::Zf,
+        DeviceType::OnloadZf,
+        DeviceType::Ptp,
+        DeviceType::Pps,
+        DeviceType::Rdma,
+        DeviceType::Vfio,
+        DeviceType::Netdev,
+        DeviceType::Hugepages,
+        DeviceType::Profile,
     ];
 
     /// Its name. None has a `-`, which ends it in an id.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Type::Onload => "onload",
-            Type::Zf => "zf",
-            Type::OnloadZf => "onloadzf",
-            Type::Ptp => "ptp",
-            Type::Pps => "pps",
-            Type::Rdma => "rdma",
-            Type::Vfio => "vfio",
-            Type::Netdev => "netdev",
-            Type::Hugepages => "hugepages",
-            Type::Profile => "profile",
+            DeviceType::Onload => "onload",
+            DeviceType::Zf => "zf",
+            DeviceType::OnloadZf => "onloadzf",
+            DeviceType::Ptp => "ptp",
+            DeviceType::Pps => "pps",
+            DeviceType::Rdma => "rdma",
+            DeviceType::Vfio => "vfio",
+            DeviceType::Netdev => "netdev",
+            DeviceType::Hugepages => "hugepages",
+            DeviceType::Profile => "profile",
         }
     }
 }
 
-impl fmt::Display for Type {
+impl fmt::Display for DeviceType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-pub fn id(r#type: Type, name: &str, slot: u32) -> String {
+pub fn slot_id(r#type: DeviceType, name: &str, slot: u32) -> String {
     format!("{type}-{name}-{slot}")
 }
 
-/// The type, name and slot of an id; none for one that [`id`] does not write.
-pub fn parse(text: &str) -> Option<(Type, &str, u32)> {
+/// The type, name and slot of an id; none for one that [`slot_id`] does not write.
+pub fn parse(text: &str) -> Option<(DeviceType, &str, u32)> {
     let (word, rest) = text.split_once('-')?;
     let (name, slot) = rest.rsplit_once('-')?;
-    let r#type = Type::ALL.into_iter().find(|known| known.as_str() == word)?;
+    let r#type = DeviceType::ALL.into_iter().find(|known| known.as_str() == word)?;
     let number: u32 = slot.parse().ok()?;
     (number.to_string() == slot && !name.is_empty()).then_some((r#type, name, number))
 }
@@ -81,10 +81,10 @@ mod tests {
     fn ids_never_collide_whatever_devices_are_called() {
         let names = ["ens1", "ens1-0", "0", "zf-ens1", "0000:81:10.0", "a-1-2"];
         let mut seen = BTreeSet::new();
-        for r#type in Type::ALL {
+        for r#type in DeviceType::ALL {
             for name in names {
                 for slot in [0, 1, 10] {
-                    let id = id(r#type, name, slot);
+                    let id = slot_id(r#type, name, slot);
                     assert_eq!(parse(&id), Some((r#type, name, slot)));
                     assert!(seen.insert(id));
                 }
@@ -110,6 +110,6 @@ mod tests {
 
     #[test]
     fn no_type_has_what_ends_it_in_an_id() {
-        assert!(Type::ALL.iter().all(|r#type| !r#type.as_str().contains('-')));
+        assert!(DeviceType::ALL.iter().all(|r#type| !r#type.as_str().contains('-')));
     }
 }

@@ -6,18 +6,22 @@ use std::path::PathBuf;
 use onload_core::class::Class;
 use onload_core::config::{Config, Preload};
 
-use crate::settings::{Paths, Settings, Way};
+use crate::settings::{DirMapping, PathSettings, PluginSettings};
 
 /// The classes whose edits are written anew, with the configuration that they are written with. Where no path
 /// is set there is none, and tasks get what the specifications on disk say.
-pub fn layouts(settings: &Settings, config: &Config) -> Vec<(&'static [Class], Config)> {
-    let Paths { device, onload_lib, onload_bin, profile_dir, zf_lib, zf_bin } = &settings.paths;
+pub fn class_layouts(
+    settings: &PluginSettings,
+    config: &Config,
+) -> Vec<(&'static [Class], Config)> {
+    let PathSettings { device, onload_lib, onload_bin, profile_dir, zf_lib, zf_bin } =
+        &settings.paths;
     let without_tools = !settings.mount_onload;
     let nodes = !device.is_default();
     let onload = nodes
         || without_tools
-        || [onload_lib, onload_bin, profile_dir].iter().any(|way| !way.is_default());
-    let zf = nodes || without_tools || [zf_lib, zf_bin].iter().any(|way| !way.is_default());
+        || [onload_lib, onload_bin, profile_dir].iter().any(|mapping| !mapping.is_default());
+    let zf = nodes || without_tools || [zf_lib, zf_bin].iter().any(|mapping| !mapping.is_default());
     let mut layouts: Vec<(&'static [Class], Config)> = Vec::new();
     if onload {
         let mut config = with_nodes(config, device);
@@ -39,93 +43,93 @@ pub fn layouts(settings: &Settings, config: &Config) -> Vec<(&'static [Class], C
     layouts
 }
 
-fn with_nodes(config: &Config, way: &Way) -> Config {
+fn with_nodes(config: &Config, mapping: &DirMapping) -> Config {
     let mut config = config.clone();
-    if !way.is_closed() {
-        set(&mut config.cdi.host_device_dir, way.host.named());
-        set(&mut config.cdi.container_device_dir, way.task.named());
+    if !mapping.is_closed() {
+        set(&mut config.cdi.host_device_dir, mapping.host.path());
+        set(&mut config.cdi.container_device_dir, mapping.task.path());
     }
     config
 }
 
-fn set(of: &mut Option<PathBuf>, to: Option<&PathBuf>) {
-    if to.is_some() {
-        *of = to.cloned();
+fn set(setting: &mut Option<PathBuf>, path: Option<&PathBuf>) {
+    if path.is_some() {
+        *setting = path.cloned();
     }
 }
 
 /// An empty path stands for no directory, and no tools, no profiles.
-fn nowhere() -> PathBuf {
+fn no_path() -> PathBuf {
     PathBuf::new()
 }
 
-fn set_libraries(config: &mut Config, way: &Way) {
+fn set_libraries(config: &mut Config, mapping: &DirMapping) {
     let cdi = &mut config.cdi;
-    if way.is_closed() {
-        cdi.container_library_dirs = vec![nowhere()];
+    if mapping.is_closed() {
+        cdi.container_library_dirs = vec![no_path()];
         return;
     }
-    if let Some(dir) = way.host.named() {
+    if let Some(dir) = mapping.host.path() {
         cdi.host_library_dirs = vec![dir.clone()];
     }
-    if let Some(dir) = way.task.named() {
+    if let Some(dir) = mapping.task.path() {
         cdi.container_library_dirs = vec![dir.clone()];
     }
 }
 
 /// What is not there is not preloaded, and a mounted list of libraries names one where a loader looks.
-fn set_preload(config: &mut Config, way: &Way) {
+fn set_preload(config: &mut Config, mapping: &DirMapping) {
     let preload = &mut config.cdi.preload;
-    match (&*preload, way.task.named()) {
-        _ if way.is_closed() => *preload = Preload::Off,
+    match (&*preload, mapping.task.path()) {
+        _ if mapping.is_closed() => *preload = Preload::Off,
         (Preload::File, Some(_)) => *preload = Preload::Env,
         _ => {}
     }
 }
 
-fn set_tools(config: &mut Config, way: &Way, without: bool) {
+fn set_tools(config: &mut Config, mapping: &DirMapping, without: bool) {
     let cdi = &mut config.cdi;
-    if without || way.is_closed() {
-        cdi.container_tool_dir = Some(nowhere());
+    if without || mapping.is_closed() {
+        cdi.container_tool_dir = Some(no_path());
         return;
     }
-    set(&mut cdi.host_tool_dir, way.host.named());
-    set(&mut cdi.container_tool_dir, way.task.named());
+    set(&mut cdi.host_tool_dir, mapping.host.path());
+    set(&mut cdi.container_tool_dir, mapping.task.path());
 }
 
-fn set_profiles(config: &mut Config, way: &Way, without: bool) {
+fn set_profiles(config: &mut Config, mapping: &DirMapping, without: bool) {
     let cdi = &mut config.cdi;
-    if without || way.is_closed() {
-        cdi.container_profile_dir = Some(nowhere());
+    if without || mapping.is_closed() {
+        cdi.container_profile_dir = Some(no_path());
         return;
     }
-    set(&mut cdi.host_profile_dir, way.host.named());
-    set(&mut cdi.container_profile_dir, way.task.named());
+    set(&mut cdi.host_profile_dir, mapping.host.path());
+    set(&mut cdi.container_profile_dir, mapping.task.path());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Place;
+    use crate::settings::DirSetting;
 
-    fn layout(of: Class, settings: &Settings, config: &Config) -> Option<Config> {
-        let layouts = layouts(settings, config);
+    fn layout(of: Class, settings: &PluginSettings, config: &Config) -> Option<Config> {
+        let layouts = class_layouts(settings, config);
         let found = layouts.into_iter().find(|(classes, _)| classes.contains(&of));
         found.map(|(_, config)| config)
     }
 
-    fn at(path: &str) -> Place {
-        Place::At(PathBuf::from(path))
+    fn at(path: &str) -> DirSetting {
+        DirSetting::At(PathBuf::from(path))
     }
 
     #[test]
     fn without_paths_all_is_as_on_disk() {
-        assert!(layouts(&Settings::default(), &Config::default()).is_empty());
+        assert!(class_layouts(&PluginSettings::default(), &Config::default()).is_empty());
     }
 
     #[test]
     fn a_path_is_for_its_own_product() {
-        let mut settings = Settings::default();
+        let mut settings = PluginSettings::default();
         settings.paths.zf_lib.host = at("/opt/zf");
         let config = Config::default();
         assert_eq!(layout(Class::Nic, &settings, &config), None);
@@ -147,7 +151,7 @@ mod tests {
         let mut config = Config::default();
         config.cdi.host_tool_dir = Some("/opt/tools".into());
         config.cdi.fdtable_size = 4096;
-        let mut settings = Settings::default();
+        let mut settings = PluginSettings::default();
         settings.paths.onload_lib.task = at("/opt/onload");
         let cdi = layout(Class::Nic, &settings, &config).unwrap().cdi;
         assert_eq!((cdi.host_tool_dir, cdi.fdtable_size), (config.cdi.host_tool_dir, 4096));
@@ -157,24 +161,24 @@ mod tests {
     fn the_preload_is_one_that_finds_the_library() {
         let mut config = Config::default();
         config.cdi.preload = Preload::File;
-        let mut settings = Settings::default();
+        let mut settings = PluginSettings::default();
         let preload =
-            |settings: &Settings| layout(Class::Nic, settings, &config).unwrap().cdi.preload;
+            |settings: &PluginSettings| layout(Class::Nic, settings, &config).unwrap().cdi.preload;
         settings.paths.onload_bin.host = at("/opt/bin");
         assert_eq!(preload(&settings), Preload::File);
         settings.paths.onload_lib.task = at("/opt/onload");
         assert_eq!(preload(&settings), Preload::Env);
-        settings.paths.onload_lib.host = Place::Nowhere;
+        settings.paths.onload_lib.host = DirSetting::Nowhere;
         assert_eq!(preload(&settings), Preload::Off);
     }
 
     #[test]
     fn without_tools_there_are_no_profiles_either() {
-        let settings = Settings { mount_onload: false, ..Settings::default() };
+        let settings = PluginSettings { mount_onload: false, ..PluginSettings::default() };
         let cdi = layout(Class::Nic, &settings, &Config::default()).unwrap().cdi;
         assert_eq!(
             (cdi.container_tool_dir, cdi.container_profile_dir),
-            (Some(nowhere()), Some(nowhere()))
+            (Some(no_path()), Some(no_path()))
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Which devices Nomad is offered, and what a task of one gets: pure, but for reading specifications.
 
 pub mod attributes;
-pub mod books;
+pub mod edit_sources;
 pub mod group;
 pub mod id;
 pub mod layout;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, QualifiedName};
 use onload_core::class::Class;
 use onload_core::lease::Lease;
-use onload_host::offers::{Attribute, Health, Offer, Sharing};
+use onload_host::offers::{Attribute, Health, HostDevice, Sharing};
 
-use super::attributes::{self, Attributes};
-use super::group::{Counted, Device, Group};
-use super::id::Type;
-use crate::settings::Settings;
+use super::attributes::{self, NomadAttributes};
+use super::group::{NomadDevice, NomadGroup, StatisticsSource};
+use super::id::DeviceType;
+use crate::settings::PluginSettings;
 
 /// The name of Onload without an interface, as nomad-onload has it.
 pub const NONE: &str = "none";
@@ -31,39 +31,39 @@ const UNHEALTHY: &str = "unhealthy";
 const DRAINED: &str = "drained";
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct NomadPlan {
     /// The groups, sorted by type and name.
-    pub groups: Vec<Group>,
+    pub groups: Vec<NomadGroup>,
     /// What is offered and not published, with the reason and what to do.
     pub left_out: BTreeSet<String>,
     /// The attributes of devices that one task has at a time, as they were before it had them.
-    known: BTreeMap<(Class, DeviceName), Attributes>,
+    known: BTreeMap<(Class, DeviceName), NomadAttributes>,
 }
 
 /// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
 /// device from elsewhere keeps it from all tasks.
 pub fn plan(
-    offers: &[Offer],
-    settings: &Settings,
-    earlier: Option<&Plan>,
+    devices: &[HostDevice],
+    settings: &PluginSettings,
+    earlier: Option<&NomadPlan>,
     is_own: impl Fn(&Lease) -> bool,
-) -> Plan {
-    let planning = Planning { offers, settings, earlier, is_own: &is_own };
-    let mut plan = Plan::default();
-    let mut groups = Groups::default();
-    for r#type in Type::ALL {
-        for offers in planning.candidates(r#type) {
-            let why = offers.iter().find_map(|one| planning.needs_runtime(one));
+) -> NomadPlan {
+    let planner = GroupPlanner { devices, settings, earlier, is_own: &is_own };
+    let mut plan = NomadPlan::default();
+    let mut groups = GroupBuilder::default();
+    for r#type in DeviceType::ALL {
+        for devices in planner.candidates(r#type) {
+            let why = devices.iter().find_map(|device| planner.runtime_reason(device));
             match why {
-                Some(why) => drop(plan.left_out.insert(left_out(r#type, offers[0], why))),
-                None => planning.publish(r#type, &offers, &mut groups),
+                Some(why) => drop(plan.left_out.insert(left_out_message(r#type, devices[0], why))),
+                None => planner.publish(r#type, &devices, &mut groups),
             }
         }
     }
-    let exclusive = offers.iter().filter(|offer| is_exclusive(offer));
-    let known = exclusive.map(|offer| {
-        let key = (offer.class, offer.name.clone());
-        (key, planning.attributes(offer))
+    let exclusive = devices.iter().filter(|device| is_exclusive(device));
+    let known = exclusive.map(|device| {
+        let key = (device.class, device.name.clone());
+        (key, planner.attributes(device))
     });
     plan.known = known.collect();
     plan.groups = groups.finish();
@@ -71,15 +71,15 @@ pub fn plan(
 }
 
 #[derive(Default)]
-struct Groups {
-    groups: BTreeMap<(Type, String, &'static str), Group>,
+struct GroupBuilder {
+    groups: BTreeMap<(DeviceType, String, &'static str), NomadGroup>,
     /// Those that stand beside the groups of their devices.
-    second: BTreeSet<(Type, String, &'static str)>,
+    second: BTreeSet<(DeviceType, String, &'static str)>,
 }
 
-impl Groups {
+impl GroupBuilder {
     /// A group has the attributes that all of its devices have.
-    fn add(&mut self, group: Group) {
+    fn add(&mut self, group: NomadGroup) {
         let key = (group.r#type, group.name.clone(), group.vendor);
         match self.groups.get_mut(&key) {
             Some(known) => {
@@ -91,12 +91,12 @@ impl Groups {
         }
     }
 
-    fn add_second(&mut self, group: Group) {
+    fn add_second(&mut self, group: NomadGroup) {
         self.second.insert((group.r#type, group.name.clone(), group.vendor));
         self.add(group);
     }
 
-    fn finish(self) -> Vec<Group> {
+    fn finish(self) -> Vec<NomadGroup> {
         let groups = self.groups.into_iter();
         let groups = groups.filter(|(key, group)| {
             // One device has a group already.
@@ -106,36 +106,36 @@ impl Groups {
     }
 }
 
-fn with_numbers(mut group: Group) -> Group {
+fn with_numbers(mut group: NomadGroup) -> NomadGroup {
     let devices = group.devices.iter();
-    let unhealthy = devices.clone().map(Device::unhealthy).sum();
-    let unhealthy = attributes::number(unhealthy);
+    let unhealthy = devices.clone().map(NomadDevice::unhealthy_count).sum();
+    let unhealthy = attributes::int_attribute(unhealthy);
     group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
     let drained = devices.filter(|device| device.is_drained).count();
     if drained > 0 {
-        let drained = attributes::number(drained);
+        let drained = attributes::int_attribute(drained);
         group.attributes.insert(DRAINED.to_owned(), drained);
     }
     group
 }
 
-fn left_out(r#type: Type, offer: &Offer, why: &str) -> String {
-    let name = published_key(offer);
+fn left_out_message(r#type: DeviceType, device: &HostDevice, why: &str) -> String {
+    let name = published_key(device);
     format!(
         "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
     )
 }
 
-struct Planning<'p> {
-    offers: &'p [Offer],
-    settings: &'p Settings,
-    earlier: Option<&'p Plan>,
+struct GroupPlanner<'p> {
+    devices: &'p [HostDevice],
+    settings: &'p PluginSettings,
+    earlier: Option<&'p NomadPlan>,
     is_own: &'p dyn Fn(&Lease) -> bool,
 }
 
-impl<'p> Planning<'p> {
-    fn of_class(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
-        self.offers.iter().filter(move |offer| offer.class == class)
+impl<'p> GroupPlanner<'p> {
+    fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &'p HostDevice> {
+        self.devices.iter().filter(move |device| device.class == class)
     }
 
     fn onload_class(&self) -> Class {
@@ -148,40 +148,40 @@ impl<'p> Planning<'p> {
     }
 
     /// The accelerated interfaces of a class that are wanted.
-    fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
+    fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p HostDevice> {
         let probe = self.settings.probe;
-        let offers = self.of_class(class).filter(|offer| !offer.is_loopback());
-        offers.filter(move |offer| {
-            (if is_by_xdp(offer) { probe.xdp } else { probe.nic })
-                && !self.is_ignored(interface_name(offer))
-                && !self.is_ignored(offer.name.as_str())
+        let devices = self.devices_of_class(class).filter(|device| !device.is_loopback());
+        devices.filter(move |device| {
+            (if is_af_xdp(device) { probe.xdp } else { probe.nic })
+                && !self.is_ignored(interface_name(device))
+                && !self.is_ignored(device.name.as_str())
         })
     }
 
     /// The offers that a task gets together as one device of a type. There is at least one in each.
-    fn candidates(&self, r#type: Type) -> Vec<Vec<&'p Offer>> {
+    fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p HostDevice>> {
         match r#type {
-            Type::Onload => self.onload().map(|offer| vec![offer]).collect(),
-            Type::Zf => self.interfaces(Class::Zf).map(|offer| vec![offer]).collect(),
-            Type::OnloadZf => self.onload_and_tcpdirect(),
-            _ => self.others(r#type).map(|offer| vec![offer]).collect(),
+            DeviceType::Onload => self.onload().map(|device| vec![device]).collect(),
+            DeviceType::Zf => self.interfaces(Class::Zf).map(|device| vec![device]).collect(),
+            DeviceType::OnloadZf => self.onload_and_tcpdirect(),
+            _ => self.other_devices(r#type).map(|device| vec![device]).collect(),
         }
     }
 
-    fn onload(&self) -> impl Iterator<Item = &'p Offer> {
+    fn onload(&self) -> impl Iterator<Item = &'p HostDevice> {
         let class = self.onload_class();
         let has_interface = self.interfaces(class).any(is_accelerated);
         // A job that asks for Onload must not be placed without an interface where there is one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
-        let loopback = self.of_class(class);
-        let loopback = loopback.filter(move |offer| is_wanted && offer.is_loopback());
+        let loopback = self.devices_of_class(class);
+        let loopback = loopback.filter(move |device| is_wanted && device.is_loopback());
         self.interfaces(class).chain(loopback)
     }
 
-    fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p Offer>> {
+    fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p HostDevice>> {
         let tcpdirect = self.interfaces(Class::Zf);
-        let tcpdirect: BTreeMap<&str, &Offer> =
-            tcpdirect.map(|offer| (offer.name.as_str(), offer)).collect();
+        let tcpdirect: BTreeMap<&str, &HostDevice> =
+            tcpdirect.map(|device| (device.name.as_str(), device)).collect();
         let both = self.interfaces(self.onload_class()).filter_map(|onload| {
             let tcpdirect = tcpdirect.get(onload.name.as_str())?;
             Some(vec![onload, *tcpdirect])
@@ -189,33 +189,33 @@ impl<'p> Planning<'p> {
         both.collect()
     }
 
-    fn others(&self, r#type: Type) -> impl Iterator<Item = &'p Offer> {
+    fn other_devices(&self, r#type: DeviceType) -> impl Iterator<Item = &'p HostDevice> {
         let probe = self.settings.probe;
         let class = match r#type {
-            Type::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
-            Type::Pps => Some(Class::Pps).filter(|_| probe.pps),
-            Type::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
-            Type::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
-            Type::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
-            Type::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
-            Type::Profile => Some(Class::Profile).filter(|_| probe.profile),
-            Type::Onload | Type::Zf | Type::OnloadZf => None,
+            DeviceType::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
+            DeviceType::Pps => Some(Class::Pps).filter(|_| probe.pps),
+            DeviceType::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
+            DeviceType::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
+            DeviceType::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
+            DeviceType::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
+            DeviceType::Profile => Some(Class::Profile).filter(|_| probe.profile),
+            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => None,
         };
-        let offers = class.into_iter().flat_map(|class| self.of_class(class));
-        offers.filter(move |offer| {
+        let devices = class.into_iter().flat_map(|class| self.devices_of_class(class));
+        devices.filter(move |device| {
             // The clock of an ignored interface is a device of its own.
-            let interface = (r#type == Type::Rdma).then(|| interface_name(offer));
-            let names = [Some(offer.name.as_str()), interface];
+            let interface = (r#type == DeviceType::Rdma).then(|| interface_name(device));
+            let names = [Some(device.name.as_str()), interface];
             !names.into_iter().flatten().any(|name| self.is_ignored(name))
         })
     }
 
     /// What only our runtime can give, where nobody says that tasks run with it.
-    fn needs_runtime(&self, offer: &Offer) -> Option<&'static str> {
+    fn runtime_reason(&self, device: &HostDevice) -> Option<&'static str> {
         if self.settings.has_runtime {
             return None;
         }
-        match (offer.class, offer.sharing) {
+        match (device.class, device.sharing) {
             (Class::Hugepages, _) => Some("a task gets a file system of its own"),
             (_, Sharing::Exclusive) => Some("one task has it at a time, and a lease says which"),
             _ => None,
@@ -223,192 +223,203 @@ impl<'p> Planning<'p> {
     }
 
     /// Publishes what a task gets together; the first offer names it.
-    fn publish(&self, r#type: Type, offers: &[&Offer], groups: &mut Groups) {
-        let (offer, device) = (offers[0], self.device(r#type, offers));
+    fn publish(&self, r#type: DeviceType, host_devices: &[&HostDevice], groups: &mut GroupBuilder) {
+        let (host_device, device) = (host_devices[0], self.group_device(r#type, host_devices));
         if device.slots == 0 {
             return;
         }
-        let group = Group {
+        let group = NomadGroup {
             r#type,
-            vendor: vendor(r#type, offer),
-            name: published_name(offer).to_owned(),
-            attributes: self.attributes(offer),
-            is_exclusive: offers.iter().any(|offer| is_exclusive(offer)),
+            vendor: vendor(r#type, host_device),
+            name: published_name(host_device).to_owned(),
+            attributes: self.attributes(host_device),
+            is_exclusive: host_devices.iter().any(|host_device| is_exclusive(host_device)),
             devices: vec![device],
         };
         if group.is_exclusive {
             // In a second group it would be given out twice.
-            let name = alike(offer).unwrap_or_else(|| group.name.clone());
-            return groups.add(Group { name, ..group });
+            let name = shared_name(host_device).unwrap_or_else(|| group.name.clone());
+            return groups.add(NomadGroup { name, ..group });
         }
         // Where the tasks of a device are counted, more slots of it would be too many.
-        let is_counted = offers.iter().any(|offer| offer.most().is_some());
+        let is_counted = host_devices.iter().any(|host_device| host_device.max_holders().is_some());
         let is_one = group.devices.iter().all(|device| device.slots == 1);
-        if comes_in_several(r#type) && !is_counted && !is_one {
-            groups.add_second(any(&group));
+        if allows_several(r#type) && !is_counted && !is_one {
+            groups.add_second(any_group(&group));
         }
         groups.add(group);
     }
 
     /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
-    fn attributes(&self, offer: &Offer) -> Attributes {
-        let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
-        let is_own = is_exclusive(offer) && leases.any(self.is_own);
+    fn attributes(&self, device: &HostDevice) -> NomadAttributes {
+        let mut leases =
+            device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
+        let is_own = is_exclusive(device) && leases.any(self.is_own);
         let earlier = self.earlier.filter(|_| is_own);
-        let known = earlier.and_then(|plan| plan.known.get(&(offer.class, offer.name.clone())));
-        known.cloned().unwrap_or_else(|| attributes::of(offer))
+        let known = earlier.and_then(|plan| plan.known.get(&(device.class, device.name.clone())));
+        known.cloned().unwrap_or_else(|| attributes::from_device(device))
     }
 
-    fn device(&self, r#type: Type, offers: &[&Offer]) -> Device {
-        let offer = offers[0];
-        let counted = offers.iter().filter_map(|offer| offer.most()).min();
-        let members = offers.iter().map(|offer| {
-            let names = offer.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
-            (offer.class, names.collect())
+    fn group_device(&self, r#type: DeviceType, devices: &[&HostDevice]) -> NomadDevice {
+        let device = devices[0];
+        let max_holders = devices.iter().filter_map(|device| device.max_holders()).min();
+        let cdi_devices = devices.iter().map(|device| {
+            let names = device.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
+            (device.class, names.collect())
         });
-        let health = offers.iter().map(|offer| offer.health_beside(self.is_own));
+        let health = devices.iter().map(|device| device.health_excluding(self.is_own));
         let health = health.fold(Health::Healthy, |sum, one| match sum {
             Health::Healthy => one,
             unhealthy => unhealthy,
         });
-        let left = offers.iter();
-        let left = left.filter_map(|offer| offer.left_beside(self.is_own)).min();
-        Device {
-            key: published_key(offer).to_owned(),
-            slots: counted.unwrap_or_else(|| self.slots(r#type)),
-            pci: offer.pci,
+        let remaining = devices.iter();
+        let remaining =
+            remaining.filter_map(|device| device.free_slots_excluding(self.is_own)).min();
+        NomadDevice {
+            key: published_key(device).to_owned(),
+            slots: max_holders.unwrap_or_else(|| self.slots(r#type)),
+            pci: device.pci,
             health,
-            left,
-            is_drained: offers.iter().any(|offer| offer.is_drained),
-            members: members.collect(),
-            counted: counted_of(r#type, offer),
+            remaining,
+            is_drained: devices.iter().any(|device| device.is_drained),
+            cdi_devices: cdi_devices.collect(),
+            statistics: statistics_source(r#type, device),
         }
     }
 
-    fn slots(&self, r#type: Type) -> u32 {
+    fn slots(&self, r#type: DeviceType) -> u32 {
         let slots = self.settings.slots;
         match r#type {
-            Type::Onload | Type::Zf | Type::OnloadZf => slots.nic,
-            Type::Ptp => slots.ptp,
-            Type::Pps => slots.pps,
-            Type::Rdma => slots.rdma,
-            Type::Hugepages => slots.hugepages,
-            Type::Profile => slots.profile,
-            Type::Vfio | Type::Netdev => 1,
+            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => slots.nic,
+            DeviceType::Ptp => slots.ptp,
+            DeviceType::Pps => slots.pps,
+            DeviceType::Rdma => slots.rdma,
+            DeviceType::Hugepages => slots.hugepages,
+            DeviceType::Profile => slots.profile,
+            DeviceType::Vfio | DeviceType::Netdev => 1,
         }
     }
 }
 
-fn is_exclusive(offer: &Offer) -> bool {
-    offer.sharing == Sharing::Exclusive
+fn is_exclusive(device: &HostDevice) -> bool {
+    device.sharing == Sharing::Exclusive
 }
 
 /// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
 /// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
 /// network of its own, and jobs name it.
-fn alike(offer: &Offer) -> Option<String> {
-    let (vendor, device) = (text(offer, "vendor")?, text(offer, "deviceId")?);
-    let place = match (text(offer, "pf"), offer.numa_node) {
+fn shared_name(host_device: &HostDevice) -> Option<String> {
+    let (vendor, device) =
+        (text_attribute(host_device, "vendor")?, text_attribute(host_device, "deviceId")?);
+    let suffix = match (text_attribute(host_device, "pf"), host_device.numa_node) {
         (Some(pf), _) => format!("-{pf}"),
-        (None, _) if !offer.class.is_iommu_group() => return None,
+        (None, _) if !host_device.class.is_iommu_group() => return None,
         (None, Some(node)) => format!("-numa{node}"),
         (None, None) => String::new(),
     };
-    Some(format!("{vendor}:{device}{place}"))
+    Some(format!("{vendor}:{device}{suffix}"))
 }
 
 /// Whether a task may want several of a shared type. It names clocks one by one.
-fn comes_in_several(r#type: Type) -> bool {
-    matches!(r#type, Type::Onload | Type::Zf | Type::OnloadZf | Type::Rdma)
+fn allows_several(r#type: DeviceType) -> bool {
+    matches!(r#type, DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf | DeviceType::Rdma)
 }
 
 /// The same device in the group of all, where its slots have ids of their own.
-fn any(group: &Group) -> Group {
+fn any_group(group: &NomadGroup) -> NomadGroup {
     let devices = group
         .devices
         .iter()
-        .map(|device| Device { key: format!("{ANY}:{}", device.key), ..device.clone() });
-    Group { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
+        .map(|device| NomadDevice { key: format!("{ANY}:{}", device.key), ..device.clone() });
+    NomadGroup { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
 }
 
-fn text<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
-    match offer.attributes.get(attribute) {
+fn text_attribute<'o>(device: &'o HostDevice, attribute: &str) -> Option<&'o str> {
+    match device.attributes.get(attribute) {
         Some(Attribute::Text(text)) if !text.is_empty() => Some(text),
         _ => None,
     }
 }
 
-fn is_by_xdp(offer: &Offer) -> bool {
-    text(offer, "datapath") == Some("af_xdp")
+fn is_af_xdp(device: &HostDevice) -> bool {
+    text_attribute(device, "datapath") == Some("af_xdp")
 }
 
-fn is_accelerated(offer: &Offer) -> bool {
-    offer.attributes.get("accelerated") == Some(&Attribute::Bool(true))
+fn is_accelerated(device: &HostDevice) -> bool {
+    device.attributes.get("accelerated") == Some(&Attribute::Bool(true))
 }
 
 /// The name of the interface: that of the offer is its PCI address if CDI does not allow it.
-fn interface_name(offer: &Offer) -> &str {
-    text(offer, "interface").unwrap_or(offer.name.as_str())
+fn interface_name(device: &HostDevice) -> &str {
+    text_attribute(device, "interface").unwrap_or(device.name.as_str())
 }
 
-fn published_name(offer: &Offer) -> &str {
-    match offer.class {
-        Class::Nic | Class::NicPlain | Class::Zf if offer.is_loopback() => NONE,
-        Class::Nic | Class::NicPlain | Class::Zf => interface_name(offer),
-        _ => text(offer, "name").unwrap_or(offer.name.as_str()),
+fn published_name(device: &HostDevice) -> &str {
+    match device.class {
+        Class::Nic | Class::NicPlain | Class::Zf if device.is_loopback() => NONE,
+        Class::Nic | Class::NicPlain | Class::Zf => interface_name(device),
+        _ => text_attribute(device, "name").unwrap_or(device.name.as_str()),
     }
 }
 
 /// The name in ids, which is unique in its class.
-fn published_key(offer: &Offer) -> &str {
-    if offer.is_loopback() { NONE } else { offer.name.as_str() }
+fn published_key(device: &HostDevice) -> &str {
+    if device.is_loopback() { NONE } else { device.name.as_str() }
 }
 
-fn vendor(r#type: Type, offer: &Offer) -> &'static str {
+fn vendor(r#type: DeviceType, device: &HostDevice) -> &'static str {
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf if offer.is_loopback() => NONE,
-        Type::Onload | Type::Zf | Type::OnloadZf if is_by_xdp(offer) => XDP,
-        Type::Onload | Type::Zf | Type::OnloadZf => AMD,
-        Type::Ptp | Type::Pps => NONE,
-        Type::Rdma | Type::Vfio | Type::Netdev | Type::Hugepages | Type::Profile => OWN,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if device.is_loopback() => NONE,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(device) => XDP,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => AMD,
+        DeviceType::Ptp | DeviceType::Pps => NONE,
+        DeviceType::Rdma
+        | DeviceType::Vfio
+        | DeviceType::Netdev
+        | DeviceType::Hugepages
+        | DeviceType::Profile => OWN,
     }
 }
 
-fn counted_of(r#type: Type, offer: &Offer) -> Counted {
-    let interface = || text(offer, "interface").map(str::to_owned);
+fn statistics_source(r#type: DeviceType, device: &HostDevice) -> StatisticsSource {
+    let interface = || text_attribute(device, "interface").map(str::to_owned);
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf => {
-            Counted { interface: interface(), stacks: true, ..Counted::default() }
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => {
+            StatisticsSource { interface: interface(), stacks: true, ..StatisticsSource::default() }
         }
-        Type::Rdma => Counted {
+        DeviceType::Rdma => StatisticsSource {
             interface: interface(),
-            rdma: Some(published_name(offer).to_owned()),
-            ..Counted::default()
+            rdma: Some(published_name(device).to_owned()),
+            ..StatisticsSource::default()
         },
-        Type::Hugepages => Counted {
-            page_kib: match offer.attributes.get("pageKib") {
+        DeviceType::Hugepages => StatisticsSource {
+            page_kib: match device.attributes.get("pageKib") {
                 Some(Attribute::Int(kib)) => u64::try_from(*kib).ok(),
                 _ => None,
             },
-            ..Counted::default()
+            ..StatisticsSource::default()
         },
-        Type::Ptp | Type::Pps | Type::Vfio | Type::Netdev | Type::Profile => Counted::default(),
+        DeviceType::Ptp
+        | DeviceType::Pps
+        | DeviceType::Vfio
+        | DeviceType::Netdev
+        | DeviceType::Profile => StatisticsSource::default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use onload_core::lease::{Holder, Token};
-    use onload_host::offers::Held;
+    use onload_host::offers::DeviceLease;
 
     use super::*;
     use crate::devices::group::OwnSlots;
 
     const PF: &str = "0000:65:00.0";
 
-    fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> Offer {
+    fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> HostDevice {
         let text = |text: &str| Attribute::Text(text.to_owned());
-        Offer {
+        HostDevice {
             cdi: vec![format!("onload.dev/{class}={name}")],
             numa_node: Some(1),
             attributes: BTreeMap::from([
@@ -420,12 +431,12 @@ mod tests {
                 ("linkMbps", Attribute::Int(25_000)),
             ]),
             sharing,
-            ..Offer::new(class, name).unwrap()
+            ..HostDevice::new(class, name).unwrap()
         }
     }
 
     /// A container has it.
-    fn held(mut offer: Offer, ticket: Option<Token>) -> Offer {
+    fn held(mut device: HostDevice, ticket: Option<Token>) -> HostDevice {
         let lease = Lease {
             boot: "a".to_owned(),
             container: "redis".parse().unwrap(),
@@ -438,18 +449,18 @@ mod tests {
             ticket,
             moved: None,
         };
-        offer.leases.push(Held { slot: 0, text: lease.to_string(), lease: Some(lease) });
+        device.leases.push(DeviceLease { slot: 0, text: lease.to_string(), lease: Some(lease) });
         // Its interface is gone, and so is what is read of it.
-        offer.attributes.insert("linkMbps", Attribute::Int(0));
-        offer
+        device.attributes.insert("linkMbps", Attribute::Int(0));
+        device
     }
 
-    fn planned(offers: &[Offer], earlier: Option<&Plan>) -> Plan {
-        let settings = Settings { has_runtime: true, ..Settings::default() };
-        plan(offers, &settings, earlier, |lease| lease.ticket.is_some())
+    fn planned(devices: &[HostDevice], earlier: Option<&NomadPlan>) -> NomadPlan {
+        let settings = PluginSettings { has_runtime: true, ..PluginSettings::default() };
+        plan(devices, &settings, earlier, |lease| lease.ticket.is_some())
     }
 
-    fn shown(plan: &Plan) -> Vec<(&str, Vec<&str>)> {
+    fn shown(plan: &NomadPlan) -> Vec<(&str, Vec<&str>)> {
         let groups = plan.groups.iter().map(|group| {
             let keys = group.devices.iter().map(|device| device.key.as_str());
             (group.name.as_str(), keys.collect())
@@ -474,8 +485,8 @@ mod tests {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let mut without = of("ens1v1");
         without.attributes.remove("linkMbps");
-        for offers in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
-            let plan = planned(&offers, None);
+        for devices in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
+            let plan = planned(&devices, None);
             let group = &plan.groups[0];
             assert_eq!(group.devices.len(), 2);
             assert!(!group.attributes.contains_key("speed"));
@@ -487,27 +498,27 @@ mod tests {
     fn a_task_of_ours_changes_no_attribute_and_anybody_else_does() {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let before = planned(&[of("ens1v0"), of("ens1v1")], None);
-        let attributes = |plan: &Plan| plan.groups[0].attributes.clone();
+        let attributes = |plan: &NomadPlan| plan.groups[0].attributes.clone();
         let by_task = [held(of("ens1v0"), Some([9; 16].into())), of("ens1v1")];
         let during = planned(&by_task, Some(&before));
         assert_eq!(attributes(&during), attributes(&before));
         assert_eq!(attributes(&planned(&by_task, Some(&during))), attributes(&before));
         let elsewhere = planned(&[held(of("ens1v0"), None), of("ens1v1")], Some(&before));
-        assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::number(1));
+        assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::int_attribute(1));
     }
 
     #[test]
     fn a_group_says_how_many_of_its_devices_are_drained() {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
-        let drained = Offer {
+        let drained = HostDevice {
             is_drained: true,
             health: Health::Unhealthy("drained since then".to_owned()),
             ..of("ens1v1")
         };
         let plan = planned(&[of("ens1v0"), drained], None);
         let group = &plan.groups[0];
-        assert_eq!(group.attributes["drained"], attributes::number(1));
-        assert_eq!(group.attributes["unhealthy"], attributes::number(1));
+        assert_eq!(group.attributes["drained"], attributes::int_attribute(1));
+        assert_eq!(group.attributes["unhealthy"], attributes::int_attribute(1));
         let told = group.to_wire(&OwnSlots::new()).devices;
         let told: Vec<_> = told.iter().map(|one| one.health_description.as_str()).collect();
         assert_eq!(told, ["", "drained since then"]);
@@ -517,9 +528,9 @@ mod tests {
 
     #[test]
     fn the_slots_that_others_have_of_a_counted_device_are_unhealthy_and_none_that_a_task_has() {
-        let free = Offer { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
-        let shown = |offer: &Offer, own: &[(u32, bool)]| {
-            let plan = planned(std::slice::from_ref(offer), None);
+        let free = HostDevice { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
+        let shown = |device: &HostDevice, own: &[(u32, bool)]| {
+            let plan = planned(std::slice::from_ref(device), None);
             let own = own.iter();
             let own = own.map(|(slot, is_used)| (format!("onload-ens1-{slot}"), *is_used));
             let group = plan.groups[0].to_wire(&own.collect());
@@ -527,7 +538,7 @@ mod tests {
             let held = slots.map(|slot| slot.health_description.contains("redis"));
             let held: Vec<bool> = held.collect();
             let number = held.iter().filter(|held| **held).count();
-            assert_eq!(plan.groups[0].attributes["unhealthy"], attributes::number(number));
+            assert_eq!(plan.groups[0].attributes["unhealthy"], attributes::int_attribute(number));
             held
         };
         assert_eq!(shown(&free, &[]), [false, false, false]);
@@ -546,10 +557,10 @@ mod tests {
     #[test]
     fn what_is_counted_is_in_no_second_group() {
         let of = |name| offer(Class::Nic, name, "", Sharing::Shared);
-        let groups = |offers: &[Offer]| planned(offers, None).groups.len();
+        let groups = |devices: &[HostDevice]| planned(devices, None).groups.len();
         assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
         assert_eq!(groups(&[of("ens1")]), 1);
-        let counted = |name| Offer { slots: Some(3), ..of(name) };
+        let counted = |name| HostDevice { slots: Some(3), ..of(name) };
         assert_eq!(groups(&[counted("ens1"), counted("ens2")]), 2);
     }
 }

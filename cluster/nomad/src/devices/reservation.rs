@@ -16,7 +16,7 @@ const ALL_PERMISSIONS: &str = "rwm";
 
 /// Something that Nomad cannot carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub enum UnsupportedEdit {
     Memlock,
     /// A lease, by which the rest of the host knows who has a device.
     Lease,
@@ -25,42 +25,42 @@ pub enum Need {
     Other,
 }
 
-impl Need {
+impl UnsupportedEdit {
     pub fn as_str(self) -> &'static str {
         match self {
-            Need::Memlock => "memlock",
-            Need::Lease => "lease",
-            Need::FileSystem => "a file system of its own",
-            Need::Other => "a hook, an interface or a group",
+            UnsupportedEdit::Memlock => "memlock",
+            UnsupportedEdit::Lease => "lease",
+            UnsupportedEdit::FileSystem => "a file system of its own",
+            UnsupportedEdit::Other => "a hook, an interface or a group",
         }
     }
 
     /// Whether a task works without it.
-    pub fn is_bearable(self) -> bool {
-        matches!(self, Need::Memlock | Need::Lease)
+    pub fn is_optional(self) -> bool {
+        matches!(self, UnsupportedEdit::Memlock | UnsupportedEdit::Lease)
     }
 }
 
-pub fn needs(edits: &ContainerEdits) -> BTreeSet<Need> {
-    let mut needs = BTreeSet::new();
+pub fn unsupported_edits(edits: &ContainerEdits) -> BTreeSet<UnsupportedEdit> {
+    let mut unsupported = BTreeSet::new();
     for hook in &edits.hooks {
-        match HookArguments::of_command(&hook.args) {
+        match HookArguments::from_command(&hook.args) {
             // What it expects of nodes was looked at before the device was said to be healthy.
             Some((_, arguments)) => {
-                needs.extend(arguments.memlock.map(|_| Need::Memlock));
+                unsupported.extend(arguments.memlock.map(|_| UnsupportedEdit::Memlock));
                 let leases = !arguments.lease.is_empty() || !arguments.take.is_empty();
-                needs.extend(leases.then_some(Need::Lease));
+                unsupported.extend(leases.then_some(UnsupportedEdit::Lease));
             }
-            None => drop(needs.insert(Need::Other)),
+            None => drop(unsupported.insert(UnsupportedEdit::Other)),
         }
     }
     let is_mounted = edits.mounts.iter().any(|mount| !is_bind(mount));
-    needs.extend(is_mounted.then_some(Need::FileSystem));
+    unsupported.extend(is_mounted.then_some(UnsupportedEdit::FileSystem));
     let is_more = !edits.net_devices.is_empty()
         || !edits.additional_gids.is_empty()
         || edits.intel_rdt.is_some();
-    needs.extend(is_more.then_some(Need::Other));
-    needs
+    unsupported.extend(is_more.then_some(UnsupportedEdit::Other));
+    unsupported
 }
 
 fn is_bind(mount: &Mount) -> bool {
@@ -69,7 +69,7 @@ fn is_bind(mount: &Mount) -> bool {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct ReservationOptions {
     /// Where libonload.so is in the task, if not where a loader looks.
     pub library_dir: Option<PathBuf>,
     /// Whether device nodes are left out.
@@ -79,31 +79,31 @@ pub struct Manner {
 /// A reservation in the making. What several devices share stands in it once: docker refuses a second mount at
 /// one place.
 #[derive(Debug, Default)]
-pub struct Reservation {
+pub struct NomadReservation {
     envs: BTreeMap<String, String>,
     mounts: BTreeMap<String, device::Mount>,
     devices: BTreeMap<String, DeviceSpec>,
 }
 
-impl Reservation {
-    pub fn add(&mut self, edits: &ContainerEdits, manner: &Manner) {
+impl NomadReservation {
+    pub fn add(&mut self, edits: &ContainerEdits, options: &ReservationOptions) {
         for assignment in &edits.env {
             if let Some((name, value)) = assignment.split_once('=') {
-                self.add_variable(name, value, manner);
+                self.add_variable(name, value, options);
             }
         }
         for mount in edits.mounts.iter().filter(|mount| is_bind(mount)) {
             let key = mount.container_path.clone();
             self.mounts.entry(key).or_insert_with(|| to_mount(mount));
         }
-        for node in edits.device_nodes.iter().filter(|_| !manner.without_nodes) {
+        for node in edits.device_nodes.iter().filter(|_| !options.without_nodes) {
             let key = node.path.clone();
             self.devices.entry(key).or_insert_with(|| to_device(node));
         }
     }
 
-    fn add_variable(&mut self, name: &str, value: &str, manner: &Manner) {
-        let value = match &manner.library_dir {
+    fn add_variable(&mut self, name: &str, value: &str, options: &ReservationOptions) {
+        let value = match &options.library_dir {
             Some(dir) if name == PRELOAD && value == LIBRARY => {
                 dir.join(LIBRARY).display().to_string()
             }
@@ -173,11 +173,11 @@ mod tests {
 
     #[test]
     fn what_nomad_cannot_carry_is_found_in_the_edits() {
-        let of = |args: &[&str]| needs(&hook(args)).into_iter().collect::<Vec<_>>();
+        let of = |args: &[&str]| unsupported_edits(&hook(args)).into_iter().collect::<Vec<_>>();
         assert_eq!(of(&["onload-hook", "createRuntime", "--expect", "/dev/onload=nic:onload"]), []);
         assert_eq!(
             of(&["onload-hook", "createRuntime", "--memlock", "unlimited"]),
-            [Need::Memlock]
+            [UnsupportedEdit::Memlock]
         );
         assert_eq!(
             of(&[
@@ -188,10 +188,13 @@ mod tests {
                 "--lease",
                 "vfio:0000:81:10.0"
             ]),
-            [Need::Memlock, Need::Lease]
+            [UnsupportedEdit::Memlock, UnsupportedEdit::Lease]
         );
-        assert_eq!(of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]), [Need::Lease]);
-        assert_eq!(of(&["other-hook", "createRuntime"]), [Need::Other]);
+        assert_eq!(
+            of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]),
+            [UnsupportedEdit::Lease]
+        );
+        assert_eq!(of(&["other-hook", "createRuntime"]), [UnsupportedEdit::Other]);
         let huge = ContainerEdits {
             mounts: vec![Mount {
                 type_: Some("hugetlbfs".to_owned()),
@@ -200,8 +203,14 @@ mod tests {
             additional_gids: vec![7],
             ..ContainerEdits::default()
         };
-        assert!(needs(&huge).into_iter().eq([Need::FileSystem, Need::Other]));
-        assert!(Need::Memlock.is_bearable() && !Need::FileSystem.is_bearable());
+        assert!(
+            unsupported_edits(&huge)
+                .into_iter()
+                .eq([UnsupportedEdit::FileSystem, UnsupportedEdit::Other])
+        );
+        assert!(
+            UnsupportedEdit::Memlock.is_optional() && !UnsupportedEdit::FileSystem.is_optional()
+        );
     }
 
     #[test]
@@ -224,9 +233,9 @@ mod tests {
             ],
             ..ContainerEdits::default()
         };
-        let mut reservation = Reservation::default();
-        reservation.add(&edits("X"), &Manner::default());
-        reservation.add(&edits("Y"), &Manner::default());
+        let mut reservation = NomadReservation::default();
+        reservation.add(&edits("X"), &ReservationOptions::default());
+        reservation.add(&edits("Y"), &ReservationOptions::default());
         let wire = reservation.into_wire();
         let names: Vec<&str> = wire.envs.keys().map(String::as_str).collect();
         assert_eq!(names, ["A", "ONLOAD_CTK_NIC_X", "ONLOAD_CTK_NIC_Y"]);
@@ -248,14 +257,16 @@ mod tests {
             env: words(&["LD_PRELOAD=libonload.so"]),
             ..ContainerEdits::default()
         };
-        let preload = |manner: &Manner| {
-            let mut reservation = Reservation::default();
+        let preload = |manner: &ReservationOptions| {
+            let mut reservation = NomadReservation::default();
             reservation.add(&edits, manner);
             reservation.into_wire().envs.remove("LD_PRELOAD")
         };
-        assert_eq!(preload(&Manner::default()).as_deref(), Some("libonload.so"));
-        let elsewhere =
-            Manner { library_dir: Some("/opt/onload/usr/lib64".into()), ..Manner::default() };
+        assert_eq!(preload(&ReservationOptions::default()).as_deref(), Some("libonload.so"));
+        let elsewhere = ReservationOptions {
+            library_dir: Some("/opt/onload/usr/lib64".into()),
+            ..ReservationOptions::default()
+        };
         assert_eq!(preload(&elsewhere).as_deref(), Some("/opt/onload/usr/lib64/libonload.so"));
     }
 }

@@ -13,20 +13,20 @@ const MAX_FILES: usize = 256;
 
 /// Why none of the specifications in these directories counts; `None` if all do. Directories that the operator
 /// named to this plugin are not looked at: no engine reads them.
-pub fn refusal(host: &Host, dirs: &[PathBuf]) -> Option<String> {
+pub fn untrusted_reason(host: &Host, dirs: &[PathBuf]) -> Option<String> {
     let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
-    let judged = are_engines.then(|| judge(host))?;
+    let judged = are_engines.then(|| check_trust(host))?;
     judged.err().map(|error| format!("{error:#}"))
 }
 
-fn judge(host: &Host) -> Result<()> {
+fn check_trust(host: &Host) -> Result<()> {
     let trusted = host.trusted()?;
     for dir in DEFAULT_DIRS {
         let dir = match trusted.open_dir(Path::new(dir)) {
             Err(error) if error.is_absent() => continue,
             dir => dir?,
         };
-        for name in dir.names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
+        for name in dir.list_names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
             match dir.open(&name) {
                 // It went meanwhile.
                 Err(error) if error.is_absent() => {}
@@ -62,7 +62,7 @@ mod tests {
     }
 
     fn said(host: &Host) -> Option<String> {
-        refusal(host, &engine_dirs(host).unwrap())
+        untrusted_reason(host, &engine_dirs(host).unwrap())
     }
 
     #[test]
@@ -99,6 +99,6 @@ mod tests {
     fn directories_that_the_operator_named_are_the_operators_business() {
         let (root, host) = host();
         allow(root.path(), "etc/cdi", 0o1777);
-        assert_eq!(refusal(&host, &[root.path().join("cdi")]), None);
+        assert_eq!(untrusted_reason(&host, &[root.path().join("cdi")]), None);
     }
 }

@@ -8,24 +8,24 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 #[derive(Debug)]
-pub struct Agent {
+pub struct NomadAgent {
     process: Option<AsyncFd<OwnedFd>>,
 }
 
-impl Agent {
+impl NomadAgent {
     /// The parent of this process. Where it cannot be watched, the plugin stays until it is told to end.
-    pub fn of_this_process() -> Agent {
+    pub fn parent() -> NomadAgent {
         let process = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
         // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
         // of an `OwnedFd` cannot.
         #[allow(deprecated)]
         let process = process.and_then(|process| AsyncFd::new(process).ok());
-        Agent { process }
+        NomadAgent { process }
     }
 
     /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad finds the one
     /// again whose configuration was taken.
-    pub async fn abandons(self, mut is_configured: watch::Receiver<bool>) {
+    pub async fn wait_abandoned(self, mut is_configured: watch::Receiver<bool>) {
         let Some(process) = self.process else {
             return pending().await;
         };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::settings::{Settings, decode, schema};
-use crate::surveyor::Surveyor;
+use crate::settings::{PluginSettings, build_schema, decode};
+use crate::surveyor::NomadSurveyor;
 use crate::wire::base::base_plugin_server::BasePlugin;
 use crate::wire::base::{
     ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType,
@@ -20,13 +20,13 @@ pub const API_VERSION: &str = "v0.1.0";
 pub const NAME: &str = "onload";
 
 #[derive(Debug)]
-pub struct Base {
-    pub surveyor: Arc<Surveyor>,
+pub struct BaseService {
+    pub surveyor: Arc<NomadSurveyor>,
     pub is_configured: watch::Sender<bool>,
 }
 
 #[tonic::async_trait]
-impl BasePlugin for Base {
+impl BasePlugin for BaseService {
     async fn plugin_info(
         &self,
         _request: Request<PluginInfoRequest>,
@@ -43,31 +43,31 @@ impl BasePlugin for Base {
         &self,
         _request: Request<ConfigSchemaRequest>,
     ) -> Result<Response<ConfigSchemaResponse>, Status> {
-        Ok(Response::new(ConfigSchemaResponse { spec: Some(schema()) }))
+        Ok(Response::new(ConfigSchemaResponse { spec: Some(build_schema()) }))
     }
 
     async fn set_config(
         &self,
         request: Request<SetConfigRequest>,
     ) -> Result<Response<SetConfigResponse>, Status> {
-        let settings = settings_of(&request.into_inner());
+        let settings = parse_settings(&request.into_inner());
         self.is_configured.send_replace(settings.is_ok());
         self.surveyor.set(settings?);
         Ok(Response::new(SetConfigResponse {}))
     }
 }
 
-fn settings_of(request: &SetConfigRequest) -> Result<Settings, Status> {
+fn parse_settings(request: &SetConfigRequest) -> Result<PluginSettings, Status> {
     let version = &request.plugin_api_version;
     if !version.is_empty() && version != API_VERSION {
-        let said = format!(
+        let message = format!(
             "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
         );
-        return Err(Status::invalid_argument(said));
+        return Err(Status::invalid_argument(message));
     }
     decode(&request.msgpack_config).map_err(|error| {
-        let said = format!("{error:#}");
-        tracing::error!("{said}");
-        Status::invalid_argument(said)
+        let message = format!("{error:#}");
+        tracing::error!("{message}");
+        Status::invalid_argument(message)
     })
 }

@@ -12,9 +12,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::go_plugin::Messages;
-use crate::host_state::Snapshot;
+use crate::snapshot::NomadSnapshot;
 use crate::statistics;
-use crate::surveyor::Surveyor;
+use crate::surveyor::NomadSurveyor;
 use crate::wire::device::device_plugin_server::DevicePlugin;
 use crate::wire::device::{
     ContainerReservation, FingerprintRequest, FingerprintResponse, ReserveRequest, ReserveResponse,
@@ -25,15 +25,15 @@ use crate::wire::device::{
 const USUAL_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
-type Snapshots = watch::Receiver<Option<Arc<Snapshot>>>;
+type Snapshots = watch::Receiver<Option<Arc<NomadSnapshot>>>;
 
 #[derive(Debug)]
-pub struct Devices {
-    pub surveyor: Arc<Surveyor>,
+pub struct DeviceService {
+    pub surveyor: Arc<NomadSurveyor>,
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Devices {
+impl DevicePlugin for DeviceService {
     type FingerprintStream = Messages<FingerprintResponse>;
 
     async fn fingerprint(
@@ -52,15 +52,15 @@ impl DevicePlugin for Devices {
         let ids = request.into_inner().device_ids;
         let root = self.surveyor.options().host_root.clone();
         let words = ids.join(", ");
-        let snapshot = after_own_tasks(self.surveyor.snapshots(), &root, &ids).await?;
+        let snapshot = wait_for_own_tasks(self.surveyor.snapshots(), &root, &ids).await?;
         let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
         let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
         match &reserved {
-            Ok(given) => tracing::info!(
+            Ok(reservation) => tracing::info!(
                 "reserved {words}: {} variables, {} mounts, {} device nodes",
-                given.envs.len(),
-                given.mounts.len(),
-                given.devices.len()
+                reservation.envs.len(),
+                reservation.mounts.len(),
+                reservation.devices.len()
             ),
             Err(status) => tracing::error!("{}", status.message()),
         }
@@ -86,7 +86,7 @@ impl DevicePlugin for Devices {
     }
 }
 
-async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
+async fn first_snapshot(snapshots: &mut Snapshots) -> Result<Arc<NomadSnapshot>, Status> {
     let first = snapshots.wait_for(Option::is_some).await;
     let first = first.ok().and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
     first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
@@ -94,30 +94,31 @@ async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
 
 /// What the host has once no task of this client holds what is asked for, or after `reserve_wait`: Nomad starts a task
 /// before the runtime is done with the one before, and never retries a batch job that was refused.
-async fn after_own_tasks(
+async fn wait_for_own_tasks(
     mut snapshots: Snapshots,
     root: &Path,
     ids: &[String],
-) -> Result<Arc<Snapshot>, Status> {
+) -> Result<Arc<NomadSnapshot>, Status> {
     let begin = Instant::now();
-    let mut told = false;
+    let mut is_logged = false;
     loop {
-        let snapshot = first(&mut snapshots).await?;
-        let (asked, root, wanted) = (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
+        let snapshot = first_snapshot(&mut snapshots).await?;
+        let (shared_snapshot, root, wanted_ids) =
+            (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
         let holder = spawn_blocking(move || {
             let host = Host::open(&root).ok()?;
             // Without leases nobody is waited for: the runtime says why it cannot read them.
-            asked.own_holder(&host, &wanted).ok()?
+            shared_snapshot.find_own_holder(&host, &wanted_ids).ok()?
         });
         let holder = holder.await.ok().flatten();
         let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.settings.reserve_wait)
         else {
             return Ok(snapshot);
         };
-        if !told {
+        if !is_logged {
             let ids = ids.join(", ");
             tracing::info!("reserving {ids}: waiting for a task of this client, {holder}");
-            told = true;
+            is_logged = true;
         }
         sleep(PAUSE).await;
     }
@@ -125,7 +126,7 @@ async fn after_own_tasks(
 
 fn reserve(
     root: &Path,
-    snapshot: &Snapshot,
+    snapshot: &NomadSnapshot,
     ids: &[String],
 ) -> Result<ContainerReservation, Status> {
     let host = Host::open(root).map_err(|error| Status::internal(error.to_string()))?;
@@ -169,7 +170,7 @@ async fn count(
             _ = ticks.tick() => {}
             () = to.closed() => return,
         }
-        let Ok(snapshot) = first(&mut snapshots).await else {
+        let Ok(snapshot) = first_snapshot(&mut snapshots).await else {
             return;
         };
         let root = root.clone();

@@ -56,11 +56,11 @@ impl GrpcBroker for Broker {
         &self,
         request: Request<Streaming<ConnInfo>>,
     ) -> Result<Response<Self::StartStreamStream>, Status> {
-        let mut offered = request.into_inner();
+        let mut incoming = request.into_inner();
         let (sender, receiver) = mpsc::channel(1);
         // It is there for as long as the host's side is.
         tokio::spawn(async move {
-            while let Ok(Some(_)) = offered.message().await {}
+            while let Ok(Some(_)) = incoming.message().await {}
             drop(sender);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))

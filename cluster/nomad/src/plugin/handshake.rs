@@ -26,14 +26,14 @@ pub struct Handshake {
     multiplex: bool,
 }
 
-pub fn is_by_nomad(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+pub fn is_started_by_nomad(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     variable(COOKIE).is_some_and(|cookie| cookie == COOKIE_VALUE)
 }
 
 impl Handshake {
-    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+    pub fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-        if !is_by_nomad(variable) {
+        if !is_started_by_nomad(variable) {
             bail!(
                 "this is a plugin of Nomad, which starts it; put it into the agent's plugin_dir, and write `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
             );
@@ -65,7 +65,7 @@ impl Handshake {
 
     /// The one line that the host reads: version of go-plugin, version of Nomad's plugins, socket, protocol, an
     /// empty certificate. Old hosts read no seventh field.
-    pub fn line(&self, socket: &Path) -> String {
+    pub fn to_line(&self, socket: &Path) -> String {
         let multiplex = if self.multiplex { "|false" } else { "" };
         format!("1|{VERSION}|unix|{}|grpc|{multiplex}\n", socket.display())
     }
@@ -78,7 +78,7 @@ mod tests {
     fn read(variables: &[(&str, &str)]) -> Result<Handshake> {
         let all = [(COOKIE, COOKIE_VALUE)].into_iter().chain(variables.iter().copied());
         let all: Vec<(&str, &str)> = all.collect();
-        Handshake::of(|name| {
+        Handshake::from_environment(|name| {
             let found = all.iter().rev().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         })
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn the_line_has_as_many_fields_as_the_host_reads() {
         let socket = Path::new("/tmp/a/plugin.sock");
-        let line = |variables| read(variables).unwrap().line(socket);
+        let line = |variables| read(variables).unwrap().to_line(socket);
         assert_eq!(line(&[(VERSIONS, "2")]), "1|2|unix|/tmp/a/plugin.sock|grpc|\n");
         assert_eq!(line(&[(MULTIPLEX, "true")]), "1|2|unix|/tmp/a/plugin.sock|grpc||false\n");
         assert_eq!(line(&[(MULTIPLEX, "")]), "1|2|unix|/tmp/a/plugin.sock|grpc|\n");

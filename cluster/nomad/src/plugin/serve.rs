@@ -12,13 +12,13 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
-use super::agent::Agent;
-use super::base::Base;
-use super::device::Devices;
+use super::agent::NomadAgent;
+use super::base::BaseService;
+use super::device::DeviceService;
 use super::go_plugin::{Broker, Controller, Stdio};
 use super::handshake::Handshake;
 use super::socket;
-use crate::surveyor::Surveyor;
+use crate::surveyor::NomadSurveyor;
 use crate::wire::base::base_plugin_server::BasePluginServer;
 use crate::wire::device::device_plugin_server::DevicePluginServer;
 use crate::wire::go_plugin::grpc_broker_server::GrpcBrokerServer;
@@ -31,37 +31,38 @@ const HEALTH: &str = "plugin";
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Serves until the host ends the plugin. The streams of devices stay open to the end.
-pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<()> {
+pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("starting the plugin")?;
     // ^C at the agent reaches all of its processes: the agent ends the plugin when it is done with it.
     let _interrupt = signal(SignalKind::interrupt()).context("starting the plugin")?;
-    let agent = Agent::of_this_process();
-    let (listener, place) = socket::bind(&handshake.socket_dir)?;
+    let agent = NomadAgent::parent();
+    let (listener, socket_dir) = socket::bind(&handshake.socket_dir)?;
     let (stop, mut stopped) = mpsc::channel(1);
     let (is_configured, configured) = watch::channel(false);
     let surveyor = Arc::new(surveyor);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status(HEALTH, ServingStatus::Serving).await;
-    let devices = Devices { surveyor: Arc::clone(&surveyor) };
+    let devices = DeviceService { surveyor: Arc::clone(&surveyor) };
     let router = Server::builder()
         .add_service(health_service)
-        .add_service(BasePluginServer::new(Base { surveyor, is_configured }))
+        .add_service(BasePluginServer::new(BaseService { surveyor, is_configured }))
         .add_service(DevicePluginServer::new(devices))
         .add_service(GrpcControllerServer::new(Controller { stop }))
         .add_service(GrpcStdioServer::new(Stdio))
         .add_service(GrpcBrokerServer::new(Broker));
-    tell(&handshake.line(&place.path())).context("telling the host where the plugin listens")?;
+    print_line(&handshake.to_line(&socket_dir.path()))
+        .context("telling the host where the plugin listens")?;
     tokio::select! {
         served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served.context("serving the plugin")?,
         _ = terminate.recv() => {}
-        () = agent.abandons(configured) => tracing::info!("the agent has ended without this plugin, which ends too"),
+        () = agent.wait_abandoned(configured) => tracing::info!("the agent has ended without this plugin, which ends too"),
         _ = stopped.recv() => sleep(FAREWELL).await,
     }
     Ok(())
 }
 
 /// Nothing else is ever written to standard output.
-fn tell(line: &str) -> io::Result<()> {
+fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(line.as_bytes())?;
     out.flush()

@@ -20,17 +20,17 @@ const NEW: &str = "plugin.new~";
 
 /// Where the socket is. It goes with this.
 #[derive(Debug)]
-pub struct Place {
+pub struct SocketDir {
     dir: PathBuf,
 }
 
-impl Place {
+impl SocketDir {
     pub fn path(&self) -> PathBuf {
         self.dir.join(SOCKET)
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketDir {
     fn drop(&mut self) {
         // Nobody is left to be told of what stays.
         let _ = fs::remove_file(self.path());
@@ -38,17 +38,17 @@ impl Drop for Place {
     }
 }
 
-pub fn bind(above: &Path) -> Result<(UnixListener, Place)> {
+pub fn bind(above: &Path) -> Result<(UnixListener, SocketDir)> {
     remove_abandoned(above);
-    listen(above).with_context(|| format!("making a socket in {}", above.display()))
+    bind_in(above).with_context(|| format!("making a socket in {}", above.display()))
 }
 
-fn listen(above: &Path) -> io::Result<(UnixListener, Place)> {
-    let place = make_dir(above)?;
-    let new = place.dir.join(NEW);
+fn bind_in(above: &Path) -> io::Result<(UnixListener, SocketDir)> {
+    let socket_dir = make_dir(above)?;
+    let new = socket_dir.dir.join(NEW);
     let listener = UnixListener::bind(&new)?;
-    fs::rename(new, place.path())?;
-    Ok((listener, place))
+    fs::rename(new, socket_dir.path())?;
+    Ok((listener, socket_dir))
 }
 
 /// Removes the sockets of plugins that were killed. What cannot be removed is in nobody's way.
@@ -66,17 +66,17 @@ fn remove_abandoned(above: &Path) {
         // Without the socket it is being made.
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if UnixStream::connect(dir.join(SOCKET)).is_err_and(is_refused) {
-            drop(Place { dir });
+            drop(SocketDir { dir });
         }
     }
 }
 
-fn make_dir(above: &Path) -> io::Result<Place> {
+fn make_dir(above: &Path) -> io::Result<SocketDir> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     let dir = above.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes)));
     DirBuilder::new().mode(0o700).create(&dir)?;
-    Ok(Place { dir })
+    Ok(SocketDir { dir })
 }
 
 #[cfg(test)]

@@ -11,35 +11,35 @@ use onload_sys::text::Quoted;
 use serde::Deserialize;
 
 use super::duration;
-use super::table::{Field, Setting, TABLE};
-use super::values::{Place, Settings};
+use super::table::{Setting, SettingField, TABLE};
+use super::values::{DirSetting, PluginSettings};
 
 /// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
 const MAX_SLOTS: u32 = 1000;
 
-fn refusal(name: &str, value: impl Display, remedy: &str) -> Error {
+fn setting_error(name: &str, value: impl Display, remedy: &str) -> Error {
     anyhow!("setting {name} of the plugin is {value}; {remedy}")
 }
 
 /// A value of MessagePack that go-cty writes for the types of the schema.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-enum Value {
+enum MsgpackValue {
     Null(()),
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(String),
-    List(Vec<Value>),
+    List(Vec<MsgpackValue>),
 }
 
 /// The settings; without a configuration the defaults.
-pub fn decode(bytes: &[u8]) -> Result<Settings> {
-    let mut settings = Settings::default();
+pub fn decode(bytes: &[u8]) -> Result<PluginSettings> {
+    let mut settings = PluginSettings::default();
     if bytes.is_empty() {
         return Ok(settings);
     }
-    let values: Option<BTreeMap<String, Value>> =
+    let values: Option<BTreeMap<String, MsgpackValue>> =
         rmp_serde::from_slice(bytes).context("reading the plugin's configuration")?;
     let values = values.unwrap_or_default();
     for setting in TABLE {
@@ -50,69 +50,83 @@ pub fn decode(bytes: &[u8]) -> Result<Settings> {
     Ok(settings)
 }
 
-fn set(settings: &mut Settings, setting: &Setting, value: &Value) -> Result<()> {
+fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -> Result<()> {
     let name = setting.name;
     match (setting.field, value) {
         // As one that is left out.
-        (_, Value::Null(())) => {}
-        (Field::Bool(field), Value::Bool(value)) => *field(settings) = *value,
-        (Field::Slots(field), Value::Int(number)) => *field(settings) = slots(name, *number)?,
-        (Field::Place(field), Value::Text(text)) => *field(settings) = place(name, text)?,
-        (Field::Texts(field), Value::List(list)) => {
+        (_, MsgpackValue::Null(())) => {}
+        (SettingField::Bool(field), MsgpackValue::Bool(value)) => *field(settings) = *value,
+        (SettingField::Slots(field), MsgpackValue::Int(number)) => {
+            *field(settings) = parse_slots(name, *number)?
+        }
+        (SettingField::Place(field), MsgpackValue::Text(text)) => {
+            *field(settings) = parse_dir(name, text)?
+        }
+        (SettingField::Texts(field), MsgpackValue::List(list)) => {
             let texts = list.iter().map(|value| match value {
-                Value::Text(text) => Ok(text.clone()),
-                other => Err(other.refused(name, "a list of texts")),
+                MsgpackValue::Text(text) => Ok(text.clone()),
+                other => Err(other.type_error(name, "a list of texts")),
             });
             *field(settings) = texts.collect::<Result<_>>()?;
         }
-        (Field::Period, Value::Text(text)) => settings.fingerprint_period = period(name, text)?,
-        (Field::Wait, Value::Text(text)) => {
-            let remedy = "write a time such as \"15s\", or \"0s\"";
-            settings.reserve_wait = time(name, text, remedy)?;
+        (SettingField::Period, MsgpackValue::Text(text)) => {
+            settings.fingerprint_period = parse_period(name, text)?
         }
-        (Field::Runtime, Value::Text(text)) => settings.has_runtime = has_runtime(name, text)?,
-        (Field::Bool(_), other) => return Err(other.refused(name, "true or false")),
-        (Field::Slots(_), other) => return Err(other.refused(name, "a whole number")),
-        (Field::Texts(_), other) => return Err(other.refused(name, "a list of texts")),
-        (Field::Place(_) | Field::Period | Field::Wait | Field::Runtime, other) => {
-            return Err(other.refused(name, "a text"));
+        (SettingField::Wait, MsgpackValue::Text(text)) => {
+            let remedy = "write a time such as \"15s\", or \"0s\"";
+            settings.reserve_wait = parse_duration(name, text, remedy)?;
+        }
+        (SettingField::Runtime, MsgpackValue::Text(text)) => {
+            settings.has_runtime = parse_has_runtime(name, text)?
+        }
+        (SettingField::Bool(_), other) => return Err(other.type_error(name, "true or false")),
+        (SettingField::Slots(_), other) => return Err(other.type_error(name, "a whole number")),
+        (SettingField::Texts(_), other) => return Err(other.type_error(name, "a list of texts")),
+        (
+            SettingField::Place(_)
+            | SettingField::Period
+            | SettingField::Wait
+            | SettingField::Runtime,
+            other,
+        ) => {
+            return Err(other.type_error(name, "a text"));
         }
     }
     Ok(())
 }
 
 /// A number of tasks. A negative one is none, as in nomad-onload.
-fn slots(name: &str, number: i64) -> Result<u32> {
+fn parse_slots(name: &str, number: i64) -> Result<u32> {
     let number = number.max(0);
     let slots = u32::try_from(number).ok();
     slots
         .filter(|slots| *slots <= MAX_SLOTS)
-        .ok_or_else(|| refusal(name, number, "write a number up to 1000"))
+        .ok_or_else(|| setting_error(name, number, "write a number up to 1000"))
 }
 
-fn place(name: &str, text: &str) -> Result<Place> {
+fn parse_dir(name: &str, text: &str) -> Result<DirSetting> {
     let text = text.trim();
     if text.is_empty() {
-        return Ok(Place::Nowhere);
+        return Ok(DirSetting::Nowhere);
     }
     let path = Path::new(text);
     let is_clear = path.components().all(|part| part != Component::ParentDir);
     if !path.is_absolute() || !is_clear {
-        return Err(refusal(
+        return Err(setting_error(
             name,
             Quoted(text),
             "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
         ));
     }
     // Without a slash at its end, and without empty parts.
-    Ok(Place::At(path.components().collect::<PathBuf>()))
+    Ok(DirSetting::At(path.components().collect::<PathBuf>()))
 }
 
-fn has_runtime(name: &str, text: &str) -> Result<bool> {
+fn parse_has_runtime(name: &str, text: &str) -> Result<bool> {
     match text {
         "" => Ok(false),
         "onload" => Ok(true),
-        other => Err(refusal(
+        other => Err(setting_error(
             name,
             Quoted(other),
             "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
@@ -120,31 +134,31 @@ fn has_runtime(name: &str, text: &str) -> Result<bool> {
     }
 }
 
-impl Value {
-    fn refused(&self, name: &str, wanted: &str) -> Error {
-        let found = match self {
-            Value::Null(()) => "null".to_owned(),
-            Value::Bool(value) => value.to_string(),
-            Value::Int(number) => number.to_string(),
-            Value::Float(number) => number.to_string(),
-            Value::Text(text) => Quoted(text).to_string(),
-            Value::List(_) => "a list".to_owned(),
+impl MsgpackValue {
+    fn type_error(&self, name: &str, expected: &str) -> Error {
+        let actual = match self {
+            MsgpackValue::Null(()) => "null".to_owned(),
+            MsgpackValue::Bool(value) => value.to_string(),
+            MsgpackValue::Int(number) => number.to_string(),
+            MsgpackValue::Float(number) => number.to_string(),
+            MsgpackValue::Text(text) => Quoted(text).to_string(),
+            MsgpackValue::List(_) => "a list".to_owned(),
         };
-        refusal(name, found, &format!("give it {wanted}"))
+        setting_error(name, actual, &format!("give it {expected}"))
     }
 }
 
-fn period(name: &str, text: &str) -> Result<Duration> {
+fn parse_period(name: &str, text: &str) -> Result<Duration> {
     let remedy = "write a time such as \"1m\" or \"30s\"";
     // In no time, everything would be looked at all the time.
-    match time(name, text, remedy)? {
-        Duration::ZERO => Err(refusal(name, Quoted(text), remedy)),
+    match parse_duration(name, text, remedy)? {
+        Duration::ZERO => Err(setting_error(name, Quoted(text), remedy)),
         period => Ok(period),
     }
 }
 
-fn time(name: &str, text: &str, remedy: &str) -> Result<Duration> {
-    duration::parse(text).ok_or_else(|| refusal(name, Quoted(text), remedy))
+fn parse_duration(name: &str, text: &str, remedy: &str) -> Result<Duration> {
+    duration::parse(text).ok_or_else(|| setting_error(name, Quoted(text), remedy))
 }
 
 #[cfg(test)]
@@ -158,7 +172,7 @@ mod tests {
         rmp_serde::to_vec(config).unwrap()
     }
 
-    fn read(config: &Json) -> Result<Settings> {
+    fn read(config: &Json) -> Result<PluginSettings> {
         decode(&packed(config))
     }
 
@@ -168,13 +182,13 @@ mod tests {
 
     #[test]
     fn no_configuration_and_an_empty_one_are_the_defaults() {
-        assert_eq!(decode(&[]).unwrap(), Settings::default());
-        assert_eq!(read(&json!({})).unwrap(), Settings::default());
-        assert_eq!(read(&Json::Null).unwrap(), Settings::default());
+        assert_eq!(decode(&[]).unwrap(), PluginSettings::default());
+        assert_eq!(read(&json!({})).unwrap(), PluginSettings::default());
+        assert_eq!(read(&Json::Null).unwrap(), PluginSettings::default());
         let null = TABLE.iter().map(|setting| (setting.name.to_owned(), Json::Null));
         assert_eq!(
             read(&null.collect::<serde_json::Map<_, _>>().into()).unwrap(),
-            Settings::default()
+            PluginSettings::default()
         );
     }
 
@@ -188,7 +202,7 @@ mod tests {
         });
         let all = values.collect::<serde_json::Map<_, _>>();
         assert_eq!(all.len(), TABLE.len());
-        assert_eq!(read(&all.into()).unwrap(), Settings::default());
+        assert_eq!(read(&all.into()).unwrap(), PluginSettings::default());
     }
 
     #[test]
@@ -203,7 +217,7 @@ mod tests {
                 _ => json!("/opt/onload"),
             };
             let config = json!({ setting.name: value });
-            assert_ne!(read(&config).unwrap(), Settings::default(), "{}", setting.name);
+            assert_ne!(read(&config).unwrap(), PluginSettings::default(), "{}", setting.name);
         }
     }
 
@@ -232,12 +246,15 @@ mod tests {
             read(&json!({"host_onload_lib_path": text})).unwrap().paths.onload_lib.host
         };
         // The stanza of nomad-onload's examples ends with a slash, a default of its README begins with a space.
-        assert_eq!(of("/usr/lib/x86_64-linux-gnu/"), Place::At("/usr/lib/x86_64-linux-gnu".into()));
+        assert_eq!(
+            of("/usr/lib/x86_64-linux-gnu/"),
+            DirSetting::At("/usr/lib/x86_64-linux-gnu".into())
+        );
         assert_eq!(
             of(" /usr/libexec/onload/profiles"),
-            Place::At("/usr/libexec/onload/profiles".into())
+            DirSetting::At("/usr/libexec/onload/profiles".into())
         );
-        assert_eq!(of(""), Place::Nowhere);
+        assert_eq!(of(""), DirSetting::Nowhere);
         for bad in ["usr/lib64", "/usr/../etc", "~"] {
             let said = said(&json!({"task_zf_bin_path": bad}));
             assert!(said.contains("absolute path without"), "{said}");

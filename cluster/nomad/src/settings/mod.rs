@@ -8,5 +8,7 @@ pub mod table;
 mod values;
 
 pub use decode::decode;
-pub use schema::schema;
-pub use values::{Paths, Place, Probe, Settings, Slots, Way};
+pub use schema::build_schema;
+pub use values::{
+    DirMapping, DirSetting, PathSettings, PluginSettings, ProbeSettings, SlotSettings,
+};

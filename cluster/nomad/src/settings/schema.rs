@@ -4,9 +4,9 @@ use super::table::TABLE;
 use crate::wire::hclspec::spec::Block;
 use crate::wire::hclspec::{Attr, Default, Literal, Object, Spec};
 
-pub fn schema() -> Spec {
+pub fn build_schema() -> Spec {
     let attributes = TABLE.iter().map(|setting| {
-        let attribute = spec(Block::Attr(Attr {
+        let attribute = block_spec(Block::Attr(Attr {
             name: setting.name.to_owned(),
             r#type: setting.kind.to_owned(),
             required: false,
@@ -17,17 +17,17 @@ pub fn schema() -> Spec {
         };
         (setting.name.to_owned(), attribute)
     });
-    spec(Block::Object(Object { attributes: attributes.collect() }))
+    block_spec(Block::Object(Object { attributes: attributes.collect() }))
 }
 
 fn with_default(attribute: Spec, value: String) -> Spec {
-    let literal = spec(Block::Literal(Literal { value }));
-    spec(Block::Default(Box::new(Default {
+    let literal = block_spec(Block::Literal(Literal { value }));
+    block_spec(Block::Default(Box::new(Default {
         primary: Some(Box::new(attribute)),
         default: Some(Box::new(literal)),
     })))
 }
 
-fn spec(block: Block) -> Spec {
+fn block_spec(block: Block) -> Spec {
     Spec { block: Some(block) }
 }

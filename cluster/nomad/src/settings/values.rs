@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PluginSettings {
     /// Preload libonload.so.
     pub set_preload: bool,
     /// Give the tools and profiles of Onload and TCPDirect.
@@ -12,13 +12,13 @@ pub struct Settings {
     /// Publish Onload only on a host with an accelerated interface.
     pub need_nic: bool,
     /// What is published at all.
-    pub probe: Probe,
+    pub probe: ProbeSettings,
     /// Interfaces and clocks that are not published; `none` is Onload without an interface.
     pub ignored_interfaces: Vec<String>,
     /// How many tasks may have one device.
-    pub slots: Slots,
+    pub slots: SlotSettings,
     /// Where things are on the host and in the task.
-    pub paths: Paths,
+    pub paths: PathSettings,
     /// Whether the operator says that tasks run with our OCI runtime, to which what Nomad cannot carry is left then.
     pub has_runtime: bool,
     /// After how long the host is looked at again in any case.
@@ -29,7 +29,7 @@ pub struct Settings {
 
 /// What is published at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbeSettings {
     /// Interfaces of Onload's own drivers.
     pub nic: bool,
     /// Interfaces that Onload reaches by AF_XDP.
@@ -47,7 +47,7 @@ pub struct Probe {
 
 /// How many tasks may have one device, unless the host's configuration counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub struct SlotSettings {
     pub nic: u32,
     pub ptp: u32,
     pub pps: u32,
@@ -59,7 +59,7 @@ pub struct Slots {
 
 /// A directory of the host or of the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum DirSetting {
     /// Where the specifications have it.
     #[default]
     Found,
@@ -70,49 +70,49 @@ pub enum Place {
 
 /// A directory of the host and the one of the task where its content appears.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
-    pub host: Place,
-    pub task: Place,
+pub struct DirMapping {
+    pub host: DirSetting,
+    pub task: DirSetting,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Paths {
-    pub device: Way,
-    pub onload_lib: Way,
-    pub onload_bin: Way,
-    pub profile_dir: Way,
-    pub zf_lib: Way,
-    pub zf_bin: Way,
+pub struct PathSettings {
+    pub device: DirMapping,
+    pub onload_lib: DirMapping,
+    pub onload_bin: DirMapping,
+    pub profile_dir: DirMapping,
+    pub zf_lib: DirMapping,
+    pub zf_bin: DirMapping,
 }
 
-impl Place {
-    pub fn named(&self) -> Option<&PathBuf> {
+impl DirSetting {
+    pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Place::At(path) => Some(path),
-            Place::Found | Place::Nowhere => None,
+            DirSetting::At(path) => Some(path),
+            DirSetting::Found | DirSetting::Nowhere => None,
         }
     }
 }
 
-impl Way {
+impl DirMapping {
     /// Whether tasks do not get this at all.
     pub fn is_closed(&self) -> bool {
-        [&self.host, &self.task].contains(&&Place::Nowhere)
+        [&self.host, &self.task].contains(&&DirSetting::Nowhere)
     }
 
     /// Whether all is as the specifications have it.
     pub fn is_default(&self) -> bool {
-        *self == Way::default()
+        *self == DirMapping::default()
     }
 }
 
-impl Default for Settings {
+impl Default for PluginSettings {
     fn default() -> Self {
-        Settings {
+        PluginSettings {
             set_preload: true,
             mount_onload: true,
             need_nic: false,
-            probe: Probe {
+            probe: ProbeSettings {
                 nic: true,
                 xdp: true,
                 ptp: true,
@@ -124,8 +124,8 @@ impl Default for Settings {
                 profile: true,
             },
             ignored_interfaces: Vec::new(),
-            slots: Slots { nic: 10, ptp: 10, pps: 10, rdma: 10, hugepages: 10, profile: 10 },
-            paths: Paths::default(),
+            slots: SlotSettings { nic: 10, ptp: 10, pps: 10, rdma: 10, hugepages: 10, profile: 10 },
+            paths: PathSettings::default(),
             has_runtime: false,
             fingerprint_period: Duration::from_secs(60),
             reserve_wait: Duration::from_secs(15),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::support::{Agent, AgentHost, X2, meets, sources};
 use clap::CommandFactory;
-use onload_nomad::cli::Cli;
+use onload_nomad::cli::NomadCli;
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::device::DeviceGroup;
 use serde_json::json;
@@ -121,7 +121,7 @@ async fn the_constraints_of_the_jobs_are_met_as_nomad_reads_them() {
 fn the_manual_page_has_every_option_with_its_variable() {
     let page = fs::read_to_string(packaging().join("onload-nomad-device.8")).unwrap();
     let page = page.replace("\\-", "-");
-    for argument in Cli::command().get_arguments() {
+    for argument in NomadCli::command().get_arguments() {
         let option = format!("--{}", argument.get_long().unwrap());
         assert!(page.contains(&option), "{option}");
         let variable = argument.get_env().unwrap().to_str().unwrap();

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
-use super::ttrpc::{self, HEADER, MAX_MESSAGE, Message};
+use super::ttrpc::{self, HEADER, MAX_MESSAGE, TtrpcMessage};
 
 /// The connection on which the runtime calls us (pkg/net/multiplex/ttrpc.go).
 pub const PLUGIN: u32 = 1;
@@ -41,10 +41,10 @@ impl<S: Read + Write> Mux<S> {
     }
 
     /// The next message, and of which connection it is. Nothing can be read after an error.
-    pub fn receive(&mut self) -> Result<(u32, Message)> {
+    pub fn receive(&mut self) -> Result<(u32, TtrpcMessage)> {
         loop {
             for (connection, begun) in &mut self.begun {
-                if let Some(message) = ttrpc::take(begun)? {
+                if let Some(message) = ttrpc::parse_message(begun)? {
                     return Ok((*connection, message));
                 }
             }
@@ -63,12 +63,12 @@ impl<S: Read + Write> Mux<S> {
                 "the runtime sent a frame of {length} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
             );
         }
-        let mut left = length;
-        while left > 0 {
+        let mut remaining = length;
+        while remaining > 0 {
             // No room is made for bytes that may never come.
-            let mut piece = vec![0; left.min(PIECE)];
+            let mut piece = vec![0; remaining.min(PIECE)];
             self.read_exact(&mut piece)?;
-            left -= piece.len();
+            remaining -= piece.len();
             let known = self.begun.iter_mut().find(|(id, _)| *id == connection);
             if let Some((_, begun)) = known {
                 begun.extend(piece);
@@ -77,14 +77,14 @@ impl<S: Read + Write> Mux<S> {
         Ok(())
     }
 
-    fn read_exact(&mut self, into: &mut [u8]) -> Result<()> {
-        let done = self.stream.read_exact(into);
-        if_open(done, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let result = self.stream.read_exact(buffer);
+        unless_closed(result, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
     }
 
     /// Sends a message, after which an error leaves nothing to be sent. It begins a frame of its own, since the
     /// runtime's reader of the message before has no room for more.
-    pub fn send(&mut self, connection: u32, message: &Message) -> Result<()> {
+    pub fn send(&mut self, connection: u32, message: &TtrpcMessage) -> Result<()> {
         let bytes = ttrpc::encode(message)?;
         for content in bytes.chunks(MAX_SENT) {
             let mut frame = Vec::with_capacity(FRAME_HEADER + content.len());
@@ -92,20 +92,20 @@ impl<S: Read + Write> Mux<S> {
             let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
             frame.extend(length.to_be_bytes());
             frame.extend(content);
-            let done = self.stream.write_all(&frame);
-            if_open(done, io::ErrorKind::BrokenPipe)?.context("writing to the runtime")?;
+            let result = self.stream.write_all(&frame);
+            unless_closed(result, io::ErrorKind::BrokenPipe)?.context("writing to the runtime")?;
         }
         Ok(())
     }
 }
 
 /// The result again, unless it says that the runtime closed the connection.
-fn if_open(done: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
-    let kind = done.as_ref().err().map(io::Error::kind);
+fn unless_closed(result: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
+    let kind = result.as_ref().err().map(io::Error::kind);
     if kind.is_some_and(|kind| kind == closed || kind == io::ErrorKind::ConnectionReset) {
         bail!("the runtime closed the connection");
     }
-    Ok(done)
+    Ok(result)
 }
 
 #[cfg(test)]
@@ -146,8 +146,8 @@ mod tests {
         [&connection.to_be_bytes(), &length.to_be_bytes(), content].concat()
     }
 
-    fn message(stream: u32, body: &[u8]) -> Message {
-        Message { stream, kind: ttrpc::REQUEST, flags: 0, body: body.to_vec() }
+    fn message(stream: u32, body: &[u8]) -> TtrpcMessage {
+        TtrpcMessage { stream, kind: ttrpc::REQUEST, flags: 0, body: body.to_vec() }
     }
 
     #[test]

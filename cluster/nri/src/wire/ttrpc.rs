@@ -21,7 +21,7 @@ pub const FAILED_PRECONDITION: i32 = 9;
 pub const UNIMPLEMENTED: i32 = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct TtrpcMessage {
     pub stream: u32,
     /// [`REQUEST`] or [`RESPONSE`].
     pub kind: u8,
@@ -31,14 +31,14 @@ pub struct Message {
 
 /// Takes the first message off the bytes that have come, if it is all there. After an error the connection is of no
 /// more use.
-pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>> {
+pub fn parse_message(bytes: &mut Vec<u8>) -> Result<Option<TtrpcMessage>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);
     };
     let [a, b, c, d, e, f, g, h, kind, flags] = *header;
     let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
     if length > MAX_MESSAGE {
-        bail!("{}", too_long(length));
+        bail!("{}", too_long_error(length));
     }
     if kind != REQUEST && kind != RESPONSE {
         bail!("a ttrpc message of type {kind}, which a plugin does not have");
@@ -49,17 +49,17 @@ pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>> {
     let rest = bytes.split_off(HEADER + length);
     let mut body = std::mem::replace(bytes, rest);
     body.drain(..HEADER);
-    Ok(Some(Message { stream: u32::from_be_bytes([e, f, g, h]), kind, flags, body }))
+    Ok(Some(TtrpcMessage { stream: u32::from_be_bytes([e, f, g, h]), kind, flags, body }))
 }
 
-fn too_long(length: usize) -> String {
+fn too_long_error(length: usize) -> String {
     format!("a ttrpc message of {length} bytes, and {MAX_MESSAGE} are allowed")
 }
 
-pub fn encode(message: &Message) -> Result<Vec<u8>> {
+pub fn encode(message: &TtrpcMessage) -> Result<Vec<u8>> {
     let length = message.body.len();
     let short = u32::try_from(length).ok().filter(|_| length <= MAX_MESSAGE);
-    let short = short.ok_or_else(|| error!("{}", too_long(length)))?;
+    let short = short.ok_or_else(|| error!("{}", too_long_error(length)))?;
     let mut bytes = Vec::with_capacity(HEADER + length);
     bytes.extend(short.to_be_bytes());
     bytes.extend(message.stream.to_be_bytes());
@@ -70,18 +70,18 @@ pub fn encode(message: &Message) -> Result<Vec<u8>> {
 
 impl Response {
     #[must_use]
-    pub fn done(payload: Vec<u8>) -> Self {
+    pub fn ok(payload: Vec<u8>) -> Self {
         Response { status: None, payload }
     }
 
     #[must_use]
-    pub fn refused(code: i32, message: String) -> Self {
+    pub fn error(code: i32, message: String) -> Self {
         Response { status: Some(Status { code, message }), payload: Vec::new() }
     }
 
     #[must_use]
-    pub fn to_message(&self, stream: u32) -> Message {
-        Message { stream, kind: RESPONSE, flags: 0, body: self.encode_to_vec() }
+    pub fn to_message(&self, stream: u32) -> TtrpcMessage {
+        TtrpcMessage { stream, kind: RESPONSE, flags: 0, body: self.encode_to_vec() }
     }
 }
 
@@ -91,16 +91,17 @@ mod tests {
 
     #[test]
     fn a_message_is_taken_when_all_of_it_has_come() {
-        let sent = Message { stream: 0x0102_0304, kind: RESPONSE, flags: 1, body: b"abc".to_vec() };
+        let sent =
+            TtrpcMessage { stream: 0x0102_0304, kind: RESPONSE, flags: 1, body: b"abc".to_vec() };
         let bytes = encode(&sent).unwrap();
         assert_eq!(bytes, b"\0\0\0\x03\x01\x02\x03\x04\x02\x01abc");
         for length in 0..bytes.len() {
             let mut part = bytes[..length].to_vec();
-            assert_eq!(take(&mut part).unwrap(), None);
+            assert_eq!(parse_message(&mut part).unwrap(), None);
             assert_eq!(part.len(), length);
         }
         let mut more = [&bytes[..], b"rest"].concat();
-        assert_eq!(take(&mut more).unwrap(), Some(sent));
+        assert_eq!(parse_message(&mut more).unwrap(), Some(sent));
         assert_eq!(more, b"rest");
     }
 
@@ -112,7 +113,7 @@ mod tests {
             bytes
         };
         let long = u32::try_from(MAX_MESSAGE).unwrap() + 1;
-        let refusal = |mut header| take(&mut header).unwrap_err().to_string();
+        let refusal = |mut header| parse_message(&mut header).unwrap_err().to_string();
         assert_eq!(
             refusal(header(long, REQUEST)),
             "a ttrpc message of 4194305 bytes, and 4194304 are allowed"
@@ -121,13 +122,13 @@ mod tests {
             refusal(header(0, 3)),
             "a ttrpc message of type 3, which a plugin does not have"
         );
-        assert_eq!(take(&mut header(long - 1, REQUEST)).unwrap(), None);
+        assert_eq!(parse_message(&mut header(long - 1, REQUEST)).unwrap(), None);
     }
 
     #[test]
     fn a_message_that_is_too_long_is_not_sent() {
         let message =
-            Message { stream: 1, kind: RESPONSE, flags: 0, body: vec![0; MAX_MESSAGE + 1] };
+            TtrpcMessage { stream: 1, kind: RESPONSE, flags: 0, body: vec![0; MAX_MESSAGE + 1] };
         assert_eq!(
             encode(&message).unwrap_err().to_string(),
             "a ttrpc message of 4194305 bytes, and 4194304 are allowed"

@@ -9,10 +9,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothing, pod, texts};
-use onload_nri::create::{Created, Failure};
+use onload_nri::create::{CreateAnswer, CreateFailure};
 use onload_nri::journal::{Journal, Severity};
-use onload_nri::runtime::Runtime as Told;
-use onload_nri::session::{Decider, Identity, PATIENCE, Session};
+use onload_nri::runtime::NriRuntime as Told;
+use onload_nri::session::{Decider, NriSession, PATIENCE, PluginIdentity};
 use onload_nri::wire::messages::{
     Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
 };
@@ -233,20 +233,20 @@ impl<'a> Answering<'a> {
 }
 
 impl Decider for Answering<'_> {
-    fn create(&self, _: &[u8], _: &Told) -> Result<Created, Failure> {
+    fn create(&self, _: &[u8], _: &Told) -> Result<CreateAnswer, CreateFailure> {
         (self.first.borrow_mut())();
-        Ok(Created { payload: self.payload.clone(), ..Created::default() })
+        Ok(CreateAnswer { payload: self.payload.clone(), ..CreateAnswer::default() })
     }
 
-    fn give_back(&self, _: &Created) {
+    fn cancel_reservation(&self, _: &CreateAnswer) {
         self.given_back.set(self.given_back.get() + 1);
     }
 }
 
-const QUIET: Journal = Journal { most: Severity::Error };
+const QUIET: Journal = Journal { max_severity: Severity::Error };
 
-fn identity() -> Identity {
-    Identity { name: "onload".to_owned(), index: "50".to_owned() }
+fn identity() -> PluginIdentity {
+    PluginIdentity { name: "onload".to_owned(), index: "50".to_owned() }
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_answer_that_comes_late_is_not_sent_and_what_was_kept_is_given_back() {
     });
     let decider = Answering::after(|| std::thread::sleep(Duration::from_millis(1)));
     let identity = identity();
-    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
     session.run();
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 1);
@@ -284,7 +284,7 @@ fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
     });
     let decider = Answering::after(|| closing.shutdown(Shutdown::Both).unwrap());
     let identity = identity();
-    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
     assert_eq!(session.run().to_string(), "the runtime closed the connection");
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 1);
@@ -304,8 +304,8 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
     });
     let decider = Answering { payload: vec![0; 4 << 20], ..Answering::after(|| {}) };
     let identity = identity();
-    let journal = Journal { most: Severity::Error };
-    Session::new(ours, &identity, &decider, journal).run();
+    let journal = Journal { max_severity: Severity::Error };
+    NriSession::new(ours, &identity, &decider, journal).run();
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 2);
 }
@@ -329,7 +329,7 @@ fn a_runtime_that_has_said_who_it_is_may_tell_of_its_containers_much_later() {
     });
     let decider = Answering::after(|| {});
     let identity = identity();
-    let mut session = Session::new(ours, &identity, &decider, QUIET);
+    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
     let ended = session.run().to_string();
     with_runtime.join().unwrap();
     assert_eq!(ended, "the runtime closed the connection");
@@ -352,7 +352,7 @@ fn a_runtime_that_does_not_answer_the_registration_is_left() {
             shared.set_read_timeout(soon).unwrap();
             silent.write_all(&[0]).unwrap();
         });
-        let mut session = Session::new(ours, &identity, &decider, QUIET);
+        let mut session = NriSession::new(ours, &identity, &decider, QUIET);
         assert_eq!(session.run().to_string(), "reading from the runtime");
         assert!(!session.is_synchronized());
     });

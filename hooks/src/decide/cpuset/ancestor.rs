@@ -25,7 +25,7 @@ const MEMS: [&str; 3] = ["cpuset.mems.effective", "cpuset.effective_mems", "cpus
 const USUAL_SLICE: &str = "system.slice";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ancestor {
+pub(super) struct AncestorCgroup {
     /// Its path in the hierarchy.
     pub(super) path: PathBuf,
     pub(super) cpus: BTreeSet<u32>,
@@ -33,34 +33,34 @@ pub(super) struct Ancestor {
 }
 
 /// The nearest control group above a container's that says what it has; `None` where the kernel has no cpusets.
-pub(super) fn nearest(cgroups_path: &str, sysfs: &Sysfs) -> Option<Ancestor> {
+pub(super) fn find_nearest(cgroups_path: &str, sysfs: &Sysfs) -> Option<AncestorCgroup> {
     let is_v2 = sysfs.text(Path::new(IS_V2)).is_some();
     let hierarchy = Path::new(if is_v2 { V2 } else { V1 });
-    let mut above = above(cgroups_path).into_iter();
+    let mut above = ancestor_paths(cgroups_path).into_iter();
     above.find_map(|path| read(sysfs, hierarchy, path))
 }
 
 /// `None` where the group is not there, has no such controller, or nothing was given to it yet.
-fn read(sysfs: &Sysfs, hierarchy: &Path, path: PathBuf) -> Option<Ancestor> {
+fn read(sysfs: &Sysfs, hierarchy: &Path, path: PathBuf) -> Option<AncestorCgroup> {
     let dir = hierarchy.join(&path);
     let list = |files: [&str; 3]| {
         let text = files.iter().find_map(|file| sysfs.text(&dir.join(file)));
-        let list = cpu_list::parse(&text?).ok();
+        let list = cpu_list::parse_kernel_list(&text?).ok();
         list.filter(|list| !list.is_empty())
     };
-    Some(Ancestor { cpus: list(CPUS)?, mems: list(MEMS)?, path: Path::new("/").join(path) })
+    Some(AncestorCgroup { cpus: list(CPUS)?, mems: list(MEMS)?, path: Path::new("/").join(path) })
 }
 
 /// The groups above that of a container, the nearest first, without a slash in front.
-fn above(cgroups_path: &str) -> Vec<PathBuf> {
+fn ancestor_paths(cgroups_path: &str) -> Vec<PathBuf> {
     // No control group has a longer one.
     if cgroups_path.len() > PATH_MAX {
         return vec![PathBuf::new()];
     }
-    let parent = match systemd(cgroups_path) {
+    let parent = match systemd_slice(cgroups_path) {
         Some(slice) => slice_path(slice),
         None => {
-            let own = within(Path::new(cgroups_path));
+            let own = clean_path(Path::new(cgroups_path));
             own.parent().map(Path::to_owned).unwrap_or_default()
         }
     };
@@ -68,7 +68,7 @@ fn above(cgroups_path: &str) -> Vec<PathBuf> {
 }
 
 /// The slice of systemd's form, `SLICE:PREFIX:NAME`.
-fn systemd(cgroups_path: &str) -> Option<&str> {
+fn systemd_slice(cgroups_path: &str) -> Option<&str> {
     let mut parts = cgroups_path.split(':');
     let slice = parts.next()?;
     let is_it = parts.count() == 2 && !slice.contains('/');
@@ -99,7 +99,7 @@ fn slice_path(slice: &str) -> PathBuf {
 }
 
 /// A path without what leads out of the hierarchy.
-fn within(path: &Path) -> PathBuf {
+fn clean_path(path: &Path) -> PathBuf {
     let mut inside = PathBuf::new();
     for component in path.components() {
         match component {
@@ -119,7 +119,7 @@ mod tests {
     use onload_test_tree::Tree;
 
     fn above_of(cgroups_path: &str) -> Vec<String> {
-        let above = above(cgroups_path).into_iter();
+        let above = ancestor_paths(cgroups_path).into_iter();
         above.map(|path| format!("/{}", path.display())).collect()
     }
 
@@ -158,9 +158,9 @@ mod tests {
     }
 
     fn nearest_of(tree: &Tree, cgroups_path: &str) -> Option<(String, String, String)> {
-        let found = nearest(cgroups_path, &Sysfs::at(tree.root()))?;
+        let found = find_nearest(cgroups_path, &Sysfs::at_root(tree.root()))?;
         let path = found.path.display().to_string();
-        Some((path, cpu_list::text(&found.cpus), cpu_list::text(&found.mems)))
+        Some((path, cpu_list::format_list(&found.cpus), cpu_list::format_list(&found.mems)))
     }
 
     fn found(path: &str, cpus: &str, mems: &str) -> Option<(String, String, String)> {

@@ -13,12 +13,12 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
-use crate::decide::placement::Placement;
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::sysfs::Sysfs;
-use ancestor::Ancestor;
+use ancestor::AncestorCgroup;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct CpusetChoice {
     /// `None` leaves them as they are.
     pub cpus: Option<String>,
     /// The NUMA nodes of the memory; `None` leaves them as they are.
@@ -28,46 +28,48 @@ pub(crate) struct Choice {
 
 /// Chooses for a container whose configuration has `own` and that path of its control group. What its engine set stays.
 pub(crate) fn choose(
-    placements: &[Placement],
+    placements: &[CpuPlacement],
     own: &Cpuset,
     cgroups_path: Option<&str>,
     sysfs: &Sysfs,
-) -> Result<Choice> {
-    let mut chosen = Choice::default();
+) -> Result<CpusetChoice> {
+    let mut chosen = CpusetChoice::default();
     let (mut cpus, mut mems) = (BTreeSet::new(), BTreeSet::new());
     for placement in placements {
-        let resolver = Resolver::new(placement, cgroups_path, sysfs);
+        let resolver = CpusetResolver::new(placement, cgroups_path, sysfs);
         if let Some(wanted) = &placement.cpus {
-            let wanted = resolver.cpus(wanted);
+            let wanted = resolver.resolve_cpus(wanted);
             match &own.cpus {
-                Some(held) => chosen.keep(placement, ("cpus", "CPUs"), held, wanted.ok()),
+                Some(held) => chosen.warn_kept(placement, ("cpus", "CPUs"), held, wanted.ok()),
                 None => cpus.extend(wanted?),
             }
         }
         if let Some(wanted) = &placement.mems {
-            let wanted = resolver.mems(wanted);
+            let wanted = resolver.resolve_mems(wanted);
             match &own.mems {
-                Some(held) => chosen.keep(placement, ("mems", "NUMA nodes"), held, wanted.ok()),
+                Some(held) => {
+                    chosen.warn_kept(placement, ("mems", "NUMA nodes"), held, wanted.ok())
+                }
                 None => mems.extend(wanted?),
             }
         }
-        chosen.warnings.extend(two_nodes(placement));
+        chosen.warnings.extend(two_nodes_warning(placement));
     }
-    let text = |set: &BTreeSet<u32>| (!set.is_empty()).then(|| cpu_list::text(set));
+    let text = |set: &BTreeSet<u32>| (!set.is_empty()).then(|| cpu_list::format_list(set));
     (chosen.cpus, chosen.mems) = (text(&cpus), text(&mems));
     Ok(chosen)
 }
 
-impl Choice {
+impl CpusetChoice {
     /// Warns that what the engine set stays, unless it is the same.
-    fn keep(
+    fn warn_kept(
         &mut self,
-        placement: &Placement,
+        placement: &CpuPlacement,
         (key, what): (&str, &str),
         held: &str,
         wanted: Option<BTreeSet<u32>>,
     ) {
-        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse(held)) {
+        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse_kernel_list(held)) {
             return;
         }
         self.warnings.push(format!(
@@ -80,7 +82,7 @@ impl Choice {
 }
 
 /// Devices on two nodes have no CPUs that are near all of them.
-fn two_nodes(placement: &Placement) -> Option<String> {
+fn two_nodes_warning(placement: &CpuPlacement) -> Option<String> {
     let is_near = matches!(placement.cpus, Some(Cpus::Numa | Cpus::Isolated))
         || placement.mems == Some(Mems::Numa);
     (is_near && placement.nodes.len() > 1).then(|| {
@@ -88,13 +90,13 @@ fn two_nodes(placement: &Placement) -> Option<String> {
             "{}: the devices of bundle {} are on the NUMA nodes {}, so its CPUs and memory are those of all of them",
             placement.origin,
             placement.bundle,
-            cpu_list::text(&placement.nodes)
+            cpu_list::format_list(&placement.nodes)
         )
     })
 }
 
 /// A warning for a container that does not get the CPUs and nodes of its bundles.
-pub(crate) fn not_set(placements: &[Placement], why: &str) -> Option<String> {
+pub(crate) fn not_set_warning(placements: &[CpuPlacement], why: &str) -> Option<String> {
     let first = placements.first()?;
     let bundles: Vec<&str> = placements.iter().map(|one| one.bundle.as_str()).collect();
     Some(format!(
@@ -114,44 +116,44 @@ pub(crate) const BY_NRI: &str =
     "NRI is asked before the container has a control group; use the runtime onload";
 
 /// Finds what one bundle means on this host.
-struct Resolver<'a> {
-    placement: &'a Placement,
+struct CpusetResolver<'a> {
+    placement: &'a CpuPlacement,
     sysfs: &'a Sysfs,
-    above: Option<Ancestor>,
+    ancestors: Option<AncestorCgroup>,
 }
 
-impl<'a> Resolver<'a> {
-    fn new(placement: &'a Placement, cgroups_path: Option<&str>, sysfs: &'a Sysfs) -> Self {
-        Resolver {
+impl<'a> CpusetResolver<'a> {
+    fn new(placement: &'a CpuPlacement, cgroups_path: Option<&str>, sysfs: &'a Sysfs) -> Self {
+        CpusetResolver {
             placement,
             sysfs,
-            above: ancestor::nearest(cgroups_path.unwrap_or_default(), sysfs),
+            ancestors: ancestor::find_nearest(cgroups_path.unwrap_or_default(), sysfs),
         }
     }
 
-    fn cpus(&self, wanted: &Cpus) -> Result<BTreeSet<u32>> {
-        let above = self.above()?;
+    fn resolve_cpus(&self, wanted: &Cpus) -> Result<BTreeSet<u32>> {
+        let above = self.ancestor()?;
         let (wanted, is_list) = match wanted {
             Cpus::List(list) => (list.clone(), true),
             Cpus::Numa => (self.cpus_of_nodes()?, false),
-            Cpus::Isolated => (self.isolated()?, false),
+            Cpus::Isolated => (self.isolated_cpus()?, false),
         };
-        self.within(above, &wanted, is_list, ("the CPUs", &above.cpus))
+        self.restrict_to(above, &wanted, is_list, ("the CPUs", &above.cpus))
     }
 
-    fn mems(&self, wanted: &Mems) -> Result<BTreeSet<u32>> {
-        let above = self.above()?;
+    fn resolve_mems(&self, wanted: &Mems) -> Result<BTreeSet<u32>> {
+        let above = self.ancestor()?;
         let (wanted, is_list) = match wanted {
             Mems::List(list) => (list.clone(), true),
-            Mems::Numa => (self.nodes()?, false),
+            Mems::Numa => (self.numa_nodes()?, false),
         };
         let has = ("memory of the NUMA nodes", &above.mems);
-        self.within(above, &wanted, is_list, has)
+        self.restrict_to(above, &wanted, is_list, has)
     }
 
-    fn above(&self) -> Result<&Ancestor> {
-        let Placement { origin, bundle, .. } = self.placement;
-        self.above.as_ref().ok_or_else(|| {
+    fn ancestor(&self) -> Result<&AncestorCgroup> {
+        let CpuPlacement { origin, bundle, .. } = self.placement;
+        self.ancestors.as_ref().ok_or_else(|| {
             error!(
                 "{origin}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
             )
@@ -159,8 +161,8 @@ impl<'a> Resolver<'a> {
     }
 
     /// The NUMA nodes of the devices. Where there is one node, everything is on it, and the kernel may not say so.
-    fn nodes(&self) -> Result<BTreeSet<u32>> {
-        let Placement { origin, bundle, .. } = self.placement;
+    fn numa_nodes(&self) -> Result<BTreeSet<u32>> {
+        let CpuPlacement { origin, bundle, .. } = self.placement;
         if !self.placement.nodes.is_empty() {
             return Ok(self.placement.nodes.clone());
         }
@@ -175,22 +177,22 @@ impl<'a> Resolver<'a> {
 
     fn cpus_of_nodes(&self) -> Result<BTreeSet<u32>> {
         let mut cpus = BTreeSet::new();
-        for node in self.nodes()? {
+        for node in self.numa_nodes()? {
             cpus.extend(self.list(&format!("devices/system/node/node{node}/cpulist"))?);
         }
         Ok(cpus)
     }
 
-    fn isolated(&self) -> Result<BTreeSet<u32>> {
+    fn isolated_cpus(&self) -> Result<BTreeSet<u32>> {
         let isolated = self.list("devices/system/cpu/isolated")?;
         let near = self.cpus_of_nodes()?;
         let both: BTreeSet<u32> = near.intersection(&isolated).copied().collect();
         if both.is_empty() {
-            let Placement { origin, bundle, .. } = self.placement;
+            let CpuPlacement { origin, bundle, .. } = self.placement;
             bail!(
                 "{origin}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {} is isolated ({} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\"",
-                cpu_list::text(&self.nodes()?),
-                shown(&isolated)
+                cpu_list::format_list(&self.numa_nodes()?),
+                format_list(&isolated)
             );
         }
         Ok(both)
@@ -199,8 +201,8 @@ impl<'a> Resolver<'a> {
     /// A list of the kernel. Where it is not understood, a container would be kept to a part of it.
     fn list(&self, path: &str) -> Result<BTreeSet<u32>> {
         let text = self.sysfs.text(Path::new(path));
-        cpu_list::parse(&text.unwrap_or_default()).with_context(|| {
-            let Placement { origin, bundle, .. } = self.placement;
+        cpu_list::parse_kernel_list(&text.unwrap_or_default()).with_context(|| {
+            let CpuPlacement { origin, bundle, .. } = self.placement;
             format!(
                 "{origin}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
             )
@@ -208,32 +210,32 @@ impl<'a> Resolver<'a> {
     }
 
     /// Those that the container may have: all of a list, and at least one of any others.
-    fn within(
+    fn restrict_to(
         &self,
-        above: &Ancestor,
+        above: &AncestorCgroup,
         wanted: &BTreeSet<u32>,
         is_list: bool,
         (what, has): (&str, &BTreeSet<u32>),
     ) -> Result<BTreeSet<u32>> {
         let both: BTreeSet<u32> = wanted.intersection(has).copied().collect();
         if both.is_empty() || is_list && both != *wanted {
-            let Placement { origin, bundle, .. } = self.placement;
+            let CpuPlacement { origin, bundle, .. } = self.placement;
             bail!(
                 "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
-                shown(wanted),
+                format_list(wanted),
                 Quoted(&above.path.to_string_lossy()),
-                shown(has)
+                format_list(has)
             );
         }
         Ok(both)
     }
 }
 
-fn shown(numbers: &BTreeSet<u32>) -> String {
+fn format_list(numbers: &BTreeSet<u32>) -> String {
     if numbers.is_empty() {
         return "none".to_owned();
     }
-    cpu_list::text(numbers)
+    cpu_list::format_list(numbers)
 }
 
 #[cfg(test)]
@@ -261,22 +263,27 @@ mod tests {
             Cpus8(Tree::with(&[&HOST, more].concat()))
         }
 
-        fn choose(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Choice {
+        fn choose(&self, placements: &[CpuPlacement], own: &Cpuset, path: &str) -> CpusetChoice {
             self.tried(placements, own, path).unwrap()
         }
 
-        fn tried(&self, placements: &[Placement], own: &Cpuset, path: &str) -> Result<Choice> {
-            choose(placements, own, Some(path), &Sysfs::at(self.0.root()))
+        fn tried(
+            &self,
+            placements: &[CpuPlacement],
+            own: &Cpuset,
+            path: &str,
+        ) -> Result<CpusetChoice> {
+            choose(placements, own, Some(path), &Sysfs::at_root(self.0.root()))
         }
 
-        fn refusal(&self, placement: Placement, path: &str) -> String {
+        fn refusal(&self, placement: CpuPlacement, path: &str) -> String {
             let refused = self.tried(&[placement], &Cpuset::default(), path);
             refused.unwrap_err().to_string()
         }
     }
 
-    fn placement(cpus: Option<Cpus>, mems: Option<Mems>, nodes: &[u32]) -> Placement {
-        Placement {
+    fn placement(cpus: Option<Cpus>, mems: Option<Mems>, nodes: &[u32]) -> CpuPlacement {
+        CpuPlacement {
             bundle: "hft".to_owned(),
             origin: Origin::Annotation("onload.dev/bundle".to_owned()),
             cpus,
@@ -286,10 +293,10 @@ mod tests {
     }
 
     fn list(cpus: &str) -> BTreeSet<u32> {
-        cpu_list::read(cpus).unwrap()
+        cpu_list::parse_user_list(cpus).unwrap()
     }
 
-    fn set(chosen: &Choice) -> (Option<&str>, Option<&str>) {
+    fn set(chosen: &CpusetChoice) -> (Option<&str>, Option<&str>) {
         (chosen.cpus.as_deref(), chosen.mems.as_deref())
     }
 
@@ -404,7 +411,7 @@ mod tests {
         assert_eq!(set(&tree.choose(&impossible, &own, "/x/y")), (None, None));
         // What was set here before is no engine's.
         let before = Cpuset { cpus: Some("0-3".to_owned()), mems: Some("0".to_owned()) };
-        assert_eq!(tree.choose(&wanted, &before, "/x/y"), Choice::default());
+        assert_eq!(tree.choose(&wanted, &before, "/x/y"), CpusetChoice::default());
     }
 
     #[test]
@@ -424,7 +431,7 @@ mod tests {
     #[test]
     fn devices_of_a_host_with_two_nodes_have_the_cpus_of_theirs() {
         use onload_core::class::Class;
-        let captured = Sysfs::at(onload_test_tree::sample::captured().join("sys"));
+        let captured = Sysfs::at_root(onload_test_tree::sample::captured().join("sys"));
         let tree = Cpus8::new(&[]);
         for (class, name, node) in [
             (Class::Nic, "ens1", Some(0)),
@@ -455,7 +462,7 @@ mod tests {
     fn a_kernel_without_cpusets_is_named() {
         let empty = tempfile::tempdir().unwrap();
         let wanted = [placement(Some(Cpus::List(list("0"))), None, &[])];
-        let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at(empty.path()));
+        let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at_root(empty.path()));
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("the kernel has no cpusets"), "{refused}");
     }

@@ -25,7 +25,7 @@ pub struct Invocation {
     /// The container that the verb is about, if any.
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
-    pub create: Option<Create>,
+    pub create: Option<CreateArguments>,
     /// The bundle for `restore`; empty means the working directory.
     pub restored: Option<PathBuf>,
     pub is_version: bool,
@@ -37,7 +37,7 @@ pub struct Invocation {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Create {
+pub struct CreateArguments {
     /// Empty means the working directory.
     pub bundle: PathBuf,
     /// The name of the configuration in the bundle, if crun's `--config` gives another one.
@@ -87,19 +87,19 @@ const UPDATE_VALUES: &str = "blkio-weight cpu-burst cpu-idle cpu-period cpu-quot
     cpu-rt-runtime cpu-share cpuset-cpus cpuset-mems l3-cache-schema mem-bw-schema memory \
     memory-reservation memory-swap pids-limit r resources";
 
-struct Opt<'a> {
+struct OptionWord<'a> {
     name: &'a [u8],
     value: Option<&'a OsStr>,
 }
 
-fn option(word: &OsStr) -> Option<Opt<'_>> {
+fn parse_option(word: &OsStr) -> Option<OptionWord<'_>> {
     let bytes = word.as_bytes();
     let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"))?;
     if name.is_empty() {
         return None;
     }
     let mut parts = name.splitn(2, |byte| *byte == b'=');
-    Some(Opt { name: parts.next()?, value: parts.next().map(OsStr::from_bytes) })
+    Some(OptionWord { name: parts.next()?, value: parts.next().map(OsStr::from_bytes) })
 }
 
 fn is_among(name: &[u8], words: &str) -> bool {
@@ -109,13 +109,13 @@ fn is_among(name: &[u8], words: &str) -> bool {
 /// `args` is without the program's name.
 #[must_use]
 pub fn parse(args: &[OsString]) -> Invocation {
-    let mut found = Invocation::default();
+    let mut invocation = Invocation::default();
     let mut words = args.iter().map(OsString::as_os_str).peekable();
     let verb = loop {
         let Some(word) = words.next() else {
-            return found;
+            return invocation;
         };
-        let Some(opt) = option(word) else {
+        let Some(opt) = parse_option(word) else {
             if word == "--" {
                 continue;
             }
@@ -126,55 +126,56 @@ pub fn parse(args: &[OsString]) -> Invocation {
             let takes = is_among(opt.name, GLOBAL_VALUES);
             let unknown = !takes && !is_among(opt.name, GLOBAL_FLAGS);
             // The word after an unknown option is its value, unless it is a verb or an option.
-            let may = |next: &OsStr| !is_among(next.as_bytes(), VERBS) && option(next).is_none();
+            let may =
+                |next: &OsStr| !is_among(next.as_bytes(), VERBS) && parse_option(next).is_none();
             if takes || unknown && words.peek().is_some_and(|next| may(next)) {
                 value = words.next();
             }
         }
-        global(&mut found, opt.name, value);
+        apply_global_option(&mut invocation, opt.name, value);
     };
     let creates = verb == "create" || verb == "run";
-    found.create = creates.then(Create::default);
-    found.restored = (verb == "restore").then(PathBuf::default);
-    found.is_delete = verb == "delete";
-    found.makes_container = creates || found.restored.is_some();
+    invocation.create = creates.then(CreateArguments::default);
+    invocation.restored = (verb == "restore").then(PathBuf::default);
+    invocation.is_delete = verb == "delete";
+    invocation.makes_container = creates || invocation.restored.is_some();
     let mut verbs = CONTAINER_VERBS.iter();
     let Some((_, values, joined)) = verbs.find(|(name, ..)| verb == *name) else {
-        return found;
+        return invocation;
     };
     while let Some(word) = next(&mut words, values, joined) {
         match word {
-            Word::Other(word) if word == "--" => {
+            ArgumentWord::Other(word) if word == "--" => {
                 let behind = words.next().map(OsStr::to_owned);
-                found.container = behind.or(found.container);
+                invocation.container = behind.or(invocation.container);
                 break;
             }
-            Word::Other(word) => {
-                found.container = Some(word.to_owned());
+            ArgumentWord::Other(word) => {
+                invocation.container = Some(word.to_owned());
                 // Here the id is the only word. A word before it is the value of an unknown option.
-                if !found.makes_container {
+                if !invocation.makes_container {
                     break;
                 }
             }
-            Word::Option(name, value) => match (name, &mut found.create) {
+            ArgumentWord::Option(name, value) => match (name, &mut invocation.create) {
                 (b"b" | b"bundle", Some(create)) => {
                     create.bundle = value.map(PathBuf::from).unwrap_or_default();
                 }
-                (b"b" | b"bundle", None) if found.restored.is_some() => {
-                    found.restored = Some(value.map(PathBuf::from).unwrap_or_default());
+                (b"b" | b"bundle", None) if invocation.restored.is_some() => {
+                    invocation.restored = Some(value.map(PathBuf::from).unwrap_or_default());
                 }
                 (b"f" | b"config", Some(create)) => create.config = value.map(PathBuf::from),
                 (b"p" | b"process", None) if verb == "exec" => {
-                    found.process = value.map(PathBuf::from);
+                    invocation.process = value.map(PathBuf::from);
                 }
                 _ => {}
             },
         }
     }
-    found
+    invocation
 }
 
-enum Word<'a> {
+enum ArgumentWord<'a> {
     Option(&'a [u8], Option<&'a OsStr>),
     Other(&'a OsStr),
 }
@@ -186,10 +187,10 @@ fn next<'a>(
     words: &mut impl Iterator<Item = &'a OsStr>,
     values: &str,
     joined: &[u8],
-) -> Option<Word<'a>> {
+) -> Option<ArgumentWord<'a>> {
     let word = words.next()?;
-    let Some(opt) = option(word) else {
-        return Some(Word::Other(word));
+    let Some(opt) = parse_option(word) else {
+        return Some(ArgumentWord::Other(word));
     };
     let takes = is_among(opt.name, values);
     if let [b'-', rest @ ..] = word.as_bytes()
@@ -199,21 +200,21 @@ fn next<'a>(
         && !takes
     {
         let value = OsStr::from_bytes(&rest[1..]);
-        return Some(Word::Option(&rest[..1], Some(value)));
+        return Some(ArgumentWord::Option(&rest[..1], Some(value)));
     }
     let value = match opt.value {
         None if takes => words.next(),
         value => value,
     };
-    Some(Word::Option(opt.name, value))
+    Some(ArgumentWord::Option(opt.name, value))
 }
 
-fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
-    let log = &mut found.log;
+fn apply_global_option(invocation: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
+    let log = &mut invocation.log;
     match (name, value) {
         // runc takes the first two, crun the first and the last.
-        (b"version" | b"v" | b"V", None) => found.is_version = true,
-        (b"root", Some(root)) => found.root = Some(root.to_owned()),
+        (b"version" | b"v" | b"V", None) => invocation.is_version = true,
+        (b"root", Some(root)) => invocation.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
         (b"log-format", Some(format)) => log.is_json = format == "json",
         _ => {}

@@ -20,7 +20,7 @@ unsafe extern "C" {
 /// Executes `program` with the words of a command line, starting with the program's name. Returns
 /// only if that fails.
 #[must_use]
-pub(crate) fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
+pub(crate) fn exec_program(program: &Path, argv: &[OsString]) -> io::Error {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
     let program = match c_string(program.as_os_str().as_bytes()) {
         Ok(program) => program,
@@ -29,12 +29,12 @@ pub(crate) fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
     let words: Result<Vec<CString>, _> =
         argv.iter().map(|word| c_string(word.as_bytes())).collect();
     match words {
-        Ok(words) => call(&program, &words),
+        Ok(words) => call_execve(&program, &words),
         Err(error) => error,
     }
 }
 
-fn call(program: &CStr, words: &[CString]) -> io::Error {
+fn call_execve(program: &CStr, words: &[CString]) -> io::Error {
     let pointers: Vec<*const c_char> =
         words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
     // SAFETY: `pointers` ends with a null pointer, and its other elements point into `words`, which
@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_executed_is_an_error() {
-        let missing = become_program(Path::new("/nonexistent/runc"), &["runc".into()]);
+        let missing = exec_program(Path::new("/nonexistent/runc"), &["runc".into()]);
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         let nul = OsString::from("a\0b");
         assert_eq!(
-            become_program(Path::new("/bin/true"), &[nul]).kind(),
+            exec_program(Path::new("/bin/true"), &[nul]).kind(),
             io::ErrorKind::InvalidInput
         );
     }
@@ -68,7 +68,7 @@ mod tests {
         std::fs::write(&path, "echo never\n").unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
-        let error = become_program(&path, &["script".into()]);
+        let error = exec_program(&path, &["script".into()]);
         assert_eq!(error.raw_os_error(), Some(8), "ENOEXEC");
     }
 }

@@ -7,10 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use onload_core::config::LogLevel;
-use onload_core::timestamp::{now, rfc3339};
-use onload_sys::text::one_line;
+use onload_core::timestamp::{format_rfc3339, now};
+use onload_sys::text::to_one_line;
 
-use crate::entry::program::say;
+use crate::entry::program::print_line;
 use crate::entry::wrapper::args::LogTarget;
 
 /// Writes one line. A warning goes to standard error only if there is no log file, since that
@@ -23,15 +23,15 @@ pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
         file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())
     });
     if level == LogLevel::Error {
-        say(message);
+        print_line(message);
     } else if !logged {
-        say(&format!("warning: {message}"));
+        print_line(&format!("warning: {message}"));
     }
 }
 
 fn format(is_json: bool, level: LogLevel, message: &str, time: u64) -> String {
-    let time = rfc3339(time);
-    let message = serde_json::Value::from(one_line(message));
+    let time = format_rfc3339(time);
+    let message = serde_json::Value::from(to_one_line(message));
     if is_json {
         format!("{{\"level\":\"{level}\",\"msg\":{message},\"time\":\"{time}\"}}\n")
     } else {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use onload_cdi::HookName;
 use onload_cdi::oci::OciConfig;
-use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
+use onload_core::config::{self, CONFIG_PATH, LogConfig, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, PROGRAM as HOOK};
 use onload_core::onload::RUNTIMES;
@@ -24,19 +24,19 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::config::bundle::ConfigFile;
-use crate::config::filter::Outcome;
-use crate::config::input;
-use crate::config::scan::Places;
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::report::Report;
-use crate::decide::subject::{CONFIG_JSON, Container};
-use crate::entry::edit;
-use crate::entry::log_file::{self, Line};
+use crate::config::config_file::OciConfigFile;
+use crate::config::decision_input;
+use crate::config::filter::FilterOutcome;
+use crate::config::scan::ScanScope;
+use crate::decide::host_view::{HostView, LocalHost};
+use crate::decide::report::ContainerReport;
+use crate::decide::subject::{CONFIG_JSON, ContainerRef};
+use crate::entry::config_edit;
+use crate::entry::log_file::{self, LogLine};
 use crate::entry::program::FAILURE;
-use crate::entry::wrapper::args::{Create, Invocation};
-use crate::record::made_by;
-use crate::record::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
+use crate::entry::wrapper::args::{CreateArguments, Invocation};
+use crate::record::runtime_record;
+use crate::record::runtime_record::{ContainerKey, RuntimeRecord, StateOwner, StoredRecord};
 use crate::record::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
@@ -46,7 +46,7 @@ const PROGRAM: &str = "onload-container-runtime";
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
-    runtime: config::Runtime,
+    runtime: config::RuntimeConfig,
 }
 
 /// Returns only if it could not execute the runtime.
@@ -54,7 +54,7 @@ struct RuntimeOnly {
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
     if invocation.is_version {
-        say_version();
+        print_version();
     }
     let message = match prepare(&invocation) {
         Ok(prepared) => {
@@ -64,22 +64,22 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
-            let error = exec::become_program(&path, &argv);
+            let error = exec::exec_program(&path, &argv);
             prepared.undo();
             format!("executing {path:?}: {error}")
         }
         Err(error) => format!("{error:#}"),
     };
     let line = (LogLevel::Error, message.clone());
-    let log = log_file::settings(Path::new(CONFIG_PATH));
+    let log = log_file::read_log_config(Path::new(CONFIG_PATH));
     log_lines(&invocation, &log, [line]);
-    log::write(&invocation.log, LogLevel::Error, &prefixed(&message));
+    log::write(&invocation.log, LogLevel::Error, &with_prefix(&message));
     FAILURE
 }
 
 /// Says the own version before the runtime says its own. Readers of `runc --version` go by the last line
 /// with that word (moby, `parseRuntimeVersion`), which stays the runtime's.
-fn say_version() {
+fn print_version() {
     let line = format!("{PROGRAM} version {}\n", env!("CARGO_PKG_VERSION"));
     // Where nobody takes it the runtime will find out.
     let mut output = std::io::stdout();
@@ -87,66 +87,66 @@ fn say_version() {
     let _ = output.flush();
 }
 
-fn prefixed(message: &str) -> String {
+fn with_prefix(message: &str) -> String {
     format!("{PROGRAM}: {message}")
 }
 
-struct Prepared {
+struct PreparedContainer {
     runtime: PathBuf,
-    edited: Outcome,
+    edited: FilterOutcome,
     remembered: Option<StoredRecord>,
 }
 
-impl Prepared {
+impl PreparedContainer {
     /// Removes what was prepared: nobody will start the container.
     fn undo(&self) {
-        edit::undo(&self.edited);
+        config_edit::undo(&self.edited);
         if let Some(remembered) = &self.remembered {
             remembered.undo();
         }
     }
 }
 
-fn prepare(invocation: &Invocation) -> Result<Prepared> {
-    let host = ThisHost::new()?;
+fn prepare(invocation: &Invocation) -> Result<PreparedContainer> {
+    let host = LocalHost::new()?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     let id = invocation.container.as_ref().and_then(named);
     let id = id.as_ref();
     let container = id.map(|id| ContainerKey { id, root: invocation.root.as_deref() });
     if !invocation.makes_container {
-        return Ok(Prepared {
-            runtime: runtime_of_existing(invocation, container, &host)?,
-            edited: Outcome::default(),
+        return Ok(PreparedContainer {
+            runtime: find_runtime(invocation, container, &host)?,
+            edited: FilterOutcome::default(),
             remembered: None,
         });
     }
-    let (runtime, named) = match named_runtime(&host) {
-        Ok(named) => (named_or_installed(&host, &named)?, Some(named)),
+    let (runtime, named) = match read_named_runtime(&host) {
+        Ok(named) => (resolve_runtime(&host, &named)?, Some(named)),
         Err(error) => {
             let runtime = runtime_without_settings(invocation, id, error, &host)?;
             (runtime, None)
         }
     };
-    let mut edited = Outcome::default();
+    let mut edited = FilterOutcome::default();
     match &invocation.create {
         Some(create) if named.is_some() => {
-            edited = edit(create, id, invocation, &host).with_context(|| container_of(id))?;
-            tell(invocation, id, &edited.report);
+            edited = edit(create, id, invocation, &host).with_context(|| describe_container(id))?;
+            report_all(invocation, id, &edited.report);
         }
         Some(_) => {}
         None => {
-            may_restore(invocation, &runtime, &host).with_context(|| container_of(id))?;
-            edited.guards_exec = was_guarded(container, &host);
+            check_restore(invocation, &runtime, &host).with_context(|| describe_container(id))?;
+            edited.guards_exec = was_exec_guarded(container, &host);
         }
     }
-    let remembered = remember(container, &runtime, &edited, &host)?;
+    let remembered = record_runtime(container, &runtime, &edited, &host)?;
     if let (Some(stored), Some(named)) = (&remembered, named) {
         stored.remember_configured(!named.as_os_str().is_empty());
     }
-    Ok(Prepared { runtime, edited, remembered })
+    Ok(PreparedContainer { runtime, edited, remembered })
 }
 
-fn container_of(id: Option<&ContainerId>) -> String {
+fn describe_container(id: Option<&ContainerId>) -> String {
     match id {
         Some(id) => format!("container {id}"),
         None => "container without a name".to_owned(),
@@ -154,50 +154,50 @@ fn container_of(id: Option<&ContainerId>) -> String {
 }
 
 /// Says the warnings of a report, and logs all of it.
-fn tell(invocation: &Invocation, id: Option<&ContainerId>, report: &Report) {
+fn report_all(invocation: &Invocation, id: Option<&ContainerId>, report: &ContainerReport) {
     for warning in &report.warnings {
-        log::write(&invocation.log, LogLevel::Warning, &prefixed(warning));
+        log::write(&invocation.log, LogLevel::Warning, &with_prefix(warning));
     }
     let subject = id.map_or_else(String::new, |id| format!("container {id}: "));
-    log_lines(invocation, &report.log, log_file::lines(report, &subject));
+    log_lines(invocation, &report.log, log_file::report_lines(report, &subject));
 }
 
-fn warn(invocation: &Invocation, host: &ThisHost, warning: String) {
-    let report = Report::of_warnings(vec![warning], host.log());
-    tell(invocation, None, &report);
+fn warn(invocation: &Invocation, host: &LocalHost, warning: String) {
+    let report = ContainerReport::from_warnings(vec![warning], host.log());
+    report_all(invocation, None, &report);
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
-fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item = Line>) {
+fn log_lines(invocation: &Invocation, log: &LogConfig, lines: impl IntoIterator<Item = LogLine>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
-        let message = prefixed(&format!("{error:#}"));
+        let message = with_prefix(&format!("{error:#}"));
         log::write(&invocation.log, LogLevel::Warning, &message);
     }
 }
 
 /// Refuses to restore a container by a runtime that does not call its createRuntime hooks then, which check its devices and
 /// keep others from them. Only runc does (`criuNotifications`), not crun (`libcrun_container_restore`).
-fn may_restore(invocation: &Invocation, runtime: &Path, host: &ThisHost) -> Result<()> {
+fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> Result<()> {
     let resolved = host.trusted().resolve(runtime);
     let name = resolved.as_deref().unwrap_or(runtime).file_name();
     if name.is_some_and(|name| name.to_string_lossy().contains("runc")) {
         return Ok(());
     }
     let bundle = invocation.restored.as_deref();
-    let Some(file) = ConfigFile::find(bundle.unwrap_or(Path::new("")), None)? else {
+    let Some(file) = OciConfigFile::find(bundle.unwrap_or(Path::new("")), None)? else {
         return Ok(());
     };
-    let kept = file.scan(Places::Annotations)?.kept;
+    let kept = file.scan(ScanScope::Annotations)?.kept;
     if memmem::find(&kept, HOOK.as_bytes()).is_none() {
         return Ok(());
     }
-    let config = OciConfig::parse_text(input::text(kept)?).context(CONFIG_JSON)?;
+    let config = OciConfig::parse_text(decision_input::into_text(kept)?).context(CONFIG_JSON)?;
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     // What this version does not understand may be a check.
     let is_needed = |args: &Vec<String>| {
-        let asked = HookArguments::of_command(args);
+        let arguments = HookArguments::from_command(args);
         args.first().is_some_and(|program| program == HOOK)
-            && asked.is_none_or(|(_, asked)| asked.concerns_devices())
+            && arguments.is_none_or(|(_, arguments)| arguments.affects_devices())
     };
     if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(is_needed) {
         bail!(
@@ -209,8 +209,8 @@ fn may_restore(invocation: &Invocation, runtime: &Path, host: &ThisHost) -> Resu
 
 /// Whether the later processes of a restored container are checked: as before its checkpoint if
 /// there is a record, and otherwise as the policy says.
-fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
-    if let Some(found) = container.and_then(|named| made_by::read(host.trusted(), named)) {
+fn was_exec_guarded(container: Option<ContainerKey<'_>>, host: &LocalHost) -> bool {
+    if let Some(found) = container.and_then(|named| runtime_record::read(host.trusted(), named)) {
         return found.record.is_guarded;
     }
     host.is_initial_namespace()
@@ -221,22 +221,22 @@ fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
 
 /// Records the runtime. Without root there is no directory for records, and none is written; nor is
 /// one written if that fails and the container does not depend on it.
-fn remember(
+fn record_runtime(
     container: Option<ContainerKey<'_>>,
     runtime: &Path,
-    edited: &Outcome,
-    host: &ThisHost,
+    edited: &FilterOutcome,
+    host: &LocalHost,
 ) -> Result<Option<StoredRecord>> {
-    let record = Record { runtime: runtime.to_owned(), is_guarded: edited.guards_exec };
+    let record = RuntimeRecord { runtime: runtime.to_owned(), is_guarded: edited.guards_exec };
     let written = match container {
         Some(container) if host.is_initial_namespace() => {
-            made_by::write(host.trusted(), container, record)
+            runtime_record::write(host.trusted(), container, record)
         }
         _ => Err(Errno::PERM),
     };
     match written {
         Err(error) if edited.guards_exec => {
-            edit::undo(edited);
+            config_edit::undo(edited);
             let error = std::io::Error::from(error);
             bail!(
                 "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error}; root-with-onload = \"refuse\" needs that record"
@@ -248,25 +248,25 @@ fn remember(
 
 /// The runtime for a verb that creates no container: the one that created the container, if there
 /// is a record and it is trusted. This does not depend on the configuration.
-fn runtime_of_existing(
+fn find_runtime(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
-    host: &ThisHost,
+    host: &LocalHost,
 ) -> Result<PathBuf> {
     if let Some(container) = container.filter(|_| invocation.is_delete) {
         let run = Path::new(RUN_DIR);
-        if sweep::forget_list(run, container.id) {
-            sweep::sweep(run, Some(container.id));
+        if sweep::remove_preload_list(run, container.id) {
+            sweep::remove_stale(run, Some(container.id));
         }
     }
-    let found = container.and_then(|named| made_by::read(host.trusted(), named));
+    let found = container.and_then(|named| runtime_record::read(host.trusted(), named));
     let Some(found) = found else {
         return runtime_without_record(invocation, container, host);
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
         let id = container.map(|named| named.id);
-        edit::take_setuid(process).with_context(|| container_of(id))?;
+        config_edit::drop_setuid(process).with_context(|| describe_container(id))?;
     }
     if invocation.is_delete {
         found.forget();
@@ -283,21 +283,21 @@ fn runtime_of_existing(
 fn runtime_without_record(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
-    host: &ThisHost,
+    host: &LocalHost,
 ) -> Result<PathBuf> {
-    let configured = named_runtime(host).and_then(|named| named_or_installed(host, &named));
+    let configured = read_named_runtime(host).and_then(|named| resolve_runtime(host, &named));
     let Err(error) = configured else {
         return configured;
     };
-    let named = named_by_broken(host);
-    if let Some(runtime) = named.and_then(|named| named_or_installed(host, &named).ok()) {
+    let named = salvage_configured(host);
+    if let Some(runtime) = named.and_then(|named| resolve_runtime(host, &named).ok()) {
         return Ok(runtime);
     }
     let kind = container.map_or(StateOwner::None, ContainerKey::state_owner);
     let usual = match kind {
-        StateOwner::Runc => first_installed(host, Some("runc")),
-        StateOwner::Crun => first_installed(host, Some("crun")),
-        StateOwner::None => first_installed(host, None),
+        StateOwner::Runc => find_installed(host, Some("runc")),
+        StateOwner::Crun => find_installed(host, Some("crun")),
+        StateOwner::None => find_installed(host, None),
         // Another runtime would not find the container, and `delete --force` would report that it
         // is gone.
         StateOwner::Other | StateOwner::Unknown => return Err(error),
@@ -318,16 +318,16 @@ fn runtime_without_settings(
     invocation: &Invocation,
     id: Option<&ContainerId>,
     error: Error,
-    host: &ThisHost,
+    host: &LocalHost,
 ) -> Result<PathBuf> {
     let Some(create) = &invocation.create else {
         return Err(error);
     };
-    if requests(create).with_context(|| container_of(id))? {
+    if has_request(create).with_context(|| describe_container(id))? {
         return Err(error);
     }
-    let named = named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
-    let found = named.or_else(|| made_by::configured(host.trusted()));
+    let named = salvage_configured(host).filter(|named| !named.as_os_str().is_empty());
+    let found = named.or_else(|| runtime_record::read_configured(host.trusted()));
     let Some(runtime) = found.and_then(|found| check_runtime(host, &found).ok()) else {
         return Err(error);
     };
@@ -339,64 +339,64 @@ fn runtime_without_settings(
     Ok(runtime)
 }
 
-fn requests(create: &Create) -> Result<bool> {
+fn has_request(create: &CreateArguments) -> Result<bool> {
     match open(create)? {
         None => Ok(false),
-        Some(file) => Ok(edit::request(&file)?.is_some()),
+        Some(file) => Ok(config_edit::read_request(&file)?.is_some()),
     }
 }
 
-fn named_by_broken(host: &ThisHost) -> Option<PathBuf> {
+fn salvage_configured(host: &LocalHost) -> Option<PathBuf> {
     let text = host.config_bytes().ok()??;
     configured_runtime(&String::from_utf8_lossy(&text))
 }
 
 /// Opens the configuration of a bundle; `None` if there is none, which the runtime itself reports. If it
 /// could open the configuration after all, the container must not start without what it requests.
-fn open(create: &Create) -> Result<Option<ConfigFile>> {
-    ConfigFile::find(&create.bundle, create.config.as_deref())
+fn open(create: &CreateArguments) -> Result<Option<OciConfigFile>> {
+    OciConfigFile::find(&create.bundle, create.config.as_deref())
 }
 
 fn edit(
-    create: &Create,
+    create: &CreateArguments,
     id: Option<&ContainerId>,
     invocation: &Invocation,
-    host: &ThisHost,
-) -> Result<Outcome> {
+    host: &LocalHost,
+) -> Result<FilterOutcome> {
     let Some(file) = open(create)? else {
-        return Ok(Outcome::default());
+        return Ok(FilterOutcome::default());
     };
-    let container = Container { bundle: &create.bundle, id, sees_exec: true };
+    let container = ContainerRef { bundle: &create.bundle, id, sees_exec: true };
     let root = invocation.root.as_deref().map(Path::new);
-    edit::edit(&file, container, root, host)
+    config_edit::edit(&file, container, root, host)
 }
 
 /// The runtime that the configuration names; empty if it names none. Where it fails, the configuration itself
 /// cannot be used, rather than what it names.
-fn named_runtime(host: &ThisHost) -> Result<PathBuf> {
+fn read_named_runtime(host: &LocalHost) -> Result<PathBuf> {
     let Some(text) = host.config_text()? else {
         return Ok(PathBuf::new());
     };
     let parsed = toml::from_str::<RuntimeOnly>(&text)
-        .map_err(|error| config::of_toml(&text, &error))
+        .map_err(|error| config::describe_toml_error(&text, &error))
         .with_context(|| format!("{:?}", host.config_path()))?;
     Ok(parsed.runtime.path)
 }
 
-fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf> {
+fn resolve_runtime(host: &LocalHost, named: &Path) -> Result<PathBuf> {
     if named.as_os_str().is_empty() {
-        return first_installed(host, None);
+        return find_installed(host, None);
     }
     check_runtime(host, named)
 }
 
 /// The first existing one of [`RUNTIMES`], with that name if one is given.
-fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf> {
+fn find_installed(host: &LocalHost, name: Option<&str>) -> Result<PathBuf> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
         match host.trusted().check(Path::new(path)) {
             Err(error) if error.is_absent() => {}
-            checked => return other_program(Path::new(path), checked),
+            checked => return check_not_self(Path::new(path), checked),
         }
     }
     bail!(
@@ -412,7 +412,7 @@ fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf> {
 pub fn configured_runtime(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
         Ok(parsed) => Some(parsed.runtime.path),
-        Err(_) => salvage(text),
+        Err(_) => salvage_runtime(text),
     }
 }
 
@@ -420,7 +420,7 @@ pub fn configured_runtime(text: &str) -> Option<PathBuf> {
 /// it must be possible to stop and delete them whatever somebody did to the file. `None` if that is
 /// unclear, since a runtime other than the container's would not find it, and `delete --force`
 /// would report that it is gone.
-fn salvage(text: &str) -> Option<PathBuf> {
+fn salvage_runtime(text: &str) -> Option<PathBuf> {
     let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
     let names = |line: &&str| {
         let code = code(line);
@@ -435,16 +435,16 @@ fn salvage(text: &str) -> Option<PathBuf> {
     }
     let behind = text.lines().skip_while(|line| !names(line)).skip(1);
     let section: Vec<&str> = behind.take_while(|line| !code(line).starts_with('[')).collect();
-    let found: config::Runtime = toml::from_str(&section.join("\n")).ok()?;
+    let found: config::RuntimeConfig = toml::from_str(&section.join("\n")).ok()?;
     Some(found.path)
 }
 
-fn check_runtime(host: &ThisHost, path: &Path) -> Result<PathBuf> {
-    other_program(path, host.trusted().check(path))
+fn check_runtime(host: &LocalHost, path: &Path) -> Result<PathBuf> {
+    check_not_self(path, host.trusted().check(path))
 }
 
 /// The program that was checked, with its device and inode, if it is another one than this.
-fn other_program(path: &Path, checked: Result<(u64, u64), TrustError>) -> Result<PathBuf> {
+fn check_not_self(path: &Path, checked: Result<(u64, u64), TrustError>) -> Result<PathBuf> {
     let identity = checked.context("the OCI runtime")?;
     let own = stat("/proc/self/exe").map(|stat| (stat.st_dev, stat.st_ino));
     if own == Ok(identity) {
@@ -467,7 +467,7 @@ mod tests {
             ("allow = \n\n [runtime] # ours\npath = '/x'", "/x"),
         ] {
             assert!(toml::from_str::<RuntimeOnly>(text).is_err(), "{text}");
-            assert_eq!(salvage(text), Some(path.into()), "{text}");
+            assert_eq!(salvage_runtime(text), Some(path.into()), "{text}");
         }
     }
 
@@ -483,7 +483,7 @@ mod tests {
             "[runtime\npath = \"/x\"\n",
         ] {
             assert!(toml::from_str::<RuntimeOnly>(text).is_err(), "{text}");
-            assert_eq!(salvage(text), None, "{text}");
+            assert_eq!(salvage_runtime(text), None, "{text}");
         }
     }
 }

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use onload_sys::elf::{self, ElfError, GlibcVersion, Summary};
+use onload_sys::elf::{self, ElfError, ElfSummary, GlibcVersion};
 use onload_sys::fs::open::PATH_MAX;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use onload_core::providers::LIBRARY_DIRS;
+use onload_core::rdma_providers::LIBRARY_DIRS;
 use onload_sys::fs::container_root::{ContainerRoot, FileError};
 
 /// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
@@ -34,7 +34,7 @@ const LOADERS: [&str; 6] = [
 pub(crate) const WORDS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Program {
+pub(crate) struct ContainerProgram {
     /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
     pub path: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) struct Program {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum LibcCompatibility {
     Loads,
     /// Why it has no effect, or the answer is unknown.
     Unknown(String),
@@ -54,21 +54,21 @@ pub(crate) enum Verdict {
 /// container's mounts will hide a path.
 pub(crate) fn check(
     root: &ContainerRoot,
-    program: &Program,
-    library: Option<&Summary>,
+    program: &ContainerProgram,
+    library: Option<&ElfSummary>,
     covered: &dyn Fn(&Path) -> bool,
-) -> Verdict {
+) -> LibcCompatibility {
     let files = ProgramFiles { root, covered };
     let check = LibcCheck { files, library };
-    match check.files.program(program) {
-        Ok((path, summary)) => check.elf(&path, &summary),
-        Err(reason) => check.root_file_system(&reason),
+    match check.files.resolve_program(program) {
+        Ok((path, summary)) => check.judge_elf(&path, &summary),
+        Err(reason) => check.judge_root_file_system(&reason),
     }
 }
 
 struct LibcCheck<'a> {
     files: ProgramFiles<'a>,
-    library: Option<&'a Summary>,
+    library: Option<&'a ElfSummary>,
 }
 
 /// Where a container's program is looked for.
@@ -79,13 +79,16 @@ pub(crate) struct ProgramFiles<'a> {
 
 enum ProgramFormat {
     Script(PathBuf),
-    Elf(Summary),
+    Elf(ElfSummary),
     Other,
 }
 
 impl ProgramFiles<'_> {
     /// The file that the kernel executes in the end, or why that reveals nothing.
-    pub(crate) fn program(&self, program: &Program) -> Result<(PathBuf, Summary), String> {
+    pub(crate) fn resolve_program(
+        &self,
+        program: &ContainerProgram,
+    ) -> Result<(PathBuf, ElfSummary), String> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
@@ -101,7 +104,7 @@ impl ProgramFiles<'_> {
 
     /// The path in the container that the runtime will execute; not an init that the engine mounts and
     /// runs first, but the command after its `--`.
-    fn find(&self, program: &Program) -> Result<PathBuf, String> {
+    fn find(&self, program: &ContainerProgram) -> Result<PathBuf, String> {
         let mut words = program.args.iter();
         let mut name = words.next().ok_or("args is empty")?;
         if name.starts_with('/')
@@ -130,7 +133,7 @@ impl ProgramFiles<'_> {
                 Ok(_) => return Ok(candidate),
                 Err(FileError::NotRegular(_)) => {}
                 Err(error) if error.is_absent() => {}
-                Err(error) => return Err(Chain(&error).to_string()),
+                Err(error) => return Err(ErrorChain(&error).to_string()),
             }
         }
         Err(format!("{name:?} is in no directory of PATH"))
@@ -140,55 +143,56 @@ impl ProgramFiles<'_> {
         if (self.covered)(path) {
             return Err(format!("{path:?} is under a mount"));
         }
-        let (file, size) = self.root.open_file(path).map_err(|error| Chain(&error).to_string())?;
+        let (file, size) =
+            self.root.open_file(path).map_err(|error| ErrorChain(&error).to_string())?;
         classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
     }
 }
 
 impl LibcCheck<'_> {
-    fn elf(&self, path: &Path, program: &Summary) -> Verdict {
+    fn judge_elf(&self, path: &Path, program: &ElfSummary) -> LibcCompatibility {
         let Some(loader) = &program.interpreter else {
-            return Verdict::Unknown(format!(
+            return LibcCompatibility::Unknown(format!(
                 "{path:?} is a static program, which preloads nothing"
             ));
         };
         if loader.is_empty() {
-            return Verdict::Unknown(format!("{path:?} names no loader"));
+            return LibcCompatibility::Unknown(format!("{path:?} names no loader"));
         }
         if !self.is_same_machine(program) {
-            return Verdict::CannotLoad(format!(
+            return LibcCompatibility::CannotLoad(format!(
                 "{path:?} is for a different machine than libonload.so"
             ));
         }
-        self.loader(Path::new(loader))
+        self.judge_loader(Path::new(loader))
     }
 
     /// Decides from the loader that a program requests.
-    fn loader(&self, loader: &Path) -> Verdict {
+    fn judge_loader(&self, loader: &Path) -> LibcCompatibility {
         let name = loader.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ld-musl") {
-            return Verdict::CannotLoad(format!(
+            return LibcCompatibility::CannotLoad(format!(
                 "the image's libc is musl ({}), libonload.so needs glibc",
                 loader.display()
             ));
         }
         let glibc = ["ld-linux", "ld64.so", "ld.so"];
         if !glibc.iter().any(|prefix| name.starts_with(prefix)) {
-            return Verdict::CannotLoad(format!(
+            return LibcCompatibility::CannotLoad(format!(
                 "the image's loader {loader:?} is not glibc's, which libonload.so needs"
             ));
         }
         let Some(library) = self.library else {
-            return Verdict::Loads;
+            return LibcCompatibility::Loads;
         };
-        match self.libc(loader) {
+        match self.find_libc(loader) {
             Ok(libc) => compare(library, &libc),
-            Err(reason) => Verdict::Unknown(reason),
+            Err(reason) => LibcCompatibility::Unknown(reason),
         }
     }
 
     /// The libc beside a loader.
-    fn libc(&self, loader: &Path) -> Result<Summary, String> {
+    fn find_libc(&self, loader: &Path) -> Result<ElfSummary, String> {
         let beside = loader.parent().into_iter().map(Path::to_owned);
         let usual = LIBRARY_DIRS.iter().map(PathBuf::from);
         for dir in beside.chain(usual) {
@@ -209,21 +213,23 @@ impl LibcCheck<'_> {
         Err("the image has no libc.so.6 where glibc keeps it".to_owned())
     }
 
-    fn is_same_machine(&self, other: &Summary) -> bool {
+    fn is_same_machine(&self, other: &ElfSummary) -> bool {
         self.library
             .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
     }
 
     /// Decides from what is installed, if the program could not be examined.
-    fn root_file_system(&self, reason: &str) -> Verdict {
+    fn judge_root_file_system(&self, reason: &str) -> LibcCompatibility {
         let is_there = |loader: &&Path| {
             !(self.files.covered)(loader) && self.files.root.open_file(loader).is_ok()
         };
         let Some(loader) = LOADERS.iter().map(Path::new).find(is_there) else {
-            return Verdict::Unknown(reason.to_owned());
+            return LibcCompatibility::Unknown(reason.to_owned());
         };
-        match self.loader(loader) {
-            Verdict::Unknown(more) => Verdict::Unknown(format!("{reason}; {more}")),
+        match self.judge_loader(loader) {
+            LibcCompatibility::Unknown(more) => {
+                LibcCompatibility::Unknown(format!("{reason}; {more}"))
+            }
             verdict => verdict,
         }
     }
@@ -234,7 +240,7 @@ fn classify(file: &File, size: u64) -> Result<ProgramFormat, ElfError> {
     let read = file.read_at(&mut buffer, 0).unwrap_or_default();
     let line = &buffer[..read];
     if line.starts_with(b"#!") {
-        return Ok(interpreter(line).map_or(ProgramFormat::Other, ProgramFormat::Script));
+        return Ok(parse_shebang(line).map_or(ProgramFormat::Other, ProgramFormat::Script));
     }
     match elf::summarize_file(file, size) {
         Ok(summary) => Ok(ProgramFormat::Elf(summary)),
@@ -244,14 +250,14 @@ fn classify(file: &File, size: u64) -> Result<ProgramFormat, ElfError> {
 }
 
 /// The program of a line `#! /path/to/program argument`.
-fn interpreter(line: &[u8]) -> Option<PathBuf> {
+fn parse_shebang(line: &[u8]) -> Option<PathBuf> {
     let mut lines = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
     let text = std::str::from_utf8(lines.next()?).ok()?;
     let word = text.split([' ', '\t']).find(|word| !word.is_empty())?;
     (!word.contains('\0')).then(|| Path::new("/").join(word))
 }
 
-fn compare(library: &Summary, libc: &Summary) -> Verdict {
+fn compare(library: &ElfSummary, libc: &ElfSummary) -> LibcCompatibility {
     let missing = library
         .version_needs
         .iter()
@@ -261,14 +267,16 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
         .max_by_key(|version| GlibcVersion::from_symbol_version(version));
     let newer = library.glibc_needed().filter(|needed| Some(*needed) > libc.glibc_defined());
     let wanted = match (missing, newer) {
-        (None, None) => return Verdict::Loads,
+        (None, None) => return LibcCompatibility::Loads,
         (_, Some(needed)) => format!("GLIBC_{needed}"),
         (Some(version), None) => version.to_owned(),
     };
     let has = libc
         .glibc_defined()
         .map_or_else(|| "of an unknown version".to_owned(), |version| version.to_string());
-    Verdict::CannotLoad(format!("libonload.so needs {wanted}, the image's glibc is {has}"))
+    LibcCompatibility::CannotLoad(format!(
+        "libonload.so needs {wanted}, the image's glibc is {has}"
+    ))
 }
 
 #[cfg(test)]
@@ -299,9 +307,9 @@ mod tests {
             self
         }
 
-        fn check_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
+        fn check_covered(&self, args: &[&str], covered: &[&str]) -> LibcCompatibility {
             let root = ContainerRoot::open(self.0.root()).unwrap();
-            let program = Program {
+            let program = ContainerProgram {
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
                 path: Some("/none:/bin".to_owned()),
                 cwd: "/".to_owned(),
@@ -311,30 +319,35 @@ mod tests {
             })
         }
 
-        fn check(&self, program: &str) -> Verdict {
+        fn check(&self, program: &str) -> LibcCompatibility {
             self.check_covered(&[program], &[])
         }
 
         fn reason(&self, program: &str) -> String {
             match self.check(program) {
-                Verdict::Loads => panic!("loads"),
-                Verdict::Unknown(reason) => format!("unknown: {reason}"),
-                Verdict::CannotLoad(reason) => format!("cannot: {reason}"),
+                LibcCompatibility::Loads => panic!("loads"),
+                LibcCompatibility::Unknown(reason) => format!("unknown: {reason}"),
+                LibcCompatibility::CannotLoad(reason) => format!("cannot: {reason}"),
             }
         }
     }
 
-    fn library(version: &str) -> Summary {
+    fn library(version: &str) -> ElfSummary {
         let need = VersionNeed {
             library: "libc.so.6".to_owned(),
             version: version.to_owned(),
             weak: false,
         };
-        Summary { machine: 62, is_64: true, version_needs: [need].into(), ..Summary::default() }
+        ElfSummary {
+            machine: 62,
+            is_64: true,
+            version_needs: [need].into(),
+            ..ElfSummary::default()
+        }
     }
 
-    fn libc(versions: &[&str]) -> Summary {
-        Summary {
+    fn libc(versions: &[&str]) -> ElfSummary {
+        ElfSummary {
             version_definitions: versions.iter().map(|v| (*v).to_owned()).collect(),
             ..library("")
         }
@@ -376,21 +389,24 @@ mod tests {
     #[test]
     fn a_libc_with_the_needed_versions_loads() {
         let old = libc(&["GLIBC_2.2.5", "GLIBC_2.36"]);
-        assert_eq!(compare(&library("GLIBC_2.2.5"), &old), Verdict::Loads);
-        assert_eq!(compare(&library("GLIBC_2.36"), &old), Verdict::Loads);
+        assert_eq!(compare(&library("GLIBC_2.2.5"), &old), LibcCompatibility::Loads);
+        assert_eq!(compare(&library("GLIBC_2.36"), &old), LibcCompatibility::Loads);
         assert_eq!(
             compare(&library("GLIBC_2.38"), &old),
-            Verdict::CannotLoad(
+            LibcCompatibility::CannotLoad(
                 "libonload.so needs GLIBC_2.38, the image's glibc is 2.36".to_owned()
             )
         );
         assert_eq!(
             compare(&library("GLIBC_ABI_DT_RELR"), &old),
-            Verdict::CannotLoad(
+            LibcCompatibility::CannotLoad(
                 "libonload.so needs GLIBC_ABI_DT_RELR, the image's glibc is 2.36".to_owned()
             )
         );
-        assert!(matches!(compare(&library("GLIBC_2.3"), &libc(&[])), Verdict::CannotLoad(_)));
+        assert!(matches!(
+            compare(&library("GLIBC_2.3"), &libc(&[])),
+            LibcCompatibility::CannotLoad(_)
+        ));
     }
 
     #[test]
@@ -428,7 +444,7 @@ mod tests {
         image.file("bin/app", &elf_with_loader(Some(MUSL)));
         let verdict =
             image.check_covered(&["/sbin/docker-init", "--", "/bin/app"], &["/sbin/docker-init"]);
-        assert!(matches!(verdict, Verdict::CannotLoad(_)));
+        assert!(matches!(verdict, LibcCompatibility::CannotLoad(_)));
     }
 
     #[test]
@@ -436,8 +452,11 @@ mod tests {
         let image = Image::new();
         image.file("lib/ld-musl-x86_64.so.1", b"x");
         assert!(image.reason("/absent").starts_with("cannot: the image's libc is musl"));
-        assert!(matches!(image.check_covered(&["/app/x"], &["/app"]), Verdict::CannotLoad(_)));
-        assert!(matches!(Image::new().check("/absent"), Verdict::Unknown(_)));
+        assert!(matches!(
+            image.check_covered(&["/app/x"], &["/app"]),
+            LibcCompatibility::CannotLoad(_)
+        ));
+        assert!(matches!(Image::new().check("/absent"), LibcCompatibility::Unknown(_)));
         let glibc = Image::new();
         glibc.file("lib64/ld-linux-x86-64.so.2", b"x");
         assert!(glibc.reason("/absent").contains("has no libc.so.6"));
@@ -462,7 +481,7 @@ mod tests {
             let reason = image.reason(&format!("/bin/{name}"));
             assert!(reason.starts_with("unknown: "), "{name}: {reason}");
         }
-        assert!(matches!(image.check_covered(&[], &[]), Verdict::Unknown(_)));
+        assert!(matches!(image.check_covered(&[], &[]), LibcCompatibility::Unknown(_)));
     }
 
     #[test]

@@ -17,13 +17,13 @@ use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Error, Result};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
-use crate::decide::host::{HostView, Privilege, Settings};
+use crate::decide::existing::drop_held_hooks;
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decide::present::drop_held_hooks;
-use crate::decide::report::Report;
-use libc_check::{Program, Verdict};
+use crate::decide::report::ContainerReport;
+use libc_check::{ContainerProgram, LibcCompatibility};
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
 /// The list under the container's directory that has the image's own libraries too.
@@ -35,7 +35,7 @@ const TABLE_SIZE: &str = "EF_FDTABLE_SIZE=";
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
 /// Why the container's own list cannot be merged. Each entry point says what to do about it.
-pub(crate) enum ListProblem {
+pub(crate) enum PreloadListError {
     /// One of the user's mounts is at its path.
     OwnMount,
     Unreadable(String),
@@ -52,7 +52,7 @@ pub struct HostFile {
 
 /// What an entry point knows.
 pub(crate) struct PreloadContext<'a> {
-    pub settings: &'a Settings,
+    pub settings: &'a HookSettings,
     /// `None` if the image is not there yet.
     pub root: Option<&'a ContainerRoot>,
     pub id: Option<&'a ContainerId>,
@@ -66,30 +66,30 @@ pub(crate) fn apply(
     choice: PreloadChoice,
     now: &PreloadContext<'_>,
     host: &dyn HostView,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<Option<HostFile>> {
     let source = choice.source.as_deref();
     let mut file = None;
-    if choice.mode != Preload::Off && may_preload(source, config, now, host, report)? {
-        bound_table(edits, now);
+    if choice.mode != Preload::Off && check_preload(source, config, now, host, report)? {
+        set_fdtable_size(edits, now);
         if choice.mode == Preload::File {
-            file = by_file(edits, config, now, choice.mount, host, report)?;
+            file = preload_by_file(edits, config, now, choice.mount, host, report)?;
         } else {
-            by_env(edits, config, choice.libraries, report).map_err(of_config)?;
+            preload_by_env(edits, config, choice.libraries, report).map_err(config_error)?;
         }
     }
-    drop_vain_bound(edits, config, now, report).map_err(of_config)?;
+    drop_vain_bound(edits, config, now, report).map_err(config_error)?;
     Ok(file)
 }
 
 /// Checks whether the container's libc can load the library at `source` on the host. A library that
 /// cannot be loaded is no error if the operator chose to skip it.
-pub(crate) fn may_preload(
+pub(crate) fn check_preload(
     source: Option<&str>,
     config: &OciConfig,
     now: &PreloadContext<'_>,
     host: &dyn HostView,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<bool> {
     let Some(root) = now.root else {
         report.reasons.push(format!(
@@ -97,23 +97,23 @@ pub(crate) fn may_preload(
         ));
         return Ok(true);
     };
-    let summary = source.and_then(|path| host.library(path));
+    let summary = source.and_then(|path| host.library_summary(path));
     if let (Some(path), None) = (source, &summary) {
         report.warnings.push(format!("which glibc {path} needs cannot be read"));
     }
-    let program = program(config).map_err(of_config)?;
+    let program = read_program(config).map_err(config_error)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
-    let covered = covered(mounts.collect(), root);
+    let covered = covered_by(mounts.collect(), root);
     match libc_check::check(root, &program, summary.as_ref(), &covered) {
-        Verdict::Loads => Ok(true),
-        Verdict::Unknown(reason) => {
+        LibcCompatibility::Loads => Ok(true),
+        LibcCompatibility::Unknown(reason) => {
             report.warnings.push(format!("whether {LIBRARY} takes effect is unknown: {reason}"));
             Ok(true)
         }
-        Verdict::CannotLoad(reason) => {
+        LibcCompatibility::CannotLoad(reason) => {
             let what = format!("{LIBRARY} is not preloaded");
             let remedy = "use another image, ask for onload.dev/nic-plain";
-            let warning = now.settings.left_out(&what, &reason, remedy)?;
+            let warning = now.settings.refuse_or_warn(&what, &reason, remedy)?;
             report.warnings.push(warning);
             Ok(false)
         }
@@ -122,34 +122,34 @@ pub(crate) fn may_preload(
 
 /// Whether one of these mounts of the container may hide a path of the image. Runtimes follow the image's links to a
 /// mount's destination, as of /lib to /usr/lib.
-pub(crate) fn covered(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Path) -> bool {
+pub(crate) fn covered_by(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Path) -> bool {
     let follow = |path: &Path| ContainerPath::resolve(Some(root), path, &|_| false).ok();
-    let place = |at: &Path| match (follow(at), at.parent(), at.file_name()) {
-        (Some(place), ..) => Some(place.to_path()),
+    let resolve = |path: &Path| match (follow(path), path.parent(), path.file_name()) {
+        (Some(resolved), ..) => Some(resolved.to_path()),
         // In a created container it is there already.
         (None, Some(above), Some(name)) => Some(follow(above)?.to_path().join(name)),
         _ => None,
     };
-    let mut places = BTreeSet::new();
-    for at in mounts.into_iter().filter(|at| at != "/") {
-        let at = PathBuf::from(at);
-        places.extend(place(&at));
-        places.insert(at);
+    let mut paths = BTreeSet::new();
+    for path in mounts.into_iter().filter(|path| path != "/") {
+        let path = PathBuf::from(path);
+        paths.extend(resolve(&path));
+        paths.insert(path);
     }
     // A mount without a destination may hide anything.
     move |path| {
         let mut above = path.ancestors().chain([Path::new("")]);
-        above.any(|above| places.contains(above))
+        above.any(|above| paths.contains(above))
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what map_err calls")]
-fn of_config(error: OciConfigError) -> Error {
-    error!("{}", Chain(&error))
+fn config_error(error: OciConfigError) -> Error {
+    error!("{}", ErrorChain(&error))
 }
 
 /// What the container starts.
-pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
+pub(crate) fn read_program(config: &OciConfig) -> Result<ContainerProgram, OciConfigError> {
     let mut args = Vec::new();
     config.each_arg(|arg| {
         if args.len() < libc_check::WORDS {
@@ -157,35 +157,35 @@ pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
         }
     })?;
     let cwd = config.process().map(|process| process.read("cwd"));
-    Ok(Program {
+    Ok(ContainerProgram {
         args,
-        path: config.env_get("PATH")?,
+        path: config.env_value("PATH")?,
         cwd: cwd.and_then(|cwd| cwd.ok().flatten()).unwrap_or_default(),
     })
 }
 
 /// The library sizes its table by this variable before the hard limit of open files, which podman sets anew after its hooks.
-fn bound_table(edits: &mut ContainerEdits, now: &PreloadContext<'_>) {
+fn set_fdtable_size(edits: &mut ContainerEdits, now: &PreloadContext<'_>) {
     if !edits.env.iter().any(|entry| entry.starts_with(TABLE_SIZE)) {
         let size = now.settings.config.cdi.fdtable_size;
         edits.env.push(format!("{TABLE_SIZE}{size}"));
     }
 }
 
-fn by_env(
+fn preload_by_env(
     edits: &mut ContainerEdits,
     config: &OciConfig,
     mut libraries: Vec<String>,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<(), OciConfigError> {
     if libraries.is_empty() {
         libraries.push(LIBRARY.to_owned());
     }
-    let own = config.env_get("LD_PRELOAD")?.unwrap_or_default();
-    libraries.retain(|library| !split(&own).any(|held| held == library));
+    let env_value = config.env_value("LD_PRELOAD")?.unwrap_or_default();
+    libraries.retain(|library| !split(&env_value).any(|held| held == library));
     if !libraries.is_empty() {
-        if !own.is_empty() {
-            libraries.push(own);
+        if !env_value.is_empty() {
+            libraries.push(env_value);
         }
         edits.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
     }
@@ -199,11 +199,11 @@ fn drop_vain_bound(
     edits: &mut ContainerEdits,
     config: &OciConfig,
     now: &PreloadContext<'_>,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<(), OciConfigError> {
     let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
     if edits.env.iter().any(|entry| size(entry).is_some()) {
-        let Rlimit { hard, .. } = nofile(config, now)?;
+        let Rlimit { hard, .. } = read_nofile(config, now)?;
         edits.env.retain(|entry| size(entry).is_none_or(|size| size <= hard));
         let by = match edits.env.iter().find_map(size) {
             Some(size) => format!("{TABLE_SIZE}{size}"),
@@ -214,22 +214,22 @@ fn drop_vain_bound(
     Ok(())
 }
 
-fn by_file(
+fn preload_by_file(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     now: &PreloadContext<'_>,
     from_spec: Option<Mount>,
     host: &dyn HostView,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<Option<HostFile>> {
-    cap_nofile(config, now, report).map_err(of_config)?;
+    cap_nofile(config, now, report).map_err(config_error)?;
     let own_list = || {
-        let list = now.root.map_or_else(|| Ok(Vec::new()), own_list);
-        list.map_err(not_merged)
+        let list = now.root.map_or_else(|| Ok(Vec::new()), read_image_list);
+        list.map_err(not_merged_error)
     };
     let merged = now.id.map(|id| (id, format!("{RUN_DIR}/{id}/{MERGED}")));
     let mut mounts = config.mounts().iter().rev();
-    if let Some(present) = mounts.find(|mount| mount.is_at(LD_SO_PRELOAD)) {
+    if let Some(present) = mounts.find(|mount| mount.has_destination(LD_SO_PRELOAD)) {
         let source = present.source();
         let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
         if source == standard.unwrap_or(PRELOAD_FILE) {
@@ -239,14 +239,14 @@ fn by_file(
         if let Some((id, path)) = merged
             && source == path
         {
-            return Ok(Some(merged_list(id, &own_list()?, config)?));
+            return Ok(Some(merge_list(id, &own_list()?, config)?));
         }
-        return Err(not_merged(ListProblem::OwnMount));
+        return Err(not_merged_error(PreloadListError::OwnMount));
     }
     if from_spec.is_none()
-        && let Err(error) = host.preload_file()
+        && let Err(error) = host.check_preload_file()
     {
-        bail!("preloading by file: {}; the onload-ctk package brings it", Chain(&error));
+        bail!("preloading by file: {}; the onload-ctk package brings it", ErrorChain(&error));
     }
     let mut mount = from_spec.unwrap_or_else(|| Mount {
         host_path: PRELOAD_FILE.to_owned(),
@@ -255,17 +255,17 @@ fn by_file(
         options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
     });
     let mut file = None;
-    let own = own_list()?;
-    if own.iter().any(|library| library != LIBRARY) {
+    let image_list = own_list()?;
+    if image_list.iter().any(|library| library != LIBRARY) {
         let Some((id, path)) = merged else {
             bail!(
                 "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
             );
         };
         mount.host_path = path;
-        file = Some(merged_list(id, &own, config)?);
-        let mut hooks = vec![cleanup(now.settings)];
-        drop_held_hooks(&mut hooks, config).map_err(of_config)?;
+        file = Some(merge_list(id, &image_list, config)?);
+        let mut hooks = vec![cleanup_hook(now.settings)];
+        drop_held_hooks(&mut hooks, config).map_err(config_error)?;
         edits.hooks.append(&mut hooks);
         report.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -276,22 +276,22 @@ fn by_file(
     Ok(file)
 }
 
-fn not_merged(problem: ListProblem) -> Error {
+fn not_merged_error(problem: PreloadListError) -> Error {
     match problem {
-        ListProblem::OwnMount => error!(
+        PreloadListError::OwnMount => error!(
             "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
         ),
-        ListProblem::Unreadable(why) => {
+        PreloadListError::Unreadable(why) => {
             error!("merging with the image's {LD_SO_PRELOAD}: {why}; set onload.dev/preload: env")
         }
     }
 }
 
-fn merged_list(id: &ContainerId, own: &[String], config: &OciConfig) -> Result<HostFile> {
+fn merge_list(id: &ContainerId, image_list: &[String], config: &OciConfig) -> Result<HostFile> {
     Ok(HostFile {
         id: id.clone(),
-        bytes: list(LIBRARY, own).into_bytes(),
-        label: config.mount_label().map_err(of_config)?,
+        bytes: list(LIBRARY, image_list).into_bytes(),
+        label: config.mount_label().map_err(config_error)?,
     })
 }
 
@@ -305,7 +305,7 @@ pub(crate) fn list(library: &str, own: &[String]) -> String {
     list
 }
 
-fn cleanup(settings: &Settings) -> Hook {
+fn cleanup_hook(settings: &HookSettings) -> Hook {
     Hook {
         hook_name: HookName::Poststop.into(),
         path: settings.config.cdi.hook_path.display().to_string(),
@@ -317,19 +317,19 @@ fn cleanup(settings: &Settings) -> Hook {
 
 /// The libraries in the image's own list. Its grammar has no comments (elf/rtld.c, `do_preload`),
 /// but `#` starts one there.
-pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem> {
+pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadListError> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok((file, _)) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error) if error.is_elsewhere() => return Err(ListProblem::OwnMount),
-        Err(error) => return Err(ListProblem::Unreadable(Chain(&error).to_string())),
+        Err(error) if error.is_behind_mount() => return Err(PreloadListError::OwnMount),
+        Err(error) => return Err(PreloadListError::Unreadable(ErrorChain(&error).to_string())),
     };
     let mut text = String::new();
     let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| ListProblem::Unreadable(error.to_string()))?;
+    let read = read.map_err(|error| PreloadListError::Unreadable(error.to_string()))?;
     if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
         let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
-        return Err(ListProblem::Unreadable(why));
+        return Err(PreloadListError::Unreadable(why));
     }
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines.flat_map(split).map(str::to_owned).collect())
@@ -340,13 +340,13 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem>
 fn cap_nofile(
     config: &mut OciConfig,
     now: &PreloadContext<'_>,
-    report: &mut Report,
+    report: &mut ContainerReport,
 ) -> Result<(), OciConfigError> {
     let size = u64::from(now.settings.config.cdi.fdtable_size);
-    let Rlimit { soft, hard, .. } = nofile(config, now)?;
+    let Rlimit { soft, hard, .. } = read_nofile(config, now)?;
     let capped = Rlimit { type_: NOFILE.to_owned(), hard: hard.min(size), soft: soft.min(size) };
     if (capped.soft, capped.hard) != (soft, hard) {
-        config.rlimit_set(&capped)?;
+        config.set_rlimit(&capped)?;
         report
             .reasons
             .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));
@@ -355,7 +355,7 @@ fn cap_nofile(
 }
 
 /// The container's own limit, or the one that it would inherit.
-fn nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<Rlimit, OciConfigError> {
+fn read_nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<Rlimit, OciConfigError> {
     let inherited = || Rlimit {
         type_: NOFILE.to_owned(),
         soft: now.privilege.nofile_soft.unwrap_or(u64::MAX),

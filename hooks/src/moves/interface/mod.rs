@@ -1,23 +1,23 @@
-//! What an interface does on its [journey](super::journey): what is looked at before it moves, what it has in the
-//! container, and in [`take`] and [`restore`] how it comes back.
+//! What an interface does on its [journey](super::lifecycle): what is looked at before it moves, what it has in the
+//! container, and in [`move_home`] and [`restore`] how it comes back.
 
-mod facts;
-mod function;
-mod identity;
-mod inside;
-mod leftovers;
+mod in_container;
+mod move_home;
 mod onload;
+mod ops;
 mod queues;
 mod rebind;
 mod restore;
+mod saved;
 mod sysctl;
-mod take;
+mod uppers;
 mod usage;
+mod vf;
 
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{DeviceId, Leases, MoveRecord, SavedInterface, SavedState};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
@@ -25,35 +25,37 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
-pub use identity::Identity;
-use rebind::Function;
-pub(super) use usage::{check as check_unused, opener};
+pub use ops::InterfaceOps;
+use rebind::RebindableFunction;
+pub(super) use usage::{check as check_unused, find_opener};
 
-use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
-use super::netns::{Depth, Netns};
+use super::lifecycle::{
+    ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
+};
+use super::netns::{Netns, SearchDepth};
 
 /// What engines call the interface that they give a container themselves.
 const RESERVED: &[u8] = b"eth0";
 
 /// The driver of an interface's function, where that can be bound anew.
 #[derive(Default)]
-pub(crate) struct Driver {
-    function: Option<Function>,
+pub(crate) struct InterfacePreparation {
+    function: Option<RebindableFunction>,
     /// A killed process had left the function without it.
     is_bound_again: bool,
 }
 
-impl Kind for Identity {
+impl MoveOps for InterfaceOps {
     const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
     const THING: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs an engine of the host's root";
-    type Facts = InterfaceFacts;
-    type Seen = Link;
-    type Driver = Driver;
+    type Saved = SavedInterface;
+    type Observation = Link;
+    type Preparation = InterfacePreparation;
 
-    fn check_way(&self, home: &Netns, to: &Netns, name: &str) -> Result<()> {
-        if to.is(home) {
+    fn check_way(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
+        if container_netns.is_same(host_netns) {
             bail!(
                 "interface {name} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
             );
@@ -63,10 +65,10 @@ impl Kind for Identity {
 
     /// Another container may ask for it by another name. Refuses a function that has a lease of another name: a container
     /// may have renamed the interface, which came back under that name, and is not as it was before its own lease ends.
-    fn reserve(&self, leases: &Leases, request: &Request<'_>) -> Result<Option<Lock>> {
-        let Request { name, pci, .. } = request;
+    fn reserve(&self, leases: &Leases, request: &MoveRequest<'_>) -> Result<Option<Lock>> {
+        let MoveRequest { name, pci, .. } = request;
         let lock = leases.lock_function(*pci)?;
-        let leased = leases.moved_as(*pci)?;
+        let leased = leases.find_by_function(*pci)?;
         if let Some(other) = leased.iter().find(|other| *other != request.device) {
             bail!(
                 "interface {name}: PCI function {pci} is leased as {other}; \"onload-ctk lease list\" shows all"
@@ -75,51 +77,56 @@ impl Kind for Identity {
         Ok(Some(lock))
     }
 
-    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<Link>> {
-        self.interface_of(netns, request.pci, &request.name)
+    fn find_requested(&self, netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<Link>> {
+        self.find_interface(netns, request.pci, &request.name)
     }
 
     fn examine(
         &self,
         link: &Link,
-        request: &Request<'_>,
-        way: &Way<'_, Self>,
-    ) -> Result<(InterfaceFacts, Option<String>)> {
-        let Request { name, pci, .. } = request;
+        request: &MoveRequest<'_>,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<(SavedInterface, Option<String>)> {
+        let MoveRequest { name, pci, .. } = request;
         if link.name != name.as_bytes() {
             bail!(
                 "interface {name}: the interface of PCI function {pci} is called {} now; run `systemctl start onload-cdi.service`, then start a new container",
-                Quoted(&link.shown())
+                Quoted(&link.display_name())
             );
         }
-        check_names(link, request, &way.to)?;
-        let home = &way.home.netns;
-        let warning = usage::check(home, link, Some(*pci), Depth::Processes)?;
-        let facts = facts::of(link, *pci);
-        let vf = function::examine(self, home, request)?;
-        let sysctls = sysctl::of(home, link);
-        let facts = InterfaceFacts {
+        check_names(link, request, &context.container_netns)?;
+        let host_netns = &context.host_netns.netns;
+        let warning = usage::check(host_netns, link, Some(*pci), SearchDepth::Processes)?;
+        let saved = saved::save_interface(link, *pci);
+        let vf = vf::check_vf(self, host_netns, request)?;
+        let sysctls = sysctl::save_sysctls(host_netns, link);
+        let saved = SavedInterface {
             vf: vf.map(Box::new),
             sysctls: sysctls
                 .with_context(|| format!("reading the settings of interface {name}"))?,
-            queues: queues::of(home, link).map(Box::new),
-            onload: onload::registration(&facts),
-            ..facts
+            queues: queues::save_queues(host_netns, link).map(Box::new),
+            onload: onload::read_registration(&saved),
+            ..saved
         };
-        Ok((facts, warning))
+        Ok((saved, warning))
     }
 
-    fn check_there(&self, there: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
-        match inside::otherwise(there, link, request)? {
-            Some(otherwise) => bail!(
-                "{}: another container has it too, and it is set up otherwise: {otherwise}; ask for the same, or for another device",
+    fn check_there(
+        &self,
+        container_netns: &Netns,
+        link: &Link,
+        request: &MoveRequest<'_>,
+    ) -> Result<()> {
+        match in_container::find_difference(container_netns, link, request)? {
+            Some(difference) => bail!(
+                "{}: another container has it too, and it is set up otherwise: {difference}; ask for the same, or for another device",
                 request.device
             ),
             None => Ok(()),
         }
     }
 
-    fn stray(&self, _: &Link, request: &Request<'_>) -> Result<InterfaceFacts> {
+    fn stray_state(&self, _: &Link, request: &MoveRequest<'_>) -> Result<SavedInterface> {
         bail!(
             "interface {} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out",
             request.name
@@ -128,112 +135,124 @@ impl Kind for Identity {
 
     fn send(
         &self,
-        grant: &Grant<'_, Self>,
-        facts: &InterfaceFacts,
-        way: &Way<'_, Self>,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &SavedInterface,
+        context: &MoveContext<'_, Self>,
     ) -> Result<()> {
-        let (link, request) = (&grant.seen, &grant.request);
+        let (link, request) = (&container_device.observation, &container_device.request);
         // It may have come into use since the first look. Nobody but root can do that.
-        usage::check(&way.home.netns, link, Some(request.pci), Depth::Root)?;
-        function::set_up(&way.home, link, facts)?;
+        usage::check(&context.host_netns.netns, link, Some(request.pci), SearchDepth::Root)?;
+        vf::set_up_vf(&context.host_netns, link, saved)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
-        let moved = way.home.netns.give(link.index, &way.to, new_name);
-        moved.with_context(|| leftovers::moving(&link.name, "into the container"))?;
-        let there = self.look(&way.to, request)?;
-        let there = there.ok_or_else(|| Self::not_here(&request.name, request.pci, None))?;
-        inside::set(&way.to, &there, request)?;
+        let moved =
+            context.host_netns.netns.move_link(link.index, &context.container_netns, new_name);
+        moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
+        let moved_link = self.find_requested(&context.container_netns, request)?;
+        let moved_link =
+            moved_link.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
+        in_container::set(&context.container_netns, &moved_link, request)?;
         if request.settings.af_xdp {
-            let facts = facts::of(&there, request.pci);
-            register(&facts, request.device, way)?;
+            let saved = saved::save_interface(&moved_link, request.pci);
+            register(&saved, request.device, context)?;
         }
         Ok(())
     }
 
-    fn of(facts: &Facts) -> Option<&InterfaceFacts> {
-        match facts {
-            Facts::Interface(facts) => Some(facts),
-            Facts::Rdma(_) | Facts::Function(_) => None,
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedInterface> {
+        match saved {
+            SavedState::Interface(saved) => Some(saved),
+            SavedState::Rdma(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
-        (facts.pci, &facts.name)
+    fn identity(saved: &SavedInterface) -> (PciAddress, &str) {
+        (saved.pci, &saved.name)
     }
 
-    fn find(&self, netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Link>> {
-        self.interface_of(netns, facts.pci, &facts.name)
+    fn find(&self, netns: &Netns, saved: &SavedInterface) -> Result<Option<Link>> {
+        self.find_interface(netns, saved.pci, &saved.name)
     }
 
-    fn is_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
-        matches!(self.interface_of(netns, pci, name), Ok(Some(_)))
+    fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
+        matches!(self.find_interface(netns, pci, name), Ok(Some(_)))
     }
 
-    fn prepare(&self, home: &Home<'_, Self>, facts: &InterfaceFacts) -> Result<Driver> {
-        take::sweep(home)?;
-        let function = Function::find(Path::new(rebind::PCI), facts.pci);
+    fn prepare(
+        &self,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedInterface,
+    ) -> Result<InterfacePreparation> {
+        move_home::delete_impostors(host_netns)?;
+        let function = RebindableFunction::find(Path::new(rebind::PCI), saved.pci);
         // If this fails, the interface is not on the host, which is what is said then.
-        let is_bound_again =
-            function.as_ref().is_some_and(|own| own.bind_again().is_ok_and(|done| done));
+        let is_bound_again = function
+            .as_ref()
+            .is_some_and(|function| function.finish_rebind().is_ok_and(|done| done));
         if is_bound_again {
-            rebind::wait_for(home, facts)?;
+            rebind::wait_for_interface(host_netns, saved)?;
         }
-        Ok(Driver { function, is_bound_again })
+        Ok(InterfacePreparation { function, is_bound_again })
     }
 
-    fn take(
+    fn move_home(
         &self,
         from: &Netns,
         link: &Link,
-        home: &Home<'_, Self>,
-        facts: &InterfaceFacts,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedInterface,
     ) -> Result<()> {
-        take::take(from, link, home, facts)
+        move_home::move_home(from, link, host_netns, saved)
     }
 
-    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let Arrival { back, seen, driver } = arrival;
-        restore::finish(home, seen, &back.facts, &|link| {
+    fn restore(
+        &self,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
+        let ReturnedDevice { returning: back, observation: seen, preparation: driver } = returned;
+        restore::clear_and_restore(host_netns, seen, &back.saved, &|link| {
             if driver.is_bound_again {
                 // Nobody has had it since its driver made it.
                 return Ok(());
             }
-            restore::clear(home, link, &back, driver.function.as_ref())
+            restore::clear(host_netns, link, &back, driver.function.as_ref())
         })
     }
 
-    fn looking(name: &str) -> String {
-        leftovers::looking(name)
+    fn search_context(name: &str) -> String {
+        uppers::search_context(name)
     }
 
-    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let why = match keeper {
+    fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+        let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
             None => "; is it bound to its driver?".to_owned(),
         };
-        error!("interface {name}: PCI function {pci} has no interface on this host{why}")
+        error!("interface {name}: PCI function {pci} has no interface on this host{hint}")
     }
 }
 
 /// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
-fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
+fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) -> Result<()> {
     let name = &request.name;
-    let there = request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
-    let others = || link.alternative_names.iter().map(Vec::as_slice);
-    if request.new_name.is_some() && others().any(|other| other == there) {
+    let container_name =
+        request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
+    let other_names = || link.alternative_names.iter().map(Vec::as_slice);
+    if request.new_name.is_some() && other_names().any(|other| other == container_name) {
         bail!(
             "interface {name} cannot be called {} in the container: that is another name of it on this host",
-            Quoted(&String::from_utf8_lossy(there))
+            Quoted(&String::from_utf8_lossy(container_name))
         );
     }
-    let mut names: Vec<&[u8]> = vec![there];
-    names.extend(others());
+    let mut names: Vec<&[u8]> = vec![container_name];
+    names.extend(other_names());
     if names.contains(&RESERVED) {
         bail!(
             "interface {name} cannot move: one of its names is eth0, and engines call the container's own interface so; give it another one on the host"
         );
     }
-    let theirs = to.links()?;
-    let is_taken = |name: &&&[u8]| theirs.iter().any(|other| other.is_called(name));
+    let container_links = container_netns.links()?;
+    let is_taken = |name: &&&[u8]| container_links.iter().any(|other| other.has_name(name));
     if let Some(taken) = names.iter().find(is_taken) {
         bail!(
             "interface {name} cannot move: the container has an interface called {} already",
@@ -244,12 +263,16 @@ fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
 }
 
 /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
-fn register(facts: &InterfaceFacts, device: &Device, way: &Way<'_, Identity>) -> Result<()> {
-    let registration = onload::register(&way.to, facts)?;
-    let say = |moved: &mut Moved| {
-        if let Facts::Interface(facts) = &mut moved.facts {
-            facts.onload = registration;
+fn register(
+    saved: &SavedInterface,
+    device: &DeviceId,
+    context: &MoveContext<'_, InterfaceOps>,
+) -> Result<()> {
+    let registration = onload::register(&context.container_netns, saved)?;
+    let update = |record: &mut MoveRecord| {
+        if let SavedState::Interface(saved) = &mut record.saved {
+            saved.onload = registration;
         }
     };
-    way.leases.amend(device, &say)
+    context.leases.update_moves(device, &update)
 }

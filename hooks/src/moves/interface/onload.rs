@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-use onload_core::lease::{InterfaceFacts, Registration};
+use onload_core::lease::{OnloadRegistration, SavedInterface};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::{bail, bpf};
 use rustix::io::Errno;
@@ -35,91 +35,100 @@ const PROGRAM: &[u8] = b"xdpsock";
 
 /// An interface that Onload reaches by AF_XDP, wherever it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct AfXdpInterface {
     name: String,
     address: String,
     /// When it was registered, in nanoseconds since 1970.
     since: u64,
 }
 
-impl Listed {
+impl AfXdpInterface {
     /// Any container may give its own interface the name of another one.
-    fn is(&self, facts: &InterfaceFacts) -> bool {
-        let own = [Some(&facts.mac), facts.permanent_mac.as_ref()];
-        self.name == facts.name && own.contains(&Some(&self.address))
+    fn matches(&self, saved: &SavedInterface) -> bool {
+        let addresses = [Some(&saved.mac), saved.permanent_mac.as_ref()];
+        self.name == saved.name && addresses.contains(&Some(&self.address))
     }
 }
 
 /// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
-pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Registration>> {
+pub(super) fn register(
+    netns: &Netns,
+    saved: &SavedInterface,
+) -> Result<Option<OnloadRegistration>> {
     let failed = || {
         format!(
             "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
-            facts.name
+            saved.name
         )
     };
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
         // The kernel takes one write as one value.
-        file.write_all(format!("{}\n", facts.name).as_bytes())
+        file.write_all(format!("{}\n", saved.name).as_bytes())
     };
-    let before = bpf::interface::named(PROGRAM);
-    match netns.inside(write) {
+    let before = bpf::interface::find_xdp_programs(PROGRAM);
+    match netns.run_inside(write) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
-            return Ok(registration(facts));
+            return Ok(read_registration(saved));
         }
         written => written.with_context(failed)?,
     }
     // The kernel answers before Onload has tried, and only its log has what came of it.
-    let Some(listed) = listed() else {
+    let Some(interfaces) = list_interfaces() else {
         return Ok(None);
     };
-    let own = listed.into_iter().find(|one| one.is(facts));
-    let own = own.ok_or_else(|| Error::new(failed()))?;
-    Ok(Some(Registration {
-        since: own.since,
-        program: one_more(&before, &bpf::interface::named(PROGRAM)),
+    let interface = interfaces.into_iter().find(|interface| interface.matches(saved));
+    let interface = interface.ok_or_else(|| Error::new(failed()))?;
+    Ok(Some(OnloadRegistration {
+        since: interface.since,
+        program: find_added(&before, &bpf::interface::find_xdp_programs(PROGRAM)),
     }))
 }
 
-fn one_more(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
-    let mut new = after.difference(before);
-    new.next().copied().filter(|_| new.next().is_none())
+fn find_added(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
+    let mut added = after.difference(before);
+    added.next().copied().filter(|_| added.next().is_none())
 }
 
-pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
-    let listed = listed()?;
-    let own = listed.iter().find(|one| one.is(facts))?;
-    Some(Registration {
-        since: own.since,
-        program: program_of(own, &listed, &bpf::interface::named(PROGRAM)),
+pub(super) fn read_registration(saved: &SavedInterface) -> Option<OnloadRegistration> {
+    let interfaces = list_interfaces()?;
+    let interface = interfaces.iter().find(|interface| interface.matches(saved))?;
+    Some(OnloadRegistration {
+        since: interface.since,
+        program: find_program(interface, &interfaces, &bpf::interface::find_xdp_programs(PROGRAM)),
     })
 }
 
 /// Onload's program on an interface. The kernel numbers programs as they come.
-fn program_of(own: &Listed, listed: &[Listed], programs: &BTreeSet<u32>) -> Option<u32> {
-    let is_twin = |one: &&Listed| one.since == own.since;
-    if listed.len() != programs.len() || listed.iter().filter(is_twin).count() != 1 {
+fn find_program(
+    interface: &AfXdpInterface,
+    interfaces: &[AfXdpInterface],
+    programs: &BTreeSet<u32>,
+) -> Option<u32> {
+    let is_twin = |other: &&AfXdpInterface| other.since == interface.since;
+    if interfaces.len() != programs.len() || interfaces.iter().filter(is_twin).count() != 1 {
         return None;
     }
-    let before = listed.iter().filter(|one| one.since < own.since).count();
+    let before = interfaces.iter().filter(|other| other.since < interface.since).count();
     programs.iter().nth(before).copied()
 }
 
 /// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
 /// again.
-pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
-    let (Some(kept), Some(listed)) = (&facts.onload, listed()) else {
+pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> {
+    let (Some(registration), Some(interfaces)) = (&saved.onload, list_interfaces()) else {
         return Ok(());
     };
-    match listed.iter().find(|one| one.is(facts)) {
+    match interfaces.iter().find(|interface| interface.matches(saved)) {
         // A registration ends with the module.
-        None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
-        Some(now) if is_missing(kept, now.since, &bpf::interface::named(PROGRAM)) => {
+        None if Path::new(REGISTER).exists() => register(host_netns, saved).map(drop),
+        Some(now)
+            if is_missing(registration, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) =>
+        {
             bail!(
                 "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
-                facts.name,
-                facts.pci
+                saved.name,
+                saved.pci
             )
         }
         _ => Ok(()),
@@ -127,15 +136,16 @@ pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
 }
 
 /// Whether Onload's program has gone while the registration stayed.
-fn is_missing(kept: &Registration, since: u64, now: &BTreeSet<u32>) -> bool {
-    kept.since == since && kept.program.is_some_and(|program| !now.contains(&program))
+fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet<u32>) -> bool {
+    registration.since == since
+        && registration.program.is_some_and(|program| !programs.contains(&program))
 }
 
-fn listed() -> Option<Vec<Listed>> {
-    listed_in(Path::new(LISTED))
+fn list_interfaces() -> Option<Vec<AfXdpInterface>> {
+    list_interfaces_in(Path::new(LISTED))
 }
 
-fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
+fn list_interfaces_in(dir: &Path) -> Option<Vec<AfXdpInterface>> {
     let attribute = |entry: &fs::DirEntry, name: &str| {
         let text = fs::read_to_string(entry.path().join(name)).ok()?;
         Some(text.trim_end().to_owned())
@@ -144,7 +154,7 @@ fn listed_in(dir: &Path) -> Option<Vec<Listed>> {
         let kind = attribute(entry, KIND)?;
         let since = entry.metadata().ok()?.modified().ok()?;
         let since = since.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        kind.ends_with(AF_XDP).then_some(Listed {
+        kind.ends_with(AF_XDP).then_some(AfXdpInterface {
             name: attribute(entry, NAME)?,
             address: attribute(entry, ADDRESS)?,
             since: since.as_nanos().try_into().ok()?,
@@ -159,11 +169,11 @@ mod tests {
     use onload_sys::netlink::link::Link;
 
     use super::*;
-    use crate::moves::interface::facts;
+    use crate::moves::interface::saved;
 
-    fn listed(name: &str, address: &str, since: u64) -> Listed {
+    fn listed(name: &str, address: &str, since: u64) -> AfXdpInterface {
         let (name, address) = (name.to_owned(), address.to_owned());
-        Listed { name, address, since }
+        AfXdpInterface { name, address, since }
     }
 
     fn set(programs: &[u32]) -> BTreeSet<u32> {
@@ -173,7 +183,7 @@ mod tests {
     #[test]
     fn an_interface_is_known_by_the_name_that_it_has_now() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(listed_in(&dir.path().join("nics")), None);
+        assert_eq!(list_interfaces_in(&dir.path().join("nics")), None);
         for (entry, name, kind) in
             [("000_ens1", "eth7", "4:0:0 => AF_XDP"), ("001_ens2", "ens2", "1:41:2 => EF10")]
         {
@@ -183,7 +193,7 @@ mod tests {
             fs::write(entry.join(ADDRESS), "02:00:00:00:10:01\n").unwrap();
             fs::write(entry.join(KIND), format!("{kind}\n")).unwrap();
         }
-        let found = listed_in(dir.path()).unwrap();
+        let found = list_interfaces_in(dir.path()).unwrap();
         let since = found[0].since;
         assert_ne!(since, 0);
         assert_eq!(found, [listed("eth7", "02:00:00:00:10:01", since)]);
@@ -197,7 +207,7 @@ mod tests {
             permanent_address: vec![2, 0, 0, 0, 0, 2],
             ..Link::default()
         };
-        let facts = facts::of(&link, "0000:03:10.0".parse().unwrap());
+        let facts = saved::save_interface(&link, "0000:03:10.0".parse().unwrap());
         for (name, address, is_it) in [
             ("ens1v0", "02:00:00:00:00:01", true),
             ("ens1v0", "02:00:00:00:00:02", true),
@@ -205,30 +215,30 @@ mod tests {
             ("ens1v1", "02:00:00:00:00:01", false),
         ] {
             let one = listed(name, address, 0);
-            assert_eq!(one.is(&facts), is_it, "{one:?}");
+            assert_eq!(one.matches(&facts), is_it, "{one:?}");
         }
     }
 
     #[test]
     fn the_program_of_an_interface_is_kept_only_where_it_is_known() {
-        assert_eq!(one_more(&set(&[7]), &set(&[7, 9])), Some(9));
-        assert_eq!(one_more(&set(&[7]), &set(&[7])), None);
+        assert_eq!(find_added(&set(&[7]), &set(&[7, 9])), Some(9));
+        assert_eq!(find_added(&set(&[7]), &set(&[7])), None);
         // Somebody else loaded one at that moment.
-        assert_eq!(one_more(&set(&[7]), &set(&[7, 9, 10])), None);
+        assert_eq!(find_added(&set(&[7]), &set(&[7, 9, 10])), None);
 
         let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
         let both = [first.clone(), second.clone()];
-        let of = |own, programs: &[u32]| program_of(own, &both, &set(programs));
+        let of = |own, programs: &[u32]| find_program(own, &both, &set(programs));
         assert_eq!((of(&first, &[7, 9]), of(&second, &[7, 9])), (Some(9), Some(7)));
         // One is somebody else's, or an interface has none.
         assert_eq!((of(&first, &[7, 9, 11]), of(&first, &[9])), (None, None));
         let twins = [first.clone(), listed("c", "", 20)];
-        assert_eq!(program_of(&first, &twins, &set(&[7, 9])), None);
+        assert_eq!(find_program(&first, &twins, &set(&[7, 9])), None);
     }
 
     #[test]
     fn a_program_is_missed_on_the_interface_that_had_it_and_while_its_registration_stands() {
-        let kept = |program| Registration { since: 10, program };
+        let kept = |program| OnloadRegistration { since: 10, program };
         assert!(is_missing(&kept(Some(7)), 10, &set(&[])));
         // That of another one, or one that a container calls as Onload's is called, does not stand in for it.
         assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{InterfaceFacts, Queues, Spread};
+use onload_core::lease::{SavedInterface, SavedQueues, SavedRss};
 use onload_sys::ethtool::{self, Ethtool};
 use onload_sys::netlink::link::Link;
 use rustix::io::Errno;
@@ -32,57 +32,60 @@ const MAX_RULES: u32 = 32;
 /// A container may have made more of them.
 const MAX_FOREIGN_RULES: u32 = 65_536;
 
-struct Place {
+struct InterfaceDir {
     dir: PathBuf,
     ethtool: Option<Ethtool>,
 }
 
-impl Place {
+impl InterfaceDir {
     /// None where this process sees another one of that name, or none.
-    fn of(netns: &Netns, link: &Link) -> Option<Place> {
+    fn open(netns: &Netns, link: &Link) -> Option<InterfaceDir> {
         let dir = Path::new(CLASS).join(std::str::from_utf8(&link.name).ok()?);
-        let number = read(&dir.join("ifindex"))?;
-        (netns.is_own() && number == link.index.to_string())
-            .then(|| Place { dir, ethtool: Ethtool::open(&link.name).ok().flatten() })
+        let ifindex = read(&dir.join("ifindex"))?;
+        (netns.is_own() && ifindex == link.index.to_string())
+            .then(|| InterfaceDir { dir, ethtool: Ethtool::open(&link.name).ok().flatten() })
     }
 
-    fn ask<T>(&self, ask: impl FnOnce(&Ethtool) -> Result<T, Errno>) -> Result<T, Errno> {
-        self.ethtool.as_ref().map_or(Err(Errno::NODEV), ask)
+    fn with_ethtool<T>(
+        &self,
+        operation: impl FnOnce(&Ethtool) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.ethtool.as_ref().map_or(Err(Errno::NODEV), operation)
     }
 
-    fn spread(&self) -> Result<Spread, Errno> {
-        let found = self.ask(Ethtool::spread)?;
-        Ok(Spread { key: digits(&found.key), table: found.table, hash: found.hash })
+    fn rss(&self) -> Result<SavedRss, Errno> {
+        let rss = self.with_ethtool(Ethtool::rss)?;
+        Ok(SavedRss { key: to_hex(&rss.key), table: rss.table, hash: rss.hash })
     }
 
-    fn rules(&self) -> Result<Vec<String>, Errno> {
-        let found = self.ask(|ethtool| ethtool.rules(MAX_RULES))?;
-        Ok(found.iter().map(|rule| digits(rule)).collect())
+    fn ntuple_rules(&self) -> Result<Vec<String>, Errno> {
+        let rules = self.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_RULES))?;
+        Ok(rules.iter().map(|rule| to_hex(rule)).collect())
     }
 }
 
 /// What a lease keeps of it; none where it cannot be seen.
-pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
-    let place = Place::of(netns, link)?;
+pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
+    let interface_dir = InterfaceDir::open(netns, link)?;
     let mut unkept = Vec::new();
     let mut too_much = |what: &str| unkept.push(what.to_owned());
-    let attributes = attributes(&place.dir);
+    let attributes = read_attributes(&interface_dir.dir);
     let bytes = attributes.iter().map(|(path, value)| path.len() + value.len());
     let has_room = bytes.sum::<usize>() <= MAX_TEXT;
     if !has_room {
         too_much(NAPI);
     }
-    let (spread, rules) = (place.spread(), place.rules());
-    if spread == Err(Errno::TOOBIG) {
+    let (rss, rules) = (interface_dir.rss(), interface_dir.ntuple_rules());
+    if rss == Err(Errno::TOOBIG) {
         too_much(SPREAD);
     }
     if rules == Err(Errno::TOOBIG) {
         too_much(RULES);
     }
-    Some(Queues {
+    Some(SavedQueues {
         attributes: has_room.then_some(attributes),
-        channels: place.ask(Ethtool::channels).ok(),
-        spread: spread.ok(),
+        channels: interface_dir.with_ethtool(Ethtool::channels).ok(),
+        spread: rss.ok(),
         rules: rules.ok(),
         unkept,
     })
@@ -95,79 +98,80 @@ const SPREAD: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
 /// Makes the queues of an interface that is back what they were; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
-    let Some(was) = &facts.queues else {
+pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
+    let Some(queues) = &saved.queues else {
         return Vec::new();
     };
-    let Some(place) = Place::of(netns, link) else {
+    let Some(interface_dir) = InterfaceDir::open(netns, link) else {
         return vec!["what its queues do".to_owned()];
     };
-    let mut left = Vec::new();
+    let mut differences = Vec::new();
     let mut check = |is_restored: bool, what: &str| {
         if !is_restored {
-            left.push(what.to_owned());
+            differences.push(what.to_owned());
         }
     };
     // Their number says how long the table is, and which queues there are.
-    if let Some(was) = was.channels {
-        check(restore_channels(&place, was), CHANNELS);
+    if let Some(channels) = queues.channels {
+        check(restore_channels(&interface_dir, channels), CHANNELS);
     }
-    if let Some(was) = &was.spread {
-        check(restore_spread(&place, was), SPREAD);
+    if let Some(rss) = &queues.spread {
+        check(restore_rss(&interface_dir, rss), SPREAD);
     }
-    if let Some(was) = &was.rules {
-        check(restore_rules(&place, was), RULES);
+    if let Some(rules) = &queues.rules {
+        check(restore_rules(&interface_dir, rules), RULES);
     }
-    if let Some(was) = &was.attributes {
-        left.extend(restore_attributes(&place.dir, was));
+    if let Some(attributes) = &queues.attributes {
+        differences.extend(restore_attributes(&interface_dir.dir, attributes));
     }
-    left
+    differences
 }
 
-fn restore_channels(place: &Place, was: [u32; 4]) -> bool {
-    let is_so = || place.ask(Ethtool::channels) == Ok(was);
-    is_so() || place.ask(|ethtool| ethtool.set_channels(was)).is_ok() && is_so()
+fn restore_channels(interface_dir: &InterfaceDir, saved: [u32; 4]) -> bool {
+    let is_so = || interface_dir.with_ethtool(Ethtool::channels) == Ok(saved);
+    is_so() || interface_dir.with_ethtool(|ethtool| ethtool.set_channels(saved)).is_ok() && is_so()
 }
 
-fn restore_spread(place: &Place, was: &Spread) -> bool {
-    let is_so = || place.spread().as_ref() == Ok(was);
+fn restore_rss(interface_dir: &InterfaceDir, saved: &SavedRss) -> bool {
+    let is_so = || interface_dir.rss().as_ref() == Ok(saved);
     let set = || {
-        let spread = ethtool::Spread {
-            table: was.table.clone(),
-            key: bytes(&was.key).ok_or(Errno::INVAL)?,
-            hash: was.hash,
+        let rss_config = ethtool::RssConfig {
+            table: saved.table.clone(),
+            key: from_hex(&saved.key).ok_or(Errno::INVAL)?,
+            hash: saved.hash,
         };
-        place.ask(|ethtool| ethtool.set_spread(&spread))
+        interface_dir.with_ethtool(|ethtool| ethtool.set_rss(&rss_config))
     };
     is_so() || set().is_ok() && is_so()
 }
 
-fn restore_rules(place: &Place, was: &[String]) -> bool {
-    let Ok(now) = place.ask(|ethtool| ethtool.rules(MAX_FOREIGN_RULES)) else {
+fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
+    let Ok(now) = interface_dir.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_FOREIGN_RULES))
+    else {
         return false;
     };
-    let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (digits(&rule), rule)).collect();
-    for (_, foreign) in now.iter().filter(|(text, _)| !was.contains(text)) {
+    let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (to_hex(&rule), rule)).collect();
+    for (_, extra) in now.iter().filter(|(text, _)| !saved.contains(text)) {
         // One of Onload's goes by itself with its socket.
-        let _ = place.ask(|ethtool| ethtool.delete(foreign));
+        let _ = interface_dir.with_ethtool(|ethtool| ethtool.delete_rule(extra));
     }
-    for missing in was.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
-        let rule = bytes(missing).unwrap_or_default();
-        let _ = place.ask(|ethtool| ethtool.insert(&rule));
+    for missing in saved.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
+        let rule = from_hex(missing).unwrap_or_default();
+        let _ = interface_dir.with_ethtool(|ethtool| ethtool.insert_rule(&rule));
     }
     let sorted = |rules: &[String]| {
         let mut rules = rules.to_vec();
         rules.sort_unstable();
         rules
     };
-    place.rules().is_ok_and(|now| sorted(&now) == sorted(was))
+    interface_dir.ntuple_rules().is_ok_and(|now| sorted(&now) == sorted(saved))
 }
 
 /// The attributes below an interface's directory, but those of queues that are nothing but zeros.
-fn attributes(dir: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
+fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
+    let mut attributes = BTreeMap::new();
     for name in OF_INTERFACE {
-        found.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
+        attributes.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
     }
     let queues = fs::read_dir(dir.join(QUEUES)).into_iter().flatten();
     for queue in queues.flatten() {
@@ -178,28 +182,28 @@ fn attributes(dir: &Path) -> BTreeMap<String, String> {
         };
         for name in names {
             let path = format!("{QUEUES}/{queue}/{name}");
-            let value = read(&dir.join(&path)).filter(|value| !is_nothing(value));
-            found.extend(value.map(|value| (path, value)));
+            let value = read(&dir.join(&path)).filter(|value| !is_zero(value));
+            attributes.extend(value.map(|value| (path, value)));
         }
     }
-    found
+    attributes
 }
 
 /// Writes what differs; the names of those that differ afterwards.
-fn restore_attributes(dir: &Path, was: &BTreeMap<String, String>) -> Vec<String> {
-    let now = attributes(dir);
-    for (path, value) in was {
+fn restore_attributes(dir: &Path, saved: &BTreeMap<String, String>) -> Vec<String> {
+    let now = read_attributes(dir);
+    for (path, value) in saved {
         let is_always = ALWAYS_WRITTEN.contains(&path.as_str());
         if is_always || now.get(path) != Some(value) {
             write(&dir.join(path), value);
         }
     }
-    for path in now.keys().filter(|path| !was.contains_key(*path)) {
+    for path in now.keys().filter(|path| !saved.contains_key(*path)) {
         write(&dir.join(path), "0");
     }
-    let now = attributes(dir);
-    let paths = was.keys().chain(now.keys());
-    let differing = paths.filter(|path| now.get(*path) != was.get(*path));
+    let now = read_attributes(dir);
+    let paths = saved.keys().chain(now.keys());
+    let differing = paths.filter(|path| now.get(*path) != saved.get(*path));
     let name = |path: &String| {
         let name = path.rsplit('/').next().unwrap_or_default();
         format!("its {name}")
@@ -211,7 +215,7 @@ fn restore_attributes(dir: &Path, was: &BTreeMap<String, String>) -> Vec<String>
 }
 
 /// A set of CPUs or queues without any, or a number of 0.
-fn is_nothing(value: &str) -> bool {
+fn is_zero(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, b'0' | b','))
 }
 
@@ -226,11 +230,11 @@ fn write(path: &Path, value: &str) {
     let _ = file.and_then(|mut file| file.write_all(value.as_bytes()));
 }
 
-fn digits(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes(digits: &str) -> Option<Vec<u8>> {
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let pairs = digits.as_bytes().chunks(2);
     let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     pairs.map(byte).collect()
@@ -263,7 +267,7 @@ mod tests {
     #[test]
     fn attributes_are_kept_and_written_back_where_a_container_changed_them() {
         let dir = tree(&HOST);
-        let was = attributes(dir.root());
+        let was = read_attributes(dir.root());
         let kept: Vec<&str> = was.keys().map(String::as_str).collect();
         let wanted = [
             "gro_flush_timeout",
@@ -287,13 +291,13 @@ mod tests {
             fs::write(dir.path(path), value).unwrap();
         }
         assert_eq!(restore_attributes(dir.root(), &was), [""; 0]);
-        assert_eq!(attributes(dir.root()), was);
+        assert_eq!(read_attributes(dir.root()), was);
     }
 
     #[test]
     fn what_cannot_be_written_back_is_named_once() {
         let dir = tree(&HOST);
-        let was = attributes(dir.root());
+        let was = read_attributes(dir.root());
         dir.remove("queues/tx-0");
         dir.remove("threaded");
         let more = [("a/rps_cpus", "1"), ("b/rps_cpus", "1")];
@@ -312,17 +316,18 @@ mod tests {
         let child = Child::of_root();
         child.ip("link add d0 numrxqueues 4 numtxqueues 4 type veth peer name d1");
         child.within(|| {
-            let place = Place { dir: PathBuf::new(), ethtool: Ethtool::open(b"d0").unwrap() };
-            let was = place.ask(Ethtool::channels).unwrap();
+            let place =
+                InterfaceDir { dir: PathBuf::new(), ethtool: Ethtool::open(b"d0").unwrap() };
+            let was = place.with_ethtool(Ethtool::channels).unwrap();
             assert_eq!(was, [4, 4, 0, 0]);
-            place.ask(|ethtool| ethtool.set_channels([2, 2, 0, 0])).unwrap();
-            assert_eq!(place.ask(Ethtool::channels), Ok([2, 2, 0, 0]));
+            place.with_ethtool(|ethtool| ethtool.set_channels([2, 2, 0, 0])).unwrap();
+            assert_eq!(place.with_ethtool(Ethtool::channels), Ok([2, 2, 0, 0]));
             assert!(restore_channels(&place, was));
-            assert_eq!(place.ask(Ethtool::channels), Ok(was));
+            assert_eq!(place.with_ethtool(Ethtool::channels), Ok(was));
             assert!(!restore_channels(&place, [0, 0, 0, 9]));
-            assert_eq!(place.spread(), Err(Errno::OPNOTSUPP));
-            assert_eq!(place.rules(), Err(Errno::OPNOTSUPP));
-            assert!(!restore_spread(&place, &Spread::default()));
+            assert_eq!(place.rss(), Err(Errno::OPNOTSUPP));
+            assert_eq!(place.ntuple_rules(), Err(Errno::OPNOTSUPP));
+            assert!(!restore_rss(&place, &SavedRss::default()));
             assert!(!restore_rules(&place, &[]));
         });
         assert!(Ethtool::open(b"a-name-of-16-byte").unwrap().is_none());
@@ -331,8 +336,8 @@ mod tests {
     #[test]
     fn digits_are_read_as_they_were_written() {
         for whole in [&[][..], &[0, 255, 16]] {
-            assert_eq!(bytes(&digits(whole)).as_deref(), Some(whole));
+            assert_eq!(from_hex(&to_hex(whole)).as_deref(), Some(whole));
         }
-        assert_eq!(bytes("zz"), None);
+        assert_eq!(from_hex("zz"), None);
     }
 }

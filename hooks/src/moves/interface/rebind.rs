@@ -8,16 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{InterfaceFacts, Lease, Listed};
+use onload_core::lease::{Lease, LeaseEntry, SavedInterface};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
-use super::identity::Home;
-use super::usage::{names, vdpa_of};
-use crate::moves::journey::PAUSE;
+use super::ops::InterfaceHostNetns;
+use super::usage::{find_vdpa, list_names};
+use crate::moves::lifecycle::PAUSE;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";
@@ -39,26 +39,26 @@ const BINDING: Duration = Duration::from_secs(10);
 /// Where udev listens, and where it keeps what it knows of each interface.
 const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 
-pub(super) struct Function {
+pub(super) struct RebindableFunction {
     bus: PathBuf,
     dir: PathBuf,
     pci: PciAddress,
 }
 
-impl Function {
+impl RebindableFunction {
     /// None for a physical function, on which others depend.
     pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
         let dir = bus.join("devices").join(pci.to_string());
         let bus = bus.to_owned();
-        dir.join("physfn").exists().then_some(Function { bus, dir, pci })
+        dir.join("physfn").exists().then_some(RebindableFunction { bus, dir, pci })
     }
 
     /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
-    /// killed in between leaves what [`Function::bind_again`] sees.
-    pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
+    /// killed in between leaves what [`RebindableFunction::finish_rebind`] sees.
+    pub(super) fn rebind(&self, leases: &[LeaseEntry]) -> io::Result<()> {
         let refused =
             |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));
-        if let Some(user) = self.user(leases)? {
+        if let Some(user) = self.find_user(leases)? {
             return Err(refused(user));
         }
         let driver = self.driver()?;
@@ -80,7 +80,7 @@ impl Function {
     }
 
     /// Binds it to the driver that a process unbound which was killed then; whether there was something to do.
-    pub(super) fn bind_again(&self) -> io::Result<bool> {
+    pub(super) fn finish_rebind(&self) -> io::Result<bool> {
         let driver = self.driver_override()?;
         let Some(driver) = driver.filter(|_| !self.dir.join("driver").exists()) else {
             return Ok(false);
@@ -106,33 +106,35 @@ impl Function {
     }
 
     /// Whether more than its interface belongs to the function.
-    pub(super) fn has_others(&self) -> bool {
-        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists()) || self.vdpa().is_some()
+    pub(super) fn has_other_devices(&self) -> bool {
+        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists()) || self.find_vdpa().is_some()
     }
 
-    fn vdpa(&self) -> Option<String> {
-        vdpa_of(&self.bus.with_file_name("vdpa"), self.pci)
+    fn find_vdpa(&self) -> Option<String> {
+        find_vdpa(&self.bus.with_file_name("vdpa"), self.pci)
     }
 
     /// Who may use another device of the function, which would go too.
-    fn user(&self, leases: &[Listed]) -> io::Result<Option<String>> {
-        if self.dir.join(RDMA).exists() && self.names(RDMA).is_empty() {
+    fn find_user(&self, leases: &[LeaseEntry]) -> io::Result<Option<String>> {
+        if self.dir.join(RDMA).exists() && self.device_names(RDMA).is_empty() {
             return Ok(Some("its RDMA device is in another network namespace".to_owned()));
         }
         // The kernel would wait for the end of its virtual machine (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
-        if let Some(device) = self.vdpa() {
+        if let Some(device) = self.find_vdpa() {
             let device = Quoted(&device);
             return Ok(Some(format!("it has the vDPA device {device}")));
         }
         // Its holder may open it at any time.
-        if let Some(leased) = leases.iter().find(|one| !one.is_over && self.is_own(one)) {
+        if let Some(leased) =
+            leases.iter().find(|entry| !entry.has_ended && self.has_leased_device(entry))
+        {
             return Ok(Some(format!("{} is leased", leased.device)));
         }
-        let until = Instant::now() + OPENERS;
+        let deadline = Instant::now() + OPENERS;
         for (class, nodes) in NODES {
-            for node in self.names(class) {
+            for node in self.device_names(class) {
                 let path = Path::new(nodes).join(node);
-                if let Some((pid, _)) = Processes::default().opener(&path, until)? {
+                if let Some((pid, _)) = Processes::default().find_opener(&path, deadline)? {
                     return Ok(Some(format!("process {pid} has {path:?} open")));
                 }
             }
@@ -141,21 +143,21 @@ impl Function {
     }
 
     /// Whether a lease is one of the function's other devices.
-    fn is_own(&self, listed: &Listed) -> bool {
-        let class = listed.device.class;
-        let Some((_, dir)) = OTHERS.iter().find(|(own, _)| *own == class) else {
+    fn has_leased_device(&self, entry: &LeaseEntry) -> bool {
+        let class = entry.device.class;
+        let Some((_, dir)) = OTHERS.iter().find(|(other_class, _)| *other_class == class) else {
             return false;
         };
-        let name = listed.device.name.as_str();
+        let name = entry.device.name.as_str();
         let pci = self.pci.to_string();
         let is_of_function = |lease: &Lease| {
-            let moved = lease.moved.as_ref();
+            let record = lease.moved.as_ref();
             lease.facts.values().any(|fact| *fact == pci)
-                || moved.is_some_and(|moved| moved.facts.pci() == self.pci)
+                || record.is_some_and(|record| record.saved.pci() == self.pci)
         };
         name == pci
-            || self.names(dir).iter().any(|own| own == name)
-            || listed.lease.as_ref().is_ok_and(is_of_function)
+            || self.device_names(dir).iter().any(|device_name| device_name == name)
+            || entry.lease.as_ref().is_ok_and(is_of_function)
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {
@@ -169,19 +171,22 @@ impl Function {
         fs::write(self.dir.join(name), format!("{text}\n"))
     }
 
-    fn names(&self, class: &str) -> Vec<String> {
-        names(&self.dir.join(class))
+    fn device_names(&self, class: &str) -> Vec<String> {
+        list_names(&self.dir.join(class))
     }
 }
 
 /// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
-pub(super) fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<()> {
-    let [control, known] = UDEV.map(Path::new);
-    let until = Instant::now() + BINDING;
-    while Instant::now() < until {
+pub(super) fn wait_for_interface(
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
+) -> Result<()> {
+    let [control, data] = UDEV.map(Path::new);
+    let deadline = Instant::now() + BINDING;
+    while Instant::now() < deadline {
         let is_seen =
-            |link: &Link| !control.exists() || known.join(format!("n{}", link.index)).exists();
-        if home.find(facts)?.as_ref().is_some_and(is_seen) {
+            |link: &Link| !control.exists() || data.join(format!("n{}", link.index)).exists();
+        if host_netns.find(saved)?.as_ref().is_some_and(is_seen) {
             break;
         }
         thread::sleep(PAUSE);
@@ -234,8 +239,8 @@ mod tests {
             }
         }
 
-        fn function(&self) -> Function {
-            Function::find(&self.path(""), pci()).unwrap()
+        fn function(&self) -> RebindableFunction {
+            RebindableFunction::find(&self.path(""), pci()).unwrap()
         }
 
         /// What was written: unbound, bound, and the override at the end.
@@ -250,23 +255,23 @@ mod tests {
     #[test]
     fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
         let bus = Bus::new();
-        bus.function().make_anew(&[]).unwrap();
+        bus.function().rebind(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "\n"]);
         // What the operator set stays.
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
-        bus.function().make_anew(&[]).unwrap();
+        bus.function().rebind(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "igbvf\n"]);
     }
 
     #[test]
     fn a_function_that_a_killed_process_left_without_its_driver_gets_it_back() {
         let bus = Bus::new();
-        assert!(!bus.function().bind_again().unwrap(), "it has one");
+        assert!(!bus.function().finish_rebind().unwrap(), "it has one");
         bus.bound(false);
-        assert!(!bus.function().bind_again().unwrap(), "the operator's");
+        assert!(!bus.function().finish_rebind().unwrap(), "the operator's");
         assert_eq!(bus.read("drivers_probe"), "");
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
-        let refused = bus.function().bind_again().unwrap_err().to_string();
+        let refused = bus.function().finish_rebind().unwrap_err().to_string();
         assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
         assert_eq!(bus.read("drivers_probe"), DONE);
     }
@@ -275,7 +280,7 @@ mod tests {
     fn a_function_is_not_given_to_another_driver() {
         let bus = Bus::new();
         bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
-        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         let wanted =
             "the driver of 0000:03:10.0 is not bound anew: its driver_override names another one";
         assert_eq!(refused, wanted);
@@ -286,22 +291,22 @@ mod tests {
 
     #[test]
     fn a_function_is_not_unbound_while_a_lease_has_another_device_of_it() {
-        let leased = |device: &str, is_over| Listed {
+        let leased = |device: &str, is_over| LeaseEntry {
             device: device.parse().unwrap(),
             slot: 0,
             lease: Err("of a later version".to_owned()),
-            is_over,
+            has_ended: is_over,
             is_returning: false,
         };
         let bus = Bus::new();
-        assert!(!bus.function().has_others());
+        assert!(!bus.function().has_other_devices());
         for name in ["infiniband/mlx5_3", "ptp/onload-ctk-none"] {
             fs::create_dir_all(bus.path("devices/0000:03:10.0").join(name)).unwrap();
         }
-        assert!(bus.function().has_others());
+        assert!(bus.function().has_other_devices());
         for device in ["rdma:mlx5_3", "rdma:0000:03:10.0", "ptp:onload-ctk-none"] {
             let held = [leased("rdma:mlx5_4", false), leased(device, false)];
-            let refused = bus.function().make_anew(&held).unwrap_err().to_string();
+            let refused = bus.function().rebind(&held).unwrap_err().to_string();
             let wanted =
                 format!("the driver of 0000:03:10.0 is not bound anew: {device} is leased");
             assert_eq!(refused, wanted);
@@ -314,7 +319,7 @@ mod tests {
             leased("ptp:mlx5_3", false),
             leased("netdev:0000:03:10.0", false),
         ];
-        bus.function().make_anew(&others).unwrap();
+        bus.function().rebind(&others).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "\n"]);
     }
 
@@ -322,9 +327,9 @@ mod tests {
     fn a_physical_function_is_never_unbound() {
         let bus = Bus::new();
         fs::remove_dir(bus.path("devices/0000:03:10.0/physfn")).unwrap();
-        assert!(Function::find(&bus.path(""), pci()).is_none());
+        assert!(RebindableFunction::find(&bus.path(""), pci()).is_none());
         let other = "0000:03:10.2".parse().unwrap();
-        assert!(Function::find(&bus.path(""), other).is_none());
+        assert!(RebindableFunction::find(&bus.path(""), other).is_none());
     }
 
     #[test]
@@ -333,13 +338,13 @@ mod tests {
         let devices = bus.path("../vdpa/devices");
         fs::create_dir_all(&devices).unwrap();
         for (name, function) in [("vdpa0", "0000:03:10.2"), ("vdpa1", "0000:03:10.0")] {
-            assert!(!bus.function().has_others());
+            assert!(!bus.function().has_other_devices());
             let place = bus.path(&format!("devices/{function}/mlx5_core.sf.4/{name}"));
             fs::create_dir_all(&place).unwrap();
             symlink(place, devices.join(name)).unwrap();
         }
-        assert!(bus.function().has_others());
-        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        assert!(bus.function().has_other_devices());
+        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         let wanted =
             "the driver of 0000:03:10.0 is not bound anew: it has the vDPA device \"vdpa1\"";
         assert_eq!(refused, wanted);
@@ -351,14 +356,14 @@ mod tests {
         let bus = Bus::new();
         let rdma = "devices/0000:03:10.0/infiniband";
         fs::create_dir_all(bus.path(rdma)).unwrap();
-        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         assert!(refused.contains("in another network namespace"), "{refused}");
         assert_eq!(bus.told(), ["", "", "(null)\n"]);
         // Nobody has a node open that is not there.
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
         let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
         fs::create_dir_all(bus.path(verbs)).unwrap();
-        bus.function().make_anew(&[]).unwrap();
+        bus.function().rebind(&[]).unwrap();
         assert_eq!(bus.told(), [DONE, DONE, "\n"]);
     }
 }

@@ -2,18 +2,18 @@
 
 use std::io;
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP, address_text};
+use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
 
-use super::facts::{self, Step};
-use super::identity::{Home, Identity};
-use super::rebind::{Function, wait_for};
-use super::{function, leftovers, onload, queues, sysctl};
-use crate::moves::journey::{NotBack, Return};
-use crate::moves::netns::Depth;
-use crate::moves::passing::{is_passing, passing};
+use super::ops::{InterfaceHostNetns, InterfaceOps};
+use super::rebind::{RebindableFunction, wait_for_interface};
+use super::saved::{self, RestoreStep};
+use super::{onload, queues, sysctl, uppers, vf};
+use crate::moves::lifecycle::{RestoreError, ReturningDevice};
+use crate::moves::netns::SearchDepth;
+use crate::moves::transit_name::{is_transit_name, transit_name};
 
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
@@ -22,180 +22,192 @@ const ROUNDS: u32 = 4;
 /// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
 /// udev calls for each that comes, and would do so for ever where something else cannot be put right.
 pub(super) fn clear(
-    home: &Home<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
-    back: &Return<'_, Identity>,
-    function: Option<&Function>,
-) -> Result<(), NotBack> {
-    let was_made_anew = |before| before != link.index;
-    if back.moved.rebound.is_some_and(was_made_anew) {
+    returning: &ReturningDevice<'_, InterfaceOps>,
+    function: Option<&RebindableFunction>,
+) -> Result<(), RestoreError> {
+    let was_rebound = |before| before != link.index;
+    if returning.record.rebound.is_some_and(was_rebound) {
         return Ok(());
     }
-    let has_other_way = function.is_some_and(|own| !own.has_others());
-    let patience = if has_other_way { leftovers::SHORT } else { leftovers::LONG };
-    leftovers::detach_programs(link)?;
-    let cleared = leftovers::delete_uppers(&home.netns, link, Depth::Descriptors, patience);
+    let has_other_way = function.is_some_and(|function| !function.has_other_devices());
+    let timeout = if has_other_way { uppers::SHORT } else { uppers::LONG };
+    uppers::detach_programs(link)?;
+    let cleared = uppers::delete_uppers(&host_netns.netns, link, SearchDepth::Descriptors, timeout);
     let (Err(unseen), Some(function)) = (&cleared, function) else {
         return Ok(cleared?);
     };
-    let facts = &back.facts;
-    let link = again(home, facts)?;
-    let facts_but_address = but_address(facts, &link);
-    restore(home, link, &down(&facts_but_address))?;
-    let link = &again(home, facts)?;
-    make_anew(link, back, function).with_context(|| format!("{unseen:#}; and then"))?;
-    Ok(wait_for(home, facts)?)
+    let saved = &returning.saved;
+    let link = reread(host_netns, saved)?;
+    let saved_but_address = with_current_address(saved, &link);
+    restore(host_netns, link, &with_link_down(&saved_but_address))?;
+    let link = &reread(host_netns, saved)?;
+    rebind_driver(link, returning, function).with_context(|| format!("{unseen:#}; and then"))?;
+    Ok(wait_for_interface(host_netns, saved)?)
 }
 
 /// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
 /// killed sees by the interface's number whether it was done.
-fn make_anew(link: &Link, back: &Return<'_, Identity>, function: &Function) -> io::Result<()> {
-    let leases = back.leases.list().map_err(io::Error::other)?;
-    let amended = back.amend(&|moved| moved.rebound = Some(link.index));
+fn rebind_driver(
+    link: &Link,
+    returning: &ReturningDevice<'_, InterfaceOps>,
+    function: &RebindableFunction,
+) -> io::Result<()> {
+    let leases = returning.leases.list().map_err(io::Error::other)?;
+    let amended = returning.update_record(&|record| record.rebound = Some(link.index));
     amended.map_err(io::Error::other)?;
-    function.make_anew(&leases)
+    function.rebind(&leases)
 }
 
 /// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
 /// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
 /// that is gone, and before it has its settings: the next router on the link would become the host's own.
-pub(super) fn finish(
-    home: &Home<'_>,
+pub(super) fn clear_and_restore(
+    host_netns: &InterfaceHostNetns<'_>,
     link: Link,
-    facts: &InterfaceFacts,
-    clear: &dyn Fn(&Link) -> Result<(), NotBack>,
-) -> Result<(), NotBack> {
+    saved: &SavedInterface,
+    clear: &dyn Fn(&Link) -> Result<(), RestoreError>,
+) -> Result<(), RestoreError> {
     // What a program on it prevents is done, or reported, the second time.
-    let _ = restore(home, link, &down(facts));
-    clear(&again(home, facts)?)?;
-    let left = sysctl::restore(&home.netns, &again(home, facts)?, facts);
-    if !left.is_empty() {
-        return Err(not_restored(facts, &left.join(", "), ""));
+    let _ = restore(host_netns, link, &with_link_down(saved));
+    clear(&reread(host_netns, saved)?)?;
+    let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
+    if !differences.is_empty() {
+        return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    function::put_back(home, facts)?;
-    let link = again(home, facts)?;
-    calm(home, &link, facts);
-    restore(home, link, facts)?;
-    let link = again(home, facts)?;
-    let mut left = queues::restore(&home.netns, &link, facts);
-    if !left.is_empty() && facts.flags & UP == 0 {
+    vf::restore_vf(host_netns, saved)?;
+    let link = reread(host_netns, saved)?;
+    clear_promiscuous(host_netns, &link, saved);
+    restore(host_netns, link, saved)?;
+    let link = reread(host_netns, saved)?;
+    let mut differences = queues::restore(&host_netns.netns, &link, saved);
+    if !differences.is_empty() && saved.flags & UP == 0 {
         // Some drivers have what `threaded` is written to only while the interface is up.
-        while_up(home, &link, UP, || {
-            left = queues::restore(&home.netns, &link, facts);
+        while_up(host_netns, &link, UP, || {
+            differences = queues::restore(&host_netns.netns, &link, saved);
         });
     }
-    if !left.is_empty() {
-        return Err(not_restored(facts, &left.join(", "), ""));
+    if !differences.is_empty() {
+        return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    onload::restore(&home.netns, facts).map_err(|error| NotBack {
+    onload::restore(&host_netns.netns, saved).map_err(|error| RestoreError {
         error,
         differs: Some("its registration with Onload for AF_XDP".to_owned()),
     })
 }
 
 /// An address that its physical function gave it changes back with that.
-fn but_address(facts: &InterfaceFacts, link: &Link) -> InterfaceFacts {
-    let is_given = facts.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
-    let mac = is_given.then(|| address_text(&link.address));
-    InterfaceFacts { mac: mac.unwrap_or_else(|| facts.mac.clone()), ..facts.clone() }
+fn with_current_address(saved: &SavedInterface, link: &Link) -> SavedInterface {
+    let is_given = saved.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
+    let mac = is_given.then(|| format_hwaddr(&link.address));
+    SavedInterface { mac: mac.unwrap_or_else(|| saved.mac.clone()), ..saved.clone() }
 }
 
-fn down(facts: &InterfaceFacts) -> InterfaceFacts {
-    InterfaceFacts { flags: facts.flags & !UP, ..facts.clone() }
+fn with_link_down(saved: &SavedInterface) -> SavedInterface {
+    SavedInterface { flags: saved.flags & !UP, ..saved.clone() }
 }
 
 /// Sets what is not as it was.
-fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NotBack> {
+fn restore(
+    host_netns: &InterfaceHostNetns<'_>,
+    mut link: Link,
+    saved: &SavedInterface,
+) -> Result<(), RestoreError> {
     let mut cause = None;
-    if make_way(home, &link, facts)? {
-        link = again(home, facts)?;
+    if free_name(host_netns, &link, saved)? {
+        link = reread(host_netns, saved)?;
     }
     for _ in 0..ROUNDS {
-        let plan = facts::plan(&link, facts);
+        let plan = saved::plan_restore(&link, saved);
         if plan.is_empty() {
             return Ok(());
         }
         for step in plan.into_iter().flat_map(|(_, steps)| steps) {
-            let told = match step {
-                Step::Change(change) => home.netns.change(link.index, &change),
-                Step::AlternativeName { name, is_set } => {
-                    home.netns.set_alternative(link.index, name, is_set)
+            let result = match step {
+                RestoreStep::Change(change) => host_netns.netns.change_link(link.index, &change),
+                RestoreStep::AlternativeName { name, is_set } => {
+                    host_netns.netns.set_alternative(link.index, name, is_set)
                 }
             };
-            cause = told.err().or(cause);
+            cause = result.err().or(cause);
         }
-        link = again(home, facts)?;
+        link = reread(host_netns, saved)?;
     }
-    let plan = facts::plan(&link, facts);
+    let plan = saved::plan_restore(&link, saved);
     if plan.is_empty() {
         return Ok(());
     }
-    let left: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
-    let here = home.netns.links().unwrap_or_default();
-    let has_name = |link: &Link| link.is_called(facts.name.as_bytes());
+    let differences: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
+    let links = host_netns.netns.links().unwrap_or_default();
+    let has_name = |link: &Link| link.has_name(saved.name.as_bytes());
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
-    let hint = if left.contains(&"its name") && here.iter().any(has_name) {
+    let hint = if differences.contains(&"its name") && links.iter().any(has_name) {
         "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
     } else {
         ""
     };
-    Err(not_restored(facts, &left.join(", "), &format!("{cause}{hint}")))
+    Err(not_restored_error(saved, &differences.join(", "), &format!("{cause}{hint}")))
 }
 
 /// The same interface as it is now.
-fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link> {
-    let found = home.find(facts)?;
-    found.ok_or_else(|| home.away(facts.pci, &facts.name))
+fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
+    let link = host_netns.find(saved)?;
+    link.ok_or_else(|| host_netns.away_error(saved.pci, &saved.name))
 }
 
 /// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
 /// of two, and each would wait for the other.
-fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool> {
-    let own = facts.name.as_bytes();
-    if link.name == own || is_passing(&link.name) {
+fn free_name(
+    host_netns: &InterfaceHostNetns<'_>,
+    link: &Link,
+    saved: &SavedInterface,
+) -> Result<bool> {
+    let name = saved.name.as_bytes();
+    if link.name == name || is_transit_name(&link.name) {
         return Ok(false);
     }
-    let (here, _) = home.netns.look()?;
-    let is_taken = |other: &Link| other.index != link.index && other.is_called(own);
-    if !here.iter().any(is_taken) {
+    let (host_links, _) = host_netns.netns.snapshot()?;
+    let is_taken = |other: &Link| other.index != link.index && other.has_name(name);
+    if !host_links.iter().any(is_taken) {
         return Ok(false);
     }
     // Before Linux 6.2 the name of one that is up cannot change.
-    let down = Change::Flags { mask: UP, flags: 0 };
-    for change in [down, Change::Name(passing().as_bytes())] {
+    let down = LinkChange::Flags { mask: UP, flags: 0 };
+    for change in [down, LinkChange::Name(transit_name().as_bytes())] {
         // What fails is told as that its name is not as it was.
-        let _ = home.netns.change(link.index, &change);
+        let _ = host_netns.netns.change_link(link.index, &change);
     }
     Ok(true)
 }
 
 /// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
-/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`facts::plan`]
+/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`saved::plan_restore`]
 /// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
 /// time: each of them counts.
-fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
-    let asked = u32::from(link.flags & PROMISCUOUS != 0);
-    let is_left = link.promiscuity > asked && link.flags & UP == 0;
-    if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
-        while_up(home, link, UP | PROMISCUOUS, || {});
+fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &SavedInterface) {
+    let requested = u32::from(link.flags & PROMISCUOUS != 0);
+    let is_left = link.promiscuity > requested && link.flags & UP == 0;
+    if is_left && saved.flags & (UP | PROMISCUOUS) == 0 {
+        while_up(host_netns, link, UP | PROMISCUOUS, || {});
     }
 }
 
 /// Does something while an interface is up that is down again afterwards, without the flags of the mask.
-fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
+fn while_up(host_netns: &InterfaceHostNetns<'_>, link: &Link, mask: u32, action: impl FnOnce()) {
     let set = |flags| {
-        let _ = home.netns.change(link.index, &Change::Flags { mask, flags });
+        let _ = host_netns.netns.change_link(link.index, &LinkChange::Flags { mask, flags });
     };
     set(UP);
-    act();
+    action();
     set(0);
 }
 
-fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
-    let InterfaceFacts { name, pci, .. } = facts;
-    NotBack {
-        error: error!("restoring interface {name} ({pci}): {left} is not as it was{why}"),
-        differs: Some(left.to_owned()),
+fn not_restored_error(saved: &SavedInterface, differences: &str, hint: &str) -> RestoreError {
+    let SavedInterface { name, pci, .. } = saved;
+    RestoreError {
+        error: error!("restoring interface {name} ({pci}): {differences} is not as it was{hint}"),
+        differs: Some(differences.to_owned()),
     }
 }
 
@@ -204,7 +216,7 @@ mod tests {
     use std::path::Path;
 
     use onload_core::lease::{
-        Device, Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, Token,
+        DeviceId, Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, Token,
     };
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
@@ -213,15 +225,15 @@ mod tests {
     use onload_test_tree::network::{self, Child};
 
     use super::*;
-    use crate::moves::interface::take::{sweep, take};
+    use crate::moves::interface::move_home::{delete_impostors, move_home};
     use crate::moves::netns::Netns;
     use crate::moves::netns::test_namespace::netns;
-    use crate::moves::rdma::Devices;
+    use crate::moves::rdma::RdmaOps;
 
     /// A host where an interface of a virtual function may be.
     struct Host {
         child: Child,
-        identity: Identity,
+        identity: InterfaceOps,
     }
 
     impl Host {
@@ -229,7 +241,10 @@ mod tests {
         fn new() -> Option<Self> {
             network::can_be("moving interfaces").then(|| Host {
                 child: Child::of_root(),
-                identity: Identity { stand_ins: [(51, pci())].into(), ..Identity::default() },
+                identity: InterfaceOps {
+                    stand_ins: [(51, pci())].into(),
+                    ..InterfaceOps::default()
+                },
             })
         }
 
@@ -248,13 +263,13 @@ mod tests {
             self.child.ip(words);
         }
 
-        fn home(&self) -> Home<'_> {
-            Home { netns: netns(&self.child), kind: &self.identity }
+        fn home(&self) -> InterfaceHostNetns<'_> {
+            InterfaceHostNetns { netns: netns(&self.child), ops: &self.identity }
         }
 
         /// The interface, whatever it is called.
         fn find(&self) -> Link {
-            let found = self.home().find(&facts::of(&seen(), pci()));
+            let found = self.home().find(&saved::save_interface(&seen(), pci()));
             found.unwrap().unwrap()
         }
     }
@@ -269,7 +284,7 @@ mod tests {
     }
 
     fn names(netns: &Netns) -> Vec<String> {
-        netns.links().unwrap().iter().map(Link::shown).collect()
+        netns.links().unwrap().iter().map(Link::display_name).collect()
     }
 
     #[test]
@@ -277,7 +292,7 @@ mod tests {
         let Some(host) = Host::new() else { return };
         let (home, container) = (host.home(), Child::of_root());
         let seen = seen();
-        let facts = facts::of(&seen, pci());
+        let facts = saved::save_interface(&seen, pci());
         for (came_as, kind, other) in [
             ("ens1v0", "veth", None),
             ("eth7", "veth", None),
@@ -290,7 +305,7 @@ mod tests {
                 container.ip(&format!("link property add dev {came_as} altname {other}"));
             }
             let from = netns(&container);
-            let told = take(&from, &seen, &home, &facts).unwrap_err();
+            let told = move_home(&from, &seen, &home, &facts).unwrap_err();
             let told = told.to_string();
             let is_known = told.contains("was replaced by another one")
                 || told.starts_with("moving interface");
@@ -309,8 +324,8 @@ mod tests {
         let (home, container) = (host.home(), Child::of_root());
         container.ip("link add eth7 index 77 type veth");
         let seen = seen();
-        let facts = facts::of(&seen, pci());
-        take(&netns(&container), &seen, &home, &facts).unwrap();
+        let facts = saved::save_interface(&seen, pci());
+        move_home(&netns(&container), &seen, &home, &facts).unwrap();
         assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
     }
 
@@ -323,16 +338,16 @@ mod tests {
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
             let here = home.netns.links().unwrap();
-            here.into_iter().find(|link| link.shown() == name).unwrap()
+            here.into_iter().find(|link| link.display_name() == name).unwrap()
         };
-        let facts = facts::of(&find("ens1v0"), pci());
+        let facts = saved::save_interface(&find("ens1v0"), pci());
         host.ip("link set ens1v0 down");
         host.ip("link set ens1v0 name eth7");
         host.ip("link set eth7 up");
         let failed = || Err(Error::new("not found").into());
-        finish(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
+        clear_and_restore(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
         assert_eq!(find("ens1v0").flags & UP, 0);
-        finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
+        clear_and_restore(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
         assert_eq!(find("ens1v0").flags & UP, UP);
     }
 
@@ -363,23 +378,23 @@ mod tests {
         });
         host.ip("link set ens1v0 up");
         let link = host.find();
-        let facts = InterfaceFacts {
-            sysctls: sysctl::of(&home.netns, &link).unwrap(),
-            ..facts::of(&link, pci())
+        let facts = SavedInterface {
+            sysctls: sysctl::save_sysctls(&home.netns, &link).unwrap(),
+            ..saved::save_interface(&link, pci())
         };
         let from = netns(&container);
-        home.netns.give(link.index, &from, None).unwrap();
+        home.netns.move_link(link.index, &from, None).unwrap();
         let mut there = from.links().unwrap().into_iter();
         let there = there.find(|link| link.name == b"ens1v0").unwrap();
-        take(&from, &there, &home, &facts).unwrap();
+        move_home(&from, &there, &home, &facts).unwrap();
         // Where one of them cannot be set, it stays down.
         let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
-        let odd = InterfaceFacts { sysctls: odd.into(), ..facts.clone() };
-        let error = finish(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
+        let odd = SavedInterface { sysctls: odd.into(), ..facts.clone() };
+        let error = clear_and_restore(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
         let left = "its addr_gen_mode below net.ipv6.conf";
         assert_eq!(error.differs.as_deref(), Some(left));
         assert_eq!((are_set(), host.find().flags & UP), ([false; 3], 0));
-        finish(&home, host.find(), &facts, &|_| Ok(())).unwrap();
+        clear_and_restore(&home, host.find(), &facts, &|_| Ok(())).unwrap();
         assert_eq!((are_set(), host.find().flags & UP), ([true; 3], UP));
     }
 
@@ -390,18 +405,21 @@ mod tests {
         host.make("ens1v0", "address 02:00:00:00:10:01 ");
         host.ip("link set ens1v0 mtu 1400");
         let before = host.find();
-        let facts = facts::of(&before, pci());
+        let facts = saved::save_interface(&before, pci());
         // What its driver does, and a macvlan that no search has found goes with it.
         host.ip("link add link ens1v0 name mac0 type macvlan");
         let anew = |_: &Link| {
             host.ip("link del ens1v0");
             host.make("eth0", "address 02:00:00:00:66:66 ");
-            Ok(wait_for(&home, &facts)?)
+            Ok(wait_for_interface(&home, &facts)?)
         };
-        finish(&home, before, &facts, &anew).unwrap();
+        clear_and_restore(&home, before, &facts, &anew).unwrap();
         let after = host.find();
-        assert_eq!(after.shown(), "ens1v0");
-        assert_eq!((after.mtu, facts::of(&after, pci()).mac), (1400, facts.mac.clone()));
+        assert_eq!(after.display_name(), "ens1v0");
+        assert_eq!(
+            (after.mtu, saved::save_interface(&after, pci()).mac),
+            (1400, facts.mac.clone())
+        );
         assert!(!names(&home.netns).contains(&"mac0".to_owned()));
     }
 
@@ -425,18 +443,19 @@ mod tests {
         };
         let home = host.home();
         let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
-        let device: Device = "netdev:ens1v0".parse().unwrap();
-        let leases = leased(dir.path(), &device, facts::of(&host.find(), pci()));
+        let device: DeviceId = "netdev:ens1v0".parse().unwrap();
+        let leases = leased(dir.path(), &device, saved::save_interface(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             listed.moved.unwrap()
         };
-        let back = |moved: &Moved| Return::new(&leases, &device, moved.clone()).unwrap();
+        let back =
+            |moved: &MoveRecord| ReturningDevice::new(&leases, &device, moved.clone()).unwrap();
         let first = moved();
-        assert!(Return::<Devices>::new(&leases, &device, first.clone()).is_none());
+        assert!(ReturningDevice::<RdmaOps>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
-        let function = Function::find(bus.path(), pci()).unwrap();
-        make_anew(&host.find(), &back(&first), &function).unwrap();
+        let function = RebindableFunction::find(bus.path(), pci()).unwrap();
+        rebind_driver(&host.find(), &back(&first), &function).unwrap();
         let again = moved();
         assert_eq!(again.rebound, Some(50));
         // Whoever did that was killed before it was unbound: what is left on it is looked for.
@@ -452,11 +471,11 @@ mod tests {
         assert!(is_left());
     }
 
-    fn leased(run: &Path, device: &Device, facts: InterfaceFacts) -> Leases {
+    fn leased(run: &Path, device: &DeviceId, facts: SavedInterface) -> Leases {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
-        let moved = Moved {
-            facts: facts.into(),
+        let moved = MoveRecord {
+            saved: facts.into(),
             namespace: 7,
             addresses: Vec::new(),
             returning: true,
@@ -464,13 +483,13 @@ mod tests {
             rebound: None,
         };
         let device_request =
-            MemberRequest { moved: Some(moved), ..MemberRequest::of_device(device.clone(), 1) };
+            MemberRequest { moved: Some(moved), ..MemberRequest::for_device(device.clone(), 1) };
         let request = LeaseRequest {
             devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "createRuntime",
@@ -503,7 +522,7 @@ mod tests {
         for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
             host.ip(&format!("link add {name} type bridge"));
         }
-        sweep(&home).unwrap();
+        delete_impostors(&home).unwrap();
         let mut here = names(&home.netns);
         here.sort();
         let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];

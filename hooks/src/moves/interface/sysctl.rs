@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::netlink::link::Link;
 
 use crate::moves::netns::Netns;
@@ -40,53 +40,53 @@ const KEPT: [(&str, &[&str]); 2] = [
 const BY_SECRET: (&str, &str) = ("addr_gen_mode", "2");
 
 /// What a lease keeps of it: what somebody has set to something else than the default.
-pub(super) fn of(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
-    netns.inside(|| {
-        let mut kept = BTreeMap::new();
+pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
+    netns.run_inside(|| {
+        let mut settings = BTreeMap::new();
         for (family, names) in KEPT {
-            let Some(own) = own(family, link) else {
+            let Some(dir) = settings_dir(family, link) else {
                 continue;
             };
-            let default = own.with_file_name("default");
+            let default = dir.with_file_name("default");
             for name in names {
-                let value = read(&own.join(name));
+                let value = read(&dir.join(name));
                 let is_set = value != read(&default.join(name));
                 let value = value.filter(|value| is_set && (*name, value.as_str()) != BY_SECRET);
-                kept.extend(value.map(|value| (format!("{family}/{name}"), value)));
+                settings.extend(value.map(|value| (format!("{family}/{name}"), value)));
             }
         }
-        Ok(kept)
+        Ok(settings)
     })
 }
 
 /// Makes what a lease keeps of it what it was; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
-    if facts.sysctls.is_empty() {
+pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
+    if saved.sysctls.is_empty() {
         return Vec::new();
     }
-    let restored = netns.inside(|| {
-        let mut left = Vec::new();
+    let restored = netns.run_inside(|| {
+        let mut differences = Vec::new();
         for (family, names) in KEPT {
             for name in names {
-                let Some(was) = facts.sysctls.get(&format!("{family}/{name}")) else {
+                let Some(value) = saved.sysctls.get(&format!("{family}/{name}")) else {
                     continue;
                 };
-                let file = own(family, link).map(|own| own.join(name));
-                if !file.is_some_and(|file| set(&file, was)) {
-                    left.push(format!("its {name} below net.{family}.conf"));
+                let file = settings_dir(family, link).map(|dir| dir.join(name));
+                if !file.is_some_and(|file| set(&file, value)) {
+                    differences.push(format!("its {name} below net.{family}.conf"));
                 }
             }
         }
-        Ok(left)
+        Ok(differences)
     });
     restored
         .unwrap_or_else(|_| vec!["what it has below net.ipv4.conf and net.ipv6.conf".to_owned()])
 }
 
 /// Has an interface take IPv6 addresses: docker before 26.0 turns IPv6 off in a container's network that has none.
-pub(super) fn allow_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
-    netns.inside(|| {
-        let Some(file) = own("ipv6", link).map(|own| own.join("disable_ipv6")) else {
+pub(super) fn enable_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
+    netns.run_inside(|| {
+        let Some(file) = settings_dir("ipv6", link).map(|dir| dir.join("disable_ipv6")) else {
             return Ok(());
         };
         // Where there is no such file, what is set next says that the interface has no IPv6.
@@ -98,7 +98,7 @@ pub(super) fn allow_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
 }
 
 /// The directory of an interface's own settings.
-fn own(family: &str, link: &Link) -> Option<PathBuf> {
+fn settings_dir(family: &str, link: &Link) -> Option<PathBuf> {
     let name = OsStr::from_bytes(&link.name);
     let is_own =
         Path::new(name).file_name() == Some(name) && !OF_ALL.contains(&link.name.as_slice());
@@ -145,18 +145,18 @@ mod tests {
             child.within(|| fs::write(&file, value).unwrap());
         };
         set("addr_gen_mode", "1");
-        let kept = of(&netns, &link()).unwrap();
+        let kept = save_sysctls(&netns, &link()).unwrap();
         assert_eq!(kept.get("ipv6/addr_gen_mode").unwrap(), "1");
         // The kernel then makes its addresses by it.
         set("stable_secret", "2001:db8::1");
-        assert_eq!(of(&netns, &link()).unwrap(), BTreeMap::new());
+        assert_eq!(save_sysctls(&netns, &link()).unwrap(), BTreeMap::new());
     }
 
     #[test]
     fn settings_are_those_of_one_interface() {
         let dir = |name: &[u8]| {
             let link = Link { name: name.to_vec(), ..Link::default() };
-            own("ipv6", &link)
+            settings_dir("ipv6", &link)
         };
         let wanted = Path::new("/proc/sys/net/ipv6/conf/ens1.100");
         assert_eq!(dir(b"ens1.100").as_deref(), Some(wanted));

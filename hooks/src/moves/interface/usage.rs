@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use onload_core::netdev::usage::{
-    Beside, Link as Used, LinkRoute, Namespace, is_below, shown_kind,
+    ExtraUses, LinkRoute, NetworkLink, NetworkState, describe_kind, is_below,
 };
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
@@ -13,8 +13,8 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::{bail, bpf};
 
-use super::leftovers;
-use crate::moves::netns::{Depth, Found, Netns};
+use super::uppers;
+use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
 use crate::record::lease::{OPENERS, PCI_FUNCTIONS, shown};
 
 /// RDMA devices; one in software names the interface below it.
@@ -30,32 +30,32 @@ pub(in crate::moves) fn check(
     netns: &Netns,
     link: &Link,
     function: Option<PciAddress>,
-    depth: Depth,
+    depth: SearchDepth,
 ) -> Result<Option<String>> {
-    let name = link.shown();
-    let soft_rdma = soft_rdma_on(&name);
-    let vdpa = function.and_then(|function| vdpa_of(Path::new(VDPA), function));
-    let beside = Beside {
+    let name = link.display_name();
+    let soft_rdma = find_soft_rdma(&name);
+    let vdpa = function.and_then(|function| find_vdpa(Path::new(VDPA), function));
+    let extra_uses = ExtraUses {
         soft_rdma: soft_rdma.as_deref(),
         vdpa: vdpa.as_deref(),
-        has_tcx: bpf::interface::has_tcx(link),
-        ..Beside::default()
+        has_tcx: bpf::interface::has_tcx_programs(link),
+        ..ExtraUses::default()
     };
-    let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
-    let verbs = function.and_then(|function| opener(netns, &verbs_of(function)));
+    let mut uses = read_network_state(netns)?.describe_uses(&NetworkLink::from(link), extra_uses);
+    let verbs = function.and_then(|function| find_opener(netns, &verbs_nodes(function)));
     uses.extend(
         verbs
             .map(|opener| format!("{opener}, and may have its packets by that; stop that process")),
     );
-    let mut say = |place: &Found, uppers: &[Link]| {
+    let mut visit = |namespace: &FoundNetns, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
-            let kind = shown_kind(&String::from_utf8_lossy(&upper.kind));
-            let keeper = &place.keeper;
+            let kind = describe_kind(&String::from_utf8_lossy(&upper.kind));
+            let keeper = &namespace.keeper;
             format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
         }));
         Ok(())
     };
-    let unseen = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT, &mut say)?;
+    let unseen = uppers::visit_uppers(netns, link, depth, uppers::SHORT, &mut visit)?;
     if !uses.is_empty() {
         bail!("interface {name} is in use on this host: {}", uses.join("; "));
     }
@@ -66,39 +66,39 @@ pub(in crate::moves) fn check(
     }))
 }
 
-fn namespace(netns: &Netns) -> Result<Namespace> {
+fn read_network_state(netns: &Netns) -> Result<NetworkState> {
     let links = netns.links()?;
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
-    Ok(Namespace {
-        links: links.iter().map(Used::from).collect(),
+    Ok(NetworkState {
+        links: links.iter().map(NetworkLink::from).collect(),
         addresses,
-        routes: routes.into_iter().flat_map(LinkRoute::each).collect(),
+        routes: routes.into_iter().flat_map(LinkRoute::from_route).collect(),
     })
 }
 
-fn soft_rdma_on(name: &str) -> Option<String> {
+fn find_soft_rdma(name: &str) -> Option<String> {
     let stands_on = |device: &String| {
         let parent = std::fs::read_to_string(Path::new(RDMA).join(device).join("parent"));
         parent.is_ok_and(|parent| parent.trim_end() == name)
     };
-    names(Path::new(RDMA)).into_iter().find(stands_on)
+    list_names(Path::new(RDMA)).into_iter().find(stands_on)
 }
 
 /// The vDPA device of a function, which a virtual machine may have.
-pub(super) fn vdpa_of(bus: &Path, function: PciAddress) -> Option<String> {
+pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
     let devices = bus.join("devices");
-    let is_its = |name: &String| {
-        let place = canonicalize(devices.join(name));
-        place.is_ok_and(|place| is_below(&place, function))
+    let is_of_function = |name: &String| {
+        let path = canonicalize(devices.join(name));
+        path.is_ok_and(|path| is_below(&path, function))
     };
-    names(&devices).into_iter().find(is_its)
+    list_names(&devices).into_iter().find(is_of_function)
 }
 
 /// The nodes by which programs such as DPDK's drive a function beside its driver.
-fn verbs_of(function: PciAddress) -> Vec<PathBuf> {
-    let own = Path::new(PCI_FUNCTIONS).join(function.to_string());
-    let names = names(&own.join("infiniband_verbs")).into_iter();
+fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
+    let function_dir = Path::new(PCI_FUNCTIONS).join(function.to_string());
+    let names = list_names(&function_dir.join("infiniband_verbs")).into_iter();
     names.map(|name| Path::new(INFINIBAND).join(name)).collect()
 }
 
@@ -107,16 +107,16 @@ fn verbs_of(function: PciAddress) -> Vec<PathBuf> {
 /// A program of another network namespace has no interface of this one to work with, and where RDMA devices move, it cannot
 /// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from
 /// before the last move, of no use, whose number the next node is given at once (`ib_uverbs_remove_one`).
-pub(in crate::moves) fn opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
-    let until = Instant::now() + OPENERS;
-    let is_here = |directory: &Path| netns.has(directory);
+pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
+    let deadline = Instant::now() + OPENERS;
+    let is_here = |directory: &Path| netns.contains_process(directory);
     nodes.iter().find_map(|node| {
-        let found = Processes::default().opener_among(&is_here, node, until);
-        Some(format!("{} has {node:?} open", shown(found.ok()??)))
+        let opener = Processes::default().find_opener_among(&is_here, node, deadline);
+        Some(format!("{} has {node:?} open", shown(opener.ok()??)))
     })
 }
 
-pub(super) fn names(dir: &Path) -> Vec<String> {
+pub(super) fn list_names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

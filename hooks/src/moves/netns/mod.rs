@@ -9,4 +9,6 @@ mod search;
 pub(crate) mod test_namespace;
 
 pub use namespace::Netns;
-pub(crate) use search::{Depth, Found, Unseen, find, holder_of, others};
+pub(crate) use search::{
+    FoundNetns, IncompleteSearch, SearchDepth, find_by_cookie, find_netns, search_others,
+};

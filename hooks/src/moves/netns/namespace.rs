@@ -8,16 +8,16 @@ use std::thread;
 
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::{self, Address};
-use onload_sys::netlink::link::{self, Change, Link};
+use onload_sys::netlink::link::{self, Link, LinkChange};
 use onload_sys::netlink::message::{CREATE, EXCLUSIVE};
 use onload_sys::netlink::route::{self, Route};
-use onload_sys::netlink::socket::Socket;
-use onload_sys::netlink::vf::{self, VfChange, Vfs};
+use onload_sys::netlink::socket::NetlinkSocket;
+use onload_sys::netlink::vf::{self, VfChange, VfList};
 use onload_sys::netns;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::record::init::Init;
+use crate::record::init::InitProcess;
 
 const STACK: usize = 128 * 1024;
 /// This process's own namespace, and that of the first process.
@@ -30,7 +30,7 @@ const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 #[derive(Debug)]
 pub struct Netns {
     file: File,
-    socket: Socket,
+    socket: NetlinkSocket,
     /// What no other namespace has since boot (SO_NETNS_COOKIE, Linux 5.14).
     cookie: u64,
 }
@@ -55,12 +55,12 @@ impl Netns {
     /// The namespace of an open file; `path` is for messages.
     pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
         let entering = || format!("entering the network namespace {path:?}");
-        Netns::of(file).with_context(entering)
+        Netns::from_file(file).with_context(entering)
     }
 
-    pub(super) fn of(file: File) -> io::Result<Self> {
-        let (socket, cookie) = in_thread(file.as_fd(), || {
-            let socket = Socket::open(None)?.impatient();
+    pub(super) fn from_file(file: File) -> io::Result<Self> {
+        let (socket, cookie) = run_in_thread(file.as_fd(), || {
+            let socket = NetlinkSocket::open(None)?.with_timeout();
             let cookie = netns::cookie(socket.as_fd())?;
             Ok((socket, cookie))
         })?;
@@ -69,12 +69,12 @@ impl Netns {
 
     /// That of a container's init, which lives: its file is opened through its directory in /proc, which is of no other
     /// process.
-    pub(crate) fn of_init(init: u32) -> Result<Self> {
-        let file = Init::open(Some(init))?.network_namespace()?;
+    pub(crate) fn open_init(init: u32) -> Result<Self> {
+        let file = InitProcess::open(Some(init))?.network_namespace()?;
         Netns::enter(file, Path::new(&format!("/proc/{init}/ns/net")))
     }
 
-    pub(crate) fn own() -> Result<Self> {
+    pub(crate) fn open_own() -> Result<Self> {
         let path = Path::new(OWN);
         let file = open(path).with_context(|| format!("opening the network namespace {path:?}"))?;
         Netns::enter(file, path)
@@ -82,34 +82,34 @@ impl Netns {
 
     /// Whether this process is in the namespaces that the host began with: that of the first process, as it is seen
     /// from the initial PID namespace. An engine elsewhere has no interface of the host.
-    pub(crate) fn is_first(&self) -> bool {
+    pub(crate) fn is_initial(&self) -> bool {
         let pids = rustix::fs::stat(OWN_PIDS).map(|stat| stat.st_ino);
-        self.is_at(FIRST) && pids == Ok(INITIAL_PIDS)
+        self.matches_file(FIRST) && pids == Ok(INITIAL_PIDS)
     }
 
     pub(crate) fn is_own(&self) -> bool {
-        self.is_at(OWN)
+        self.matches_file(OWN)
     }
 
     /// Whether a process or a thread is in it, by its directory in /proc.
-    pub(crate) fn has(&self, directory: &Path) -> bool {
-        self.is_at(directory.join("ns/net"))
+    pub(crate) fn contains_process(&self, directory: &Path) -> bool {
+        self.matches_file(directory.join("ns/net"))
     }
 
-    fn is_at(&self, path: impl AsRef<Path>) -> bool {
+    fn matches_file(&self, path: impl AsRef<Path>) -> bool {
         let other = open(path.as_ref()).and_then(inode);
         other.is_ok_and(|other| inode(&self.file).is_ok_and(|this| this == other))
     }
 
     /// Does something in it, in a thread that enters it, does that and ends.
-    pub(crate) fn inside<T: Send>(
+    pub(crate) fn run_inside<T: Send>(
         &self,
         act: impl FnOnce() -> io::Result<T> + Send,
     ) -> io::Result<T> {
-        in_thread(self.file.as_fd(), act)
+        run_in_thread(self.file.as_fd(), act)
     }
 
-    pub(crate) fn is(&self, other: &Netns) -> bool {
+    pub(crate) fn is_same(&self, other: &Netns) -> bool {
         self.cookie == other.cookie
     }
 
@@ -122,21 +122,21 @@ impl Netns {
     }
 
     pub fn links(&self) -> Result<Vec<Link>> {
-        let listed = self.socket.list(link::GET, &link::all(), &link::parse);
+        let listed = self.socket.list(link::GET, &link::dump_payload(), &link::parse);
         listed.context("listing network interfaces")
     }
 
     /// The interfaces that are seen, and whether that is one state of the namespace: whoever is in it may change it all
     /// the time. Then it is also what has gone meanwhile.
-    pub(crate) fn look(&self) -> Result<(Vec<Link>, bool)> {
+    pub(crate) fn snapshot(&self) -> Result<(Vec<Link>, bool)> {
         let key = |link: &Link| link.index;
-        let listed = self.socket.look(link::GET, &link::all(), &link::parse, &key);
+        let listed = self.socket.snapshot(link::GET, &link::dump_payload(), &link::parse, &key);
         listed.context("listing network interfaces")
     }
 
     /// The virtual functions of an interface.
-    pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<Vfs> {
-        let found = self.socket.ask(link::GET, &vf::question(index), &vf::parse)?;
+    pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<VfList> {
+        let found = self.socket.get(link::GET, &vf::get_payload(index), &vf::parse)?;
         Ok(found.unwrap_or_default())
     }
 
@@ -146,70 +146,70 @@ impl Netns {
         number: u32,
         change: VfChange,
     ) -> io::Result<()> {
-        let payload = vf::payload(index, number, change);
-        self.socket.tell(link::SET, 0, &payload)
+        let payload = vf::set_payload(index, number, change);
+        self.socket.execute(link::SET, 0, &payload)
     }
 
     pub(crate) fn addresses(&self) -> Result<Vec<Address>> {
-        let listed = self.socket.list(address::GET, &address::all(), &address::parse);
+        let listed = self.socket.list(address::GET, &address::dump_payload(), &address::parse);
         listed.context("listing addresses")
     }
 
     /// Its routes that somebody made.
     pub(crate) fn routes(&self) -> Result<Vec<Route>> {
-        self.socket.routes().context("listing routes")
+        self.socket.list_routes().context("listing routes")
     }
 
-    pub fn change(&self, index: u32, change: &Change<'_>) -> io::Result<()> {
-        self.socket.tell(link::SET, 0, &change.payload(index))
+    pub fn change_link(&self, index: u32, change: &LinkChange<'_>) -> io::Result<()> {
+        self.socket.execute(link::SET, 0, &change.payload(index))
     }
 
     /// Moves an interface to another namespace: under the name that it has, or under another. EEXIST where one of its
     /// names is taken there; it may have moved all the same, under the name that it had.
-    pub(crate) fn give(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
+    pub(crate) fn move_link(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
         let payload = link::to_namespace(index, to.fd(), name);
-        self.socket.tell(link::SET, 0, &payload)
+        self.socket.execute(link::SET, 0, &payload)
     }
 
     /// The number by which this namespace tells of another one; none where it has told nothing of it yet.
-    pub(crate) fn number_of(&self, other: &Netns) -> io::Result<Option<i32>> {
-        let payload = link::namespace_number(other.fd());
-        self.socket.ask(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
+    pub(crate) fn namespace_id(&self, other: &Netns) -> io::Result<Option<i32>> {
+        let payload = link::namespace_id_payload(other.fd());
+        self.socket.get(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
     }
 
     /// Deletes an interface that is no device.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
-        self.socket.tell(link::DELETE, 0, &link::deletion(index))
+        self.socket.execute(link::DELETE, 0, &link::delete_payload(index))
     }
 
     pub(crate) fn set_alternative(&self, index: u32, name: &[u8], is_set: bool) -> io::Result<()> {
-        let payload = link::alternative_name(index, name);
+        let payload = link::alternative_name_payload(index, name);
         if is_set {
             let flags = CREATE | EXCLUSIVE;
-            self.socket.tell(link::ADD_PROPERTY, flags, &payload)
+            self.socket.execute(link::ADD_PROPERTY, flags, &payload)
         } else {
-            self.socket.tell(link::DELETE_PROPERTY, 0, &payload)
+            self.socket.execute(link::DELETE_PROPERTY, 0, &payload)
         }
     }
 
     /// Gives an interface an address; one that it has already is no error.
     pub(crate) fn add_address(&self, new: Address) -> io::Result<()> {
-        let payload = address::payload(new);
-        let told = self.socket.tell(address::NEW, CREATE | EXCLUSIVE, &payload);
-        match told {
+        let payload = address::add_payload(new);
+        let result = self.socket.execute(address::NEW, CREATE | EXCLUSIVE, &payload);
+        match result {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            told => told,
+            result => result,
         }
     }
 
     /// EEXIST where there is one to the same network.
-    pub(crate) fn add_route(&self, new: route::New) -> io::Result<()> {
-        self.socket.tell(route::NEW, CREATE | EXCLUSIVE, &route::payload(new))
+    pub(crate) fn add_route(&self, new: route::NewRoute) -> io::Result<()> {
+        self.socket.execute(route::NEW, CREATE | EXCLUSIVE, &route::add_payload(new))
     }
 }
 
 /// Does something in a namespace. The thread that enters it does nothing else, and ends.
-fn in_thread<T: Send>(
+fn run_in_thread<T: Send>(
     namespace: BorrowedFd<'_>,
     act: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-use onload_sys::processes::{descriptors_of, other_threads};
+use onload_sys::processes::{list_descriptors, other_threads};
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::namespace::{Inode, Netns, inode, open};
-use super::owner::{self, Owner};
+use super::owner::{self, NetnsOwner};
 
 /// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
 const KEPT: [&str; 2] = ["/run/netns", "/run/docker/netns"];
@@ -36,7 +36,7 @@ const HOLDER: Duration = Duration::from_secs(6);
 const DESCRIPTORS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundNetns {
     pub(crate) netns: Netns,
     /// Who keeps it, for people.
     pub(crate) keeper: String,
@@ -44,13 +44,13 @@ pub(crate) struct Found {
 
 /// The namespace with a cookie; an error if there was no time to look at all. `hint` is a file that may be of it, and is
 /// looked at after those that engines keep.
-pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>> {
-    let mut all = Candidates::new(hint, Depth::Processes, [FINDING, FINDING]);
-    all.first(&|netns| netns.cookie() == cookie)
+pub(crate) fn find_by_cookie(cookie: u64, hint: Option<&Path>) -> io::Result<Option<FoundNetns>> {
+    let mut search = NetnsSearch::new(hint, SearchDepth::Processes, [FINDING, FINDING]);
+    search.find_first(&|netns| netns.cookie() == cookie)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
+pub(crate) enum SearchDepth {
     /// Namespaces of the host and of root that are kept as files, or that the first thread of a process is in.
     Root,
     /// Beside those, the ones of user namespaces that other users made.
@@ -61,7 +61,7 @@ pub(crate) enum Depth {
 
 /// Why not all namespaces were looked at.
 #[derive(Debug)]
-pub(crate) enum Unseen {
+pub(crate) enum IncompleteSearch {
     /// Not even those of the host, of which nobody without privileges there can make more.
     Host(io::Error),
     /// All of the host's were, and not all of other user namespaces, where anybody may have made any number of them.
@@ -71,70 +71,79 @@ pub(crate) enum Unseen {
 /// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
 /// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
 /// beginning on.
-pub(crate) fn others(own: &Netns, depth: Depth, patience: Duration) -> Candidates {
-    let mut all = Candidates::new(None, depth, [OF_HOST, patience]);
-    all.seen.extend(inode(own.fd()).map(|own| (own, Look::Done)));
-    all
+pub(crate) fn search_others(
+    host_netns: &Netns,
+    depth: SearchDepth,
+    timeout: Duration,
+) -> NetnsSearch {
+    let mut search = NetnsSearch::new(None, depth, [OF_HOST, timeout]);
+    search.visits.extend(inode(host_netns.fd()).map(|inode| (inode, Visit::Done)));
+    search
 }
 
-fn too_long(patience: Duration, at: &str) -> io::Error {
-    let seconds = patience.as_secs();
-    io::Error::other(format!("not done within {seconds} seconds{at}"))
+fn timeout_error(timeout: Duration, position: &str) -> io::Error {
+    let seconds = timeout.as_secs();
+    io::Error::other(format!("not done within {seconds} seconds{position}"))
 }
 
 /// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
-pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
-    others(own, Depth::Descriptors, HOLDER).first(is_it)
+pub(crate) fn find_netns(
+    host_netns: &Netns,
+    is_it: &dyn Fn(&Netns) -> bool,
+) -> io::Result<Option<FoundNetns>> {
+    search_others(host_netns, SearchDepth::Descriptors, HOLDER).find_first(is_it)
 }
 
-type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
+type PathIter = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
 
 /// How it stands with one namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum Visit {
     Done,
     /// It has its turn with those of the same owner.
-    Later(Owner),
+    Later(NetnsOwner),
 }
 
 /// All namespaces that have a name somewhere, each of them once.
-pub(crate) struct Candidates {
-    paths: Paths,
-    depth: Depth,
-    begun: Instant,
+pub(crate) struct NetnsSearch {
+    paths: PathIter,
+    depth: SearchDepth,
+    started: Instant,
     /// How long the host's are looked at, and how long the others.
-    patience: [Duration; 2],
-    turn: Owner,
+    timeouts: [Duration; 2],
+    turn: NetnsOwner,
     /// Every name of those whose turn comes later; any of them may go meanwhile.
-    later: BTreeMap<Owner, Vec<PathBuf>>,
-    is_over: bool,
+    later: BTreeMap<NetnsOwner, Vec<PathBuf>>,
+    has_ended: bool,
     /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
-    seen: BTreeMap<Inode, Look>,
+    visits: BTreeMap<Inode, Visit>,
 }
 
-impl Candidates {
-    fn new(hint: Option<&Path>, depth: Depth, patience: [Duration; 2]) -> Self {
-        let kept = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
+impl NetnsSearch {
+    fn new(hint: Option<&Path>, depth: SearchDepth, timeouts: [Duration; 2]) -> Self {
+        let named_netns = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
         let hint = hint.map(|path| Ok(path.to_owned())).into_iter();
-        let processes = processes().map(|dir| Ok(dir?.join("ns/net")));
-        Candidates {
-            paths: Box::new(kept.chain(hint).chain(processes)),
+        let processes = list_processes().map(|dir| Ok(dir?.join("ns/net")));
+        NetnsSearch {
+            paths: Box::new(named_netns.chain(hint).chain(processes)),
             depth,
-            begun: Instant::now(),
-            patience,
-            turn: Owner::Host,
+            started: Instant::now(),
+            timeouts,
+            turn: NetnsOwner::Host,
             later: BTreeMap::new(),
-            is_over: false,
-            seen: BTreeMap::new(),
+            has_ended: false,
+            visits: BTreeMap::new(),
         }
     }
 
-    fn first(&mut self, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
+    fn find_first(&mut self, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<FoundNetns>> {
         for found in self {
             match found {
                 Ok(found) if is_it(&found.netns) => return Ok(Some(found)),
                 Ok(_) => {}
-                Err(Unseen::Host(error) | Unseen::Others(error)) => return Err(error),
+                Err(IncompleteSearch::Host(error) | IncompleteSearch::Others(error)) => {
+                    return Err(error);
+                }
             }
         }
         Ok(None)
@@ -146,78 +155,81 @@ impl Candidates {
                 return Some(path);
             }
             self.turn = match (self.turn, self.depth) {
-                (Owner::Host, _) => Owner::Root,
-                (Owner::Root, Depth::Processes | Depth::Descriptors) => Owner::Other,
+                (NetnsOwner::Host, _) => NetnsOwner::Root,
+                (NetnsOwner::Root, SearchDepth::Processes | SearchDepth::Descriptors) => {
+                    NetnsOwner::Other
+                }
                 _ => return None,
             };
             let later = self.later.remove(&self.turn).unwrap_or_default();
             let later = later.into_iter().map(Ok);
             self.paths = match (self.turn, self.depth) {
-                (Owner::Other, Depth::Descriptors) => {
+                (NetnsOwner::Other, SearchDepth::Descriptors) => {
                     // A look at each would be counted as time for descriptors.
-                    Box::new(later.chain(descriptors(DESCRIPTORS)))
+                    Box::new(later.chain(find_descriptors(DESCRIPTORS)))
                 }
                 _ => Box::new(later),
             };
         }
     }
 
-    fn look(&mut self, path: &Path) -> io::Result<Option<Found>> {
+    fn open_netns(&mut self, path: &Path) -> io::Result<Option<FoundNetns>> {
         let Some(file) = self.open_next(path)? else {
             return Ok(None);
         };
         self.check_time(path)?;
-        let netns = if_there(Netns::of(file))?;
-        Ok(netns.map(|netns| Found { netns, keeper: keeper(path) }))
+        let netns = if_present(Netns::from_file(file))?;
+        Ok(netns.map(|netns| FoundNetns { netns, keeper: describe_keeper(path) }))
     }
 
     fn open_next(&mut self, path: &Path) -> io::Result<Option<File>> {
-        let Some(file) = if_there(open_candidate(path))? else {
+        let Some(file) = if_present(open_candidate(path))? else {
             return Ok(None);
         };
-        let number = inode(&file)?;
-        let owner = match self.seen.get(&number) {
-            Some(Look::Done) => return Ok(None),
-            Some(Look::Later(owner)) => *owner,
-            None => owner::of(&file),
+        let inode_number = inode(&file)?;
+        let owner = match self.visits.get(&inode_number) {
+            Some(Visit::Done) => return Ok(None),
+            Some(Visit::Later(owner)) => *owner,
+            None => owner::find_owner(&file),
         };
         if owner > self.turn {
-            self.seen.insert(number, Look::Later(owner));
+            self.visits.insert(inode_number, Visit::Later(owner));
             self.later.entry(owner).or_default().push(path.to_owned());
             return Ok(None);
         }
-        self.seen.insert(number, Look::Done);
+        self.visits.insert(inode_number, Visit::Done);
         Ok(Some(file))
     }
 
     fn check_time(&self, path: &Path) -> io::Result<()> {
-        let [of_host, of_others] = self.patience;
-        let patience = match self.turn {
-            Owner::Host => of_host,
-            Owner::Root | Owner::Other => of_others,
+        let [of_host, of_others] = self.timeouts;
+        let timeout = match self.turn {
+            NetnsOwner::Host => of_host,
+            NetnsOwner::Root | NetnsOwner::Other => of_others,
         };
-        if self.begun.elapsed() < patience {
+        if self.started.elapsed() < timeout {
             return Ok(());
         }
-        let at = format!("; it was at the network namespace that {} keeps", keeper(path));
-        Err(too_long(patience, &at))
+        let position =
+            format!("; it was at the network namespace that {} keeps", describe_keeper(path));
+        Err(timeout_error(timeout, &position))
     }
 
-    fn fail(&mut self, error: io::Error) -> Unseen {
-        self.is_over = true;
+    fn fail(&mut self, error: io::Error) -> IncompleteSearch {
+        self.has_ended = true;
         match self.turn {
-            Owner::Host => Unseen::Host(error),
-            Owner::Root | Owner::Other => Unseen::Others(error),
+            NetnsOwner::Host => IncompleteSearch::Host(error),
+            NetnsOwner::Root | NetnsOwner::Other => IncompleteSearch::Others(error),
         }
     }
 }
 
-impl Iterator for Candidates {
-    type Item = Result<Found, Unseen>;
+impl Iterator for NetnsSearch {
+    type Item = Result<FoundNetns, IncompleteSearch>;
 
-    fn next(&mut self) -> Option<Result<Found, Unseen>> {
-        while !self.is_over {
-            match self.next_path()?.and_then(|path| self.look(&path)) {
+    fn next(&mut self) -> Option<Result<FoundNetns, IncompleteSearch>> {
+        while !self.has_ended {
+            match self.next_path()?.and_then(|path| self.open_netns(&path)) {
                 Ok(Some(found)) => return Some(Ok(found)),
                 Ok(None) => {}
                 Err(error) => return Some(Err(self.fail(error))),
@@ -229,19 +241,19 @@ impl Iterator for Candidates {
 
 /// What is there and can be looked at: a process may end, and a file of another kind where engines keep theirs is nobody's
 /// namespace. An error where there may be more, and no file, thread or memory is left to look at it.
-fn if_there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     const SHORT: [Errno; 5] =
         [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
-    match looked {
+    match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if Errno::from_io_error(&error).is_some_and(|why| SHORT.contains(&why)) => {
+        Err(error) if Errno::from_io_error(&error).is_some_and(|errno| SHORT.contains(&errno)) => {
             Err(error)
         }
         Err(_) => Ok(None),
     }
 }
 
-fn processes() -> impl Iterator<Item = io::Result<PathBuf>> {
+fn list_processes() -> impl Iterator<Item = io::Result<PathBuf>> {
     let is_pid = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
@@ -252,55 +264,56 @@ fn processes() -> impl Iterator<Item = io::Result<PathBuf>> {
 
 /// The network namespaces that threads of processes are in, each once, and the descriptors of some that processes have, as
 /// far as there is time, and then an error: any process may have very many.
-fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
-    let until = Instant::now() + patience;
-    let (mut found, mut names) = (Vec::new(), BTreeSet::new());
-    let mut look = || {
-        for process in processes() {
-            for path in kept_by(&process?) {
+fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
+    let until = Instant::now() + timeout;
+    let (mut paths, mut names) = (Vec::new(), BTreeSet::new());
+    let mut search = || {
+        for process in list_processes() {
+            for path in process_namespaces(&process?) {
                 if Instant::now() >= until {
-                    let at = format!("; it was at the descriptors of {}", keeper(&path));
-                    return Err(too_long(patience, &at));
+                    let position =
+                        format!("; it was at the descriptors of {}", describe_keeper(&path));
+                    return Err(timeout_error(timeout, &position));
                 }
                 let is_one = if path.ends_with("ns/net") {
                     fs::read_link(&path).is_ok_and(|name| names.insert(name))
                 } else {
-                    names_namespace(&path)?
+                    may_be_netns(&path)?
                 };
                 if is_one {
-                    found.push(Ok(path));
+                    paths.push(Ok(path));
                 }
             }
         }
         Ok(())
     };
-    let end = look();
-    found.extend(end.err().map(Err));
-    found
+    let end = search();
+    paths.extend(end.err().map(Err));
+    paths
 }
 
 /// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. That of the
 /// first is looked at once more: the process may have come since.
-fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+fn process_namespaces(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let threads = iter::once(process.to_owned()).chain(other_threads(process));
     let namespaces = threads.map(|thread| thread.join("ns/net"));
-    namespaces.chain(descriptors_of(process))
+    namespaces.chain(list_descriptors(process))
 }
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
 /// may be a file of a server that never answers.
-fn names_namespace(path: &Path) -> io::Result<bool> {
+fn may_be_netns(path: &Path) -> io::Result<bool> {
     // Most are told by one system call. A path of the file system begins with no such word.
     let name = fs::read_link(path).unwrap_or_default();
     let name = name.as_os_str().as_bytes();
     if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
         return Ok(false);
     }
-    let (Some(process), Some(number)) = (path.ancestors().nth(2), path.file_name()) else {
+    let (Some(process), Some(descriptor)) = (path.ancestors().nth(2), path.file_name()) else {
         return Ok(false);
     };
-    let info = fs::read_to_string(process.join("fdinfo").join(number));
-    let info = if_there(info)?.unwrap_or_default();
+    let info = fs::read_to_string(process.join("fdinfo").join(descriptor));
+    let info = if_present(info)?.unwrap_or_default();
     let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
     let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
     Ok(inode.is_some_and(|inode| INODES.contains(&inode)))
@@ -311,22 +324,22 @@ fn open_candidate(path: &Path) -> io::Result<File> {
     if !path.starts_with(PROC) || path.ends_with("ns/net") {
         return open(path);
     }
-    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if file_system(&held, "")? != file_system(CWD, OWN_NAMESPACE)? {
+    let descriptor = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if file_system_id(&descriptor, "")? != file_system_id(CWD, OWN_NAMESPACE)? {
         return Err(io::ErrorKind::NotFound.into());
     }
-    open(&Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string()))
+    open(&Path::new(OWN_DESCRIPTORS).join(descriptor.as_raw_fd().to_string()))
 }
 
 /// The device number of a file's file system, without asking a server for it.
-fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
+fn file_system_id(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
-    Ok((found.stx_dev_major, found.stx_dev_minor))
+    let stat = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
-    let entries = match if_there(fs::read_dir(dir)) {
+    let entries = match if_present(fs::read_dir(dir)) {
         Ok(entries) => entries.into_iter().flatten(),
         Err(error) => return vec![Err(error)],
     };
@@ -336,7 +349,7 @@ fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
 }
 
 /// A process by its number and program, or a file.
-fn keeper(path: &Path) -> String {
+fn describe_keeper(path: &Path) -> String {
     let process = path.strip_prefix(PROC).ok().and_then(|below| below.iter().next()?.to_str());
     let Some(pid) = process else {
         return format!("{path:?}");
@@ -438,10 +451,10 @@ mod tests {
         let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
         // Its number in /proc is above all of the others'.
         let child = Child::of_root();
-        let (own, here) = (netns(&child), Netns::own().unwrap());
+        let (own, here) = (netns(&child), Netns::open_own().unwrap());
         let cookies = |depth, patience| {
             let mut end = None;
-            let found = others(&here, depth, patience).filter_map(|found| match found {
+            let found = search_others(&here, depth, patience).filter_map(|found| match found {
                 Ok(found) => Some(found.netns.cookie()),
                 Err(unseen) => {
                     end = Some(unseen);
@@ -452,23 +465,23 @@ mod tests {
             (found, end)
         };
         let (of_others, of_root) = (strangers.cookies(), rootlings.cookies());
-        let (all, end) = cookies(Depth::Processes, Duration::from_secs(60));
+        let (all, end) = cookies(SearchDepth::Processes, Duration::from_secs(60));
         assert!(end.is_none(), "{end:?}");
         let place = |cookie: &u64| all.iter().position(|one| one == cookie).unwrap();
         for root_s in &of_root {
             assert!(place(&own.cookie()) < place(root_s));
             assert!(of_others.iter().all(|other| place(root_s) < place(other)));
         }
-        let (some, end) = cookies(Depth::Root, Duration::from_secs(60));
+        let (some, end) = cookies(SearchDepth::Root, Duration::from_secs(60));
         assert!(end.is_none() && some.contains(&own.cookie()));
         assert!(of_root.iter().all(|root_s| some.contains(root_s)));
         assert!(of_others.iter().all(|other| !some.contains(other)));
         // No time for the others: the host's are all there.
-        for depth in [Depth::Root, Depth::Processes] {
+        for depth in [SearchDepth::Root, SearchDepth::Processes] {
             let (some, end) = cookies(depth, Duration::ZERO);
             assert!(some.contains(&own.cookie()));
             assert!(of_root.iter().all(|root_s| !some.contains(root_s)));
-            let Some(Unseen::Others(late)) = end else {
+            let Some(IncompleteSearch::Others(late)) = end else {
                 panic!("{end:?}");
             };
             let late = late.to_string();
@@ -484,11 +497,11 @@ mod tests {
         }
         let child = Child::of_root();
         let own = netns(&child);
-        let found = find(own.cookie(), None).unwrap();
+        let found = find_by_cookie(own.cookie(), None).unwrap();
         assert!(found.is_some());
-        assert!(find(u64::MAX, None).unwrap().is_none());
-        let mut late = Candidates::new(None, Depth::Processes, [Duration::ZERO; 2]);
-        assert!(matches!(late.next(), Some(Err(Unseen::Host(_)))));
+        assert!(find_by_cookie(u64::MAX, None).unwrap().is_none());
+        let mut late = NetnsSearch::new(None, SearchDepth::Processes, [Duration::ZERO; 2]);
+        assert!(matches!(late.next(), Some(Err(IncompleteSearch::Host(_)))));
         assert!(late.next().is_none());
     }
 
@@ -496,8 +509,8 @@ mod tests {
     fn keeper_of(child: Child) -> Option<String> {
         let cookie = netns(&child).cookie();
         drop(child);
-        let here = Netns::own().unwrap();
-        let found = holder_of(&here, &|netns| netns.cookie() == cookie).unwrap();
+        let here = Netns::open_own().unwrap();
+        let found = find_netns(&here, &|netns| netns.cookie() == cookie).unwrap();
         found.map(|found| found.keeper)
     }
 
@@ -542,7 +555,7 @@ mod tests {
             assert!(told.contains("1 passed"), "{told}");
             return;
         }
-        let (child, here) = (Child::of_root(), Netns::own().unwrap());
+        let (child, here) = (Child::of_root(), Netns::open_own().unwrap());
         let kept = netns(&child);
         drop(child);
         // This process keeps it, by its descriptor alone.
@@ -550,7 +563,7 @@ mod tests {
         let mut open: Vec<File> = iter::from_fn(|| File::open("/dev/null").ok()).collect();
         let mut refused = 0;
         let found = loop {
-            match holder_of(&here, &is_it) {
+            match find_netns(&here, &is_it) {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => refused += 1,
                 found => break found,
             }
@@ -579,7 +592,7 @@ mod tests {
 
     #[test]
     fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {
-        let late = descriptors(Duration::ZERO);
+        let late = find_descriptors(Duration::ZERO);
         let [Err(error)] = late.as_slice() else {
             panic!("{late:?}");
         };

@@ -5,44 +5,48 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use onload_sys::netlink::message::{ACKNOWLEDGE, DUMP};
-use onload_sys::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
-use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::nldev::{self, RdmaChardev, RdmaLink, RdmaNetnsMode};
+use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::io::Errno;
 
 /// Asks the kernel, and reads the payloads of the answers to their end.
-pub(super) trait Exchange {
+pub(super) trait NldevExchange {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
 }
 
-impl Exchange for Socket {
+impl NldevExchange for NetlinkSocket {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.answers(kind, flags, payload, &|answer| Some(answer.to_vec()))
+        self.query(kind, flags, payload, &|answer| Some(answer.to_vec()))
     }
 }
 
-pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
+pub(super) fn list_links(with: &dyn NldevExchange) -> io::Result<Vec<RdmaLink>> {
     let answers = with.exchange(nldev::GET, DUMP, &[])?;
     Ok(answers.iter().filter_map(|payload| nldev::parse(payload)).collect())
 }
 
 /// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
-pub(super) fn give(with: &dyn Exchange, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn move_device(
+    with: &dyn NldevExchange,
+    index: u32,
+    to: BorrowedFd<'_>,
+) -> io::Result<()> {
     let payload = nldev::to_namespace(index, to);
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
-pub(super) fn rename(with: &dyn Exchange, index: u32, name: &str) -> io::Result<()> {
+pub(super) fn rename(with: &dyn NldevExchange, index: u32, name: &str) -> io::Result<()> {
     let payload = nldev::rename(index, name.as_bytes());
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
 /// The node of a type that a device has, or that all share; none where its module is not loaded.
-pub(super) fn character(
-    with: &dyn Exchange,
+pub(super) fn find_chardev(
+    with: &dyn NldevExchange,
     index: Option<u32>,
     of_type: &str,
-) -> io::Result<Option<Character>> {
-    let payload = nldev::character(index, of_type);
+) -> io::Result<Option<RdmaChardev>> {
+    let payload = nldev::chardev_payload(index, of_type);
     match with.exchange(nldev::GET_CHARACTER, ACKNOWLEDGE, &payload) {
         Ok(answers) => Ok(answers.iter().find_map(|payload| nldev::parse_character(payload))),
         // `ib_get_client_nl_info` (drivers/infiniband/core/device.c), after it has tried to load the module.
@@ -55,15 +59,16 @@ pub(super) fn character(
 
 /// The modules of the kernel that use a device, by its queue pairs. Those that each device has are none: of management, of
 /// its driver and of IP over InfiniBand, whose interfaces say more.
-pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<String>> {
+pub(super) fn kernel_users(with: &dyn NldevExchange, index: u32) -> io::Result<BTreeSet<String>> {
     const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
-    let answers = with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs(index))?;
+    let answers =
+        with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs_payload(index))?;
     let names = answers.iter().flat_map(|payload| nldev::parse_queue_pairs(payload));
     Ok(names.filter(|name| !OWN.contains(&name.as_str())).collect())
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
-pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
+pub(super) fn netns_mode(with: &dyn NldevExchange) -> io::Result<Option<RdmaNetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
     Ok(answers.iter().find_map(|payload| nldev::parse_netns_mode(payload)))
 }
@@ -74,7 +79,7 @@ mod tests {
     use std::cell::RefCell;
     use std::os::fd::AsFd;
 
-    use onload_sys::netlink::message::{REQUEST, message, read_datagram};
+    use onload_sys::netlink::message::{REQUEST, encode_message, read_datagram};
     use onload_test_tree::netlink::{SEQUENCE, exchange as bytes};
 
     use super::*;
@@ -96,11 +101,11 @@ mod tests {
         }
     }
 
-    impl Exchange for Replay {
+    impl NldevExchange for Replay {
         fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
             let (request, answer) = self.0.borrow_mut().pop().unwrap();
             let mut wanted = bytes(request);
-            let mut made = message(kind, flags | REQUEST, SEQUENCE, payload);
+            let mut made = encode_message(kind, flags | REQUEST, SEQUENCE, payload);
             // The number of a descriptor is another in each process.
             if request == "move-request" {
                 wanted.truncate(wanted.len() - 4);
@@ -131,17 +136,17 @@ mod tests {
             ("move-request", "done"),
         ]);
         let file = std::fs::File::open("/proc/self/ns/net").unwrap();
-        assert_eq!(mode(&host).unwrap(), Some(NetnsMode::Exclusive));
-        let index = links(&host).unwrap()[1].index;
-        give(&host, index, file.as_fd()).unwrap();
-        assert_eq!(links(&host).unwrap(), []);
-        assert_eq!(links(&container).unwrap()[1].name, b"mlx5_3");
+        assert_eq!(netns_mode(&host).unwrap(), Some(RdmaNetnsMode::Exclusive));
+        let index = list_links(&host).unwrap()[1].index;
+        move_device(&host, index, file.as_fd()).unwrap();
+        assert_eq!(list_links(&host).unwrap(), []);
+        assert_eq!(list_links(&container).unwrap()[1].name, b"mlx5_3");
         // Its node has been made anew, with another number.
-        let node = character(&container, Some(index), "uverbs").unwrap();
-        assert_eq!(node.unwrap().numbers.to_string(), "510:300");
-        let shared = character(&container, None, "rdma_cm").unwrap();
+        let node = find_chardev(&container, Some(index), "uverbs").unwrap();
+        assert_eq!(node.unwrap().number.to_string(), "510:300");
+        let shared = find_chardev(&container, None, "rdma_cm").unwrap();
         assert_eq!(shared.unwrap().name, "rdma_cm");
-        give(&container, index, file.as_fd()).unwrap();
+        move_device(&container, index, file.as_fd()).unwrap();
     }
 
     #[test]
@@ -153,17 +158,17 @@ mod tests {
             ("no-right", Errno::PERM),
         ] {
             let host = Replay::of(&[("move-request", answer)]);
-            let refused = give(&host, 3, file.as_fd()).unwrap_err();
+            let refused = move_device(&host, 3, file.as_fd()).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(error));
         }
         let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
-        assert_eq!(mode(&shared).unwrap(), Some(NetnsMode::Shared));
+        assert_eq!(netns_mode(&shared).unwrap(), Some(RdmaNetnsMode::Shared));
     }
 
     #[test]
     fn the_kernel_uses_a_device_where_not_only_what_each_has_does() {
         let host = Replay::of(&[("queue-pairs-request", "queue-pairs-answer")]);
-        let users: Vec<String> = users(&host, 3).unwrap().into_iter().collect();
+        let users: Vec<String> = kernel_users(&host, 3).unwrap().into_iter().collect();
         assert_eq!(users, ["rdma_cm"]);
     }
 
@@ -175,7 +180,7 @@ mod tests {
             ("uverbs-request", "no-right"),
         ]);
         rename(&host, 3, "mlx5_3").unwrap();
-        assert_eq!(character(&host, Some(3), "uverbs").unwrap(), None);
-        assert!(character(&host, Some(3), "uverbs").is_err());
+        assert_eq!(find_chardev(&host, Some(3), "uverbs").unwrap(), None);
+        assert!(find_chardev(&host, Some(3), "uverbs").is_err());
     }
 }

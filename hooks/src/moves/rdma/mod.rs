@@ -1,39 +1,42 @@
-//! What an RDMA device does on its [journey](super::journey), in netns mode exclusive. A move makes its nodes anew, so
+//! What an RDMA device does on its [journey](super::lifecycle), in netns mode exclusive. A move makes its nodes anew, so
 //! which nodes a container gets is known only after the move.
 
-mod devices;
 mod kernel;
+mod ops;
 mod usage;
 
 use std::io;
 
 use onload_core::class::Class;
-use onload_core::lease::{Facts, RdmaFacts};
+use onload_core::lease::{SavedRdma, SavedState};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::nldev::NetnsMode;
+use onload_sys::netlink::nldev::RdmaNetnsMode;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
-pub use devices::{Devices, Node, RdmaAccess, RdmaDevice};
+pub use ops::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
 
-use super::journey::{Arrival, Grant, Grants, Home, Kind, NotBack, Request, Way};
+use super::lifecycle::{
+    ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
+    ReturnedDevice,
+};
 use super::netns::Netns;
-use super::passing::{is_passing, passing};
+use super::transit_name::{is_transit_name, transit_name};
 
-impl Kind for Devices {
+impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;
     const WORD: &'static str = "rdma";
     const THING: &'static str = "device";
     const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
-    type Facts = RdmaFacts;
-    type Seen = RdmaDevice;
-    type Driver = ();
+    type Saved = SavedRdma;
+    type Observation = NetnsRdmaDevice;
+    type Preparation = ();
 
-    fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self.0.mode(home);
+    fn check_way(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
+        let mode = self.0.netns_mode(host_netns);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
-        if mode == Some(NetnsMode::Shared) {
+        if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
                 "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
             );
@@ -42,11 +45,15 @@ impl Kind for Devices {
     }
 
     /// By its name: the function of a device of another one would be refused.
-    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<RdmaDevice>> {
-        let Request { name, pci, .. } = request;
-        let mut all = self.all(netns, name)?.into_iter();
-        let found = all.find(|found| found.name == *name);
-        if let Some(other) = found.as_ref().filter(|found| found.pci != Some(*pci)) {
+    fn find_requested(
+        &self,
+        netns: &Netns,
+        request: &MoveRequest<'_>,
+    ) -> Result<Option<NetnsRdmaDevice>> {
+        let MoveRequest { name, pci, .. } = request;
+        let mut devices = self.list_all(netns, name)?.into_iter();
+        let device = devices.find(|device| device.name == *name);
+        if let Some(other) = device.as_ref().filter(|device| device.pci != Some(*pci)) {
             let now = match other.pci {
                 Some(pci) => format!("PCI function {pci}"),
                 None => "no PCI function".to_owned(),
@@ -55,120 +62,138 @@ impl Kind for Devices {
                 "rdma {name} belongs to {now} now, not to PCI function {pci}; run `systemctl start onload-cdi.service`, then start a new container"
             );
         }
-        Ok(found)
+        Ok(device)
     }
 
     fn examine(
         &self,
-        found: &RdmaDevice,
-        request: &Request<'_>,
-        way: &Way<'_, Self>,
-    ) -> Result<(RdmaFacts, Option<String>)> {
-        let warning = usage::check_interfaces(self, &way.home.netns, found)?;
-        Ok((facts_of(found, request, false), warning))
+        device: &NetnsRdmaDevice,
+        request: &MoveRequest<'_>,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<(SavedRdma, Option<String>)> {
+        let warning = usage::check_interfaces(self, &context.host_netns.netns, device)?;
+        Ok((save_rdma(device, request, false), warning))
     }
 
     /// Somebody else put it there, and takes it out again.
-    fn stray(&self, found: &RdmaDevice, request: &Request<'_>) -> Result<RdmaFacts> {
-        Ok(facts_of(found, request, true))
+    fn stray_state(
+        &self,
+        device: &NetnsRdmaDevice,
+        request: &MoveRequest<'_>,
+    ) -> Result<SavedRdma> {
+        Ok(save_rdma(device, request, true))
     }
 
-    fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
-        let found = &grant.seen;
+    fn send(
+        &self,
+        container_device: &ContainerDevice<'_, Self>,
+        _: &SavedRdma,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<()> {
+        let device = &container_device.observation;
         // No container has it any more that may have it open.
-        usage::check_users(self, &way.home.netns, found)?;
-        let moved = self.give(&way.home.netns, found.index, &way.to);
-        check_moved(moved, "moving into the container", &found.name)
+        usage::check_users(self, &context.host_netns.netns, device)?;
+        let moved =
+            self.move_device(&context.host_netns.netns, device.index, &context.container_netns);
+        check_moved(moved, "moving into the container", &device.name)
     }
 
-    fn of(facts: &Facts) -> Option<&RdmaFacts> {
-        match facts {
-            Facts::Rdma(facts) => Some(facts),
-            Facts::Interface(_) | Facts::Function(_) => None,
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedRdma> {
+        match saved {
+            SavedState::Rdma(saved) => Some(saved),
+            SavedState::Interface(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &RdmaFacts) -> (PciAddress, &str) {
-        (facts.pci, &facts.name)
+    fn identity(saved: &SavedRdma) -> (PciAddress, &str) {
+        (saved.pci, &saved.name)
     }
 
     /// A driver that was bound anew has given it another number.
-    fn find(&self, netns: &Netns, facts: &RdmaFacts) -> Result<Option<RdmaDevice>> {
-        let is_it = |found: &RdmaDevice| {
-            let is_named = found.index == facts.index || found.name == facts.name;
-            is_named && found.pci == Some(facts.pci)
+    fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
+        let is_same = |device: &NetnsRdmaDevice| {
+            let is_named = device.index == saved.index || device.name == saved.name;
+            is_named && device.pci == Some(saved.pci)
         };
-        let all = self.all(netns, &facts.name)?;
-        Ok(all.into_iter().find(is_it))
+        let devices = self.list_all(netns, &saved.name)?;
+        Ok(devices.into_iter().find(is_same))
     }
 
-    fn is_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        let all = self.0.of(netns).unwrap_or_default();
-        all.iter().any(|found| found.pci == Some(pci))
+    fn exists_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
+        let devices = self.0.list_devices(netns).unwrap_or_default();
+        devices.iter().any(|device| device.pci == Some(pci))
     }
 
-    fn take(
+    fn move_home(
         &self,
         from: &Netns,
-        found: &RdmaDevice,
-        home: &Home<'_, Self>,
-        facts: &RdmaFacts,
+        device: &NetnsRdmaDevice,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedRdma,
     ) -> Result<()> {
-        let moved = self.give(from, found.index, &home.netns);
+        let moved = self.move_device(from, device.index, &host_netns.netns);
         // The namespace ends, and the kernel was faster.
-        if moved.as_ref().is_err_and(is_gone) && self.find(from, facts)?.is_none() {
+        if moved.as_ref().is_err_and(is_gone) && self.find(from, saved)?.is_none() {
             return Ok(());
         }
-        check_moved(moved, "moving back to the host", &facts.name)
+        check_moved(moved, "moving back to the host", &saved.name)
     }
 
     /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
     /// the foreign one: the names of two may be swapped, and each would wait for the other.
-    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let Arrival { back, seen, .. } = arrival;
-        let RdmaFacts { name: own, pci, .. } = &back.facts;
-        if seen.name == *own {
+    fn restore(
+        &self,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
+        let ReturnedDevice { returning: back, observation: seen, .. } = returned;
+        let SavedRdma { name: saved_name, pci, .. } = &back.saved;
+        if seen.name == *saved_name {
             return Ok(());
         }
-        let rename = |name: &str| self.0.rename(&home.netns, seen.index, name);
-        let Err(source) = rename(own) else {
+        let rename = |name: &str| self.0.rename(&host_netns.netns, seen.index, name);
+        let Err(source) = rename(saved_name) else {
             return Ok(());
         };
         let mut name = seen.name;
         let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
-        if is_taken && !is_passing(name.as_bytes()) {
-            let way = passing();
-            name = rename(&way).map_or(name, |()| way);
+        if is_taken && !is_transit_name(name.as_bytes()) {
+            let temporary_name = transit_name();
+            name = rename(&temporary_name).map_or(name, |()| temporary_name);
         }
         let failed = Err(source).with_context(|| {
-            format!("giving rdma {own} ({pci}) its name back, which is called {name:?} now")
+            format!("giving rdma {saved_name} ({pci}) its name back, which is called {name:?} now")
         });
         Ok(failed?)
     }
 }
 
-impl Devices {
-    fn all(&self, netns: &Netns, name: &str) -> Result<Vec<RdmaDevice>> {
-        let listed = self.0.of(netns);
-        listed.with_context(|| format!("looking for rdma {name}"))
+impl RdmaOps {
+    fn list_all(&self, netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
+        let devices = self.0.list_devices(netns);
+        devices.with_context(|| format!("looking for rdma {name}"))
     }
 
-    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+    fn move_device(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
         let (access, to) = (&*self.0, to.fd());
-        from.inside(|| access.give(index, to))
+        from.run_inside(|| access.move_device(index, to))
     }
 }
 
 /// The nodes of devices that a container has, each once: a move makes them anew, and with other numbers.
-pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<Vec<Node>> {
+pub(super) fn collect_nodes(
+    container_devices: &ContainerDevices<'_, RdmaOps>,
+    rdma_ops: &RdmaOps,
+) -> Result<Vec<RdmaNode>> {
     let mut nodes = Vec::new();
-    for (name, found) in grants.seen() {
-        let own = devices.0.nodes(grants.to(), found.index);
-        let own = own.with_context(|| format!("looking for the nodes of rdma {name}"))?;
-        if own.is_empty() {
+    for (name, device) in container_devices.observations() {
+        let device_nodes = rdma_ops.0.nodes(container_devices.to(), device.index);
+        let device_nodes =
+            device_nodes.with_context(|| format!("looking for the nodes of rdma {name}"))?;
+        if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }
-        for node in own {
+        for node in device_nodes {
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
@@ -177,8 +202,12 @@ pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<V
     Ok(nodes)
 }
 
-fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> RdmaFacts {
-    RdmaFacts { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
+fn save_rdma(
+    device: &NetnsRdmaDevice,
+    request: &MoveRequest<'_>,
+    moved_by_other: bool,
+) -> SavedRdma {
+    SavedRdma { name: request.name.clone(), pci: request.pci, index: device.index, moved_by_other }
 }
 
 /// Says of what the kernel did why a device did not move.
@@ -218,19 +247,19 @@ mod tests {
     #[derive(Debug)]
     struct Unmoved {
         refusal: Errno,
-        found: Vec<RdmaDevice>,
+        found: Vec<NetnsRdmaDevice>,
     }
 
     impl RdmaAccess for Unmoved {
-        fn mode(&self, _: &Netns) -> io::Result<Option<NetnsMode>> {
-            Ok(Some(NetnsMode::Exclusive))
+        fn netns_mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+            Ok(Some(RdmaNetnsMode::Exclusive))
         }
 
-        fn of(&self, _: &Netns) -> io::Result<Vec<RdmaDevice>> {
+        fn list_devices(&self, _: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
             Ok(self.found.clone())
         }
 
-        fn give(&self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
+        fn move_device(&self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
             Err(self.refusal.into())
         }
 
@@ -238,11 +267,11 @@ mod tests {
             Ok(())
         }
 
-        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<Node>> {
+        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<RdmaNode>> {
             Ok(Vec::new())
         }
 
-        fn interfaces(&self, _: &Netns, _: &RdmaDevice) -> Result<Vec<Link>> {
+        fn interfaces(&self, _: &Netns, _: &NetnsRdmaDevice) -> Result<Vec<Link>> {
             Ok(Vec::new())
         }
 
@@ -250,14 +279,14 @@ mod tests {
             Ok(BTreeSet::new())
         }
 
-        fn own_nodes(&self, _: &str) -> Vec<PathBuf> {
+        fn host_nodes(&self, _: &str) -> Vec<PathBuf> {
             vec!["/dev/full".into()]
         }
     }
 
-    fn one_device() -> (Devices, RdmaDevice) {
-        let devices = Devices(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
-        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
+    fn one_device() -> (RdmaOps, NetnsRdmaDevice) {
+        let devices = RdmaOps(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
+        let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
         (devices, seen)
     }
 
@@ -269,16 +298,16 @@ mod tests {
             return;
         }
         let (devices, seen) = one_device();
-        let here = Netns::own().unwrap();
+        let here = Netns::open_own().unwrap();
         // This process must not have it open.
         let script = "exec 3</dev/full && exec unshare --net sleep 1000";
         let mut keeper = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        while here.has(Path::new(&format!("/proc/{}", keeper.id()))) {
+        while here.contains_process(Path::new(&format!("/proc/{}", keeper.id()))) {
             assert!(Instant::now() < until, "it stays in this namespace");
             thread::sleep(Duration::from_millis(5));
         }
-        let its = Netns::of_init(keeper.id()).unwrap();
+        let its = Netns::open_init(keeper.id()).unwrap();
         let [refused, told] = [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
         keeper.kill().unwrap();
         keeper.wait().unwrap();
@@ -313,19 +342,19 @@ mod tests {
             return;
         }
         let (host, container) = (Child::of_root(), Child::of_root());
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "mlx5_3".to_owned(),
             pci: "0000:3b:00.3".parse().unwrap(),
             index: 3,
             moved_by_other: false,
         };
-        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
-        let take = |refusal: Errno, found: &[RdmaDevice]| {
+        let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
+        let take = |refusal: Errno, found: &[NetnsRdmaDevice]| {
             let found = found.to_vec();
-            let devices = Devices(Rc::new(Unmoved { refusal, found }));
+            let devices = RdmaOps(Rc::new(Unmoved { refusal, found }));
             let (netns, kind) = (netns(&host), &devices);
             let from = self::netns(&container);
-            let taken = devices.take(&from, &seen, &Home { netns, kind }, &facts);
+            let taken = devices.move_home(&from, &seen, &HostNetns { netns, ops: kind }, &facts);
             taken.map_err(|error| format!("{error:#}"))
         };
         let here = std::slice::from_ref(&seen);

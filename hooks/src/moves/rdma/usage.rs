@@ -4,21 +4,21 @@
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 
-use super::devices::{Devices, RdmaDevice};
-use crate::moves::interface::{check_unused, opener};
-use crate::moves::netns::{Depth, Netns};
+use super::ops::{NetnsRdmaDevice, RdmaOps};
+use crate::moves::interface::{check_unused, find_opener};
+use crate::moves::netns::{Netns, SearchDepth};
 
 /// Refuses a device with an interface that the host uses; a warning where that is not all known.
 pub(super) fn check_interfaces(
-    devices: &Devices,
-    home: &Netns,
-    found: &RdmaDevice,
+    rdma_ops: &RdmaOps,
+    host_netns: &Netns,
+    device: &NetnsRdmaDevice,
 ) -> Result<Option<String>> {
     let mut warnings = Vec::new();
-    for link in devices.0.interfaces(home, found)? {
-        let checked = check_unused(home, &link, None, Depth::Processes);
+    for link in rdma_ops.0.interfaces(host_netns, device)? {
+        let checked = check_unused(host_netns, &link, None, SearchDepth::Processes);
         let warning = checked.with_context(|| {
-            let (name, interface) = (&found.name, link.shown());
+            let (name, interface) = (&device.name, link.display_name());
             format!("rdma {name} cannot move, which would delete interface {interface}")
         })?;
         warnings.extend(warning);
@@ -28,9 +28,13 @@ pub(super) fn check_interfaces(
 
 /// Refuses a device that the kernel itself uses, or that a program of the host has open. If there is no time for all
 /// programs, or the kernel does not answer, nobody is known to use it.
-pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -> Result<()> {
-    let name = &found.name;
-    let kernel = devices.0.kernel_users(home, found.index).unwrap_or_default();
+pub(super) fn check_users(
+    rdma_ops: &RdmaOps,
+    host_netns: &Netns,
+    device: &NetnsRdmaDevice,
+) -> Result<()> {
+    let name = &device.name;
+    let kernel = rdma_ops.0.kernel_users(host_netns, device.index).unwrap_or_default();
     if !kernel.is_empty() {
         let modules: Vec<&str> = kernel.iter().map(String::as_str).collect();
         bail!(
@@ -38,7 +42,7 @@ pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -
             modules.join(", ")
         );
     }
-    match opener(home, &devices.0.own_nodes(name)) {
+    match find_opener(host_netns, &rdma_ops.0.host_nodes(name)) {
         Some(opener) => bail!(
             "rdma {name} is in use on this host: {opener}, and would lose it; stop that process"
         ),

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use onload_engines::kind::Kind;
-use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::settings::Settings;
+use onload_engines::kind::EngineKind;
+use onload_engines::our_runtime::RUNTIME_NAME;
+use onload_engines::settings::EngineSettings;
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::start_time;
 
-use crate::doctor::examined::Examined;
+use crate::doctor::context::CheckContext;
 use crate::status::boot_time;
 
 const PROC: &str = "/proc";
@@ -25,43 +25,43 @@ const TICKS: u64 = 100;
 
 /// By when the daemon was started that runs as one of the engine's services, and which service that is; none
 /// where there is none. A process's name is its own choice, and its cgroup is not.
-pub(super) fn started(
-    examined: &Examined<'_>,
-    kind: Kind,
+pub(super) fn daemon_start(
+    context: &CheckContext<'_>,
+    kind: EngineKind,
 ) -> Result<Option<(SystemTime, &'static str)>, HostError> {
     if kind.services().is_empty() {
         return Ok(None);
     }
-    let Some(boot) = boot_time(examined.host)? else {
+    let Some(boot) = boot_time(context.host)? else {
         return Ok(None);
     };
-    for (directory, cgroup) in processes(examined, kind.process_names())? {
-        let Some(service) = service(kind.services(), &cgroup) else {
+    for (directory, cgroup) in find_processes(context, kind.process_names())? {
+        let Some(service) = find_service(kind.services(), &cgroup) else {
             continue;
         };
-        if let Some(since_boot) = began(examined.host, &directory) {
-            let began = boot + since_boot;
+        if let Some(since_boot) = process_start(context.host, &directory) {
+            let start = boot + since_boot;
             // Of another host, boot is known to the second.
-            let second = Duration::from_secs(u64::from(!examined.host.is_running()));
-            return Ok(Some((began + second, service)));
+            let second = Duration::from_secs(u64::from(!context.host.is_running()));
+            return Ok(Some((start + second, service)));
         }
     }
     Ok(None)
 }
 
 /// How long after boot a process began: the end of the tick in which it did.
-fn began(host: &Host, directory: &Path) -> Option<Duration> {
+fn process_start(host: &Host, directory: &Path) -> Option<Duration> {
     let stat = host.bytes(&directory.join("stat"), 4096).ok()??;
     let ticks = start_time(&stat)?.saturating_add(1);
     Some(Duration::from_millis(ticks.saturating_mul(1000) / TICKS))
 }
 
 /// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
-pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostError> {
-    if kind.services().is_empty() || !is_running(examined)? {
+pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bool, HostError> {
+    if kind.services().is_empty() || !is_running(context)? {
         return Ok(true);
     }
-    if !processes(examined, kind.process_names())?.is_empty() {
+    if !find_processes(context, kind.process_names())?.is_empty() {
         return Ok(true);
     }
     for service in kind.services() {
@@ -69,7 +69,7 @@ pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostE
             format!("multi-user.target.wants/{service}.service"),
             format!("sockets.target.wants/{service}.socket"),
         ] {
-            if examined.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
+            if context.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
                 return Ok(true);
             }
         }
@@ -78,24 +78,24 @@ pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostE
 }
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.
-pub(super) fn is_running(examined: &Examined<'_>) -> Result<bool, HostError> {
-    Ok(boot_time(examined.host)?.is_some())
+pub(super) fn is_running(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    Ok(boot_time(context.host)?.is_some())
 }
 
 /// The processes of these names: the directory of each in /proc, and its cgroups.
-pub(super) fn processes(
-    examined: &Examined<'_>,
-    named: &[&str],
+pub(super) fn find_processes(
+    context: &CheckContext<'_>,
+    process_names: &[&str],
 ) -> Result<Vec<(PathBuf, String)>, HostError> {
-    let names = examined.host.list(Path::new(PROC))?.names;
+    let names = context.host.list(Path::new(PROC))?.names;
     let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
     let process = |pid: &String| {
         let directory = Path::new(PROC).join(pid);
         // A process that ends meanwhile is none.
-        let read = |name: &str, most| examined.host.bytes(&directory.join(name), most);
+        let read = |name: &str, max| context.host.bytes(&directory.join(name), max);
         let comm = read("comm", 64).ok().flatten()?;
         let comm = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
-        if !named.contains(&comm.as_str()) {
+        if !process_names.contains(&comm.as_str()) {
             return None;
         }
         let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
@@ -105,7 +105,7 @@ pub(super) fn processes(
     Ok(pids.filter_map(process).collect())
 }
 
-fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
+fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
     let mut services = services.iter().copied();
     services.find(|service| {
         let end = format!("/{service}.service");
@@ -115,8 +115,11 @@ fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
 
 /// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
 /// has to be started again: it turns CDI on at no other time.
-pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Option<bool> {
-    let info = docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
+pub(super) fn needs_docker_reload(
+    context: &CheckContext<'_>,
+    settings: &EngineSettings,
+) -> Option<bool> {
+    let info = read_docker_info(&context.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
     let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
     let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
     if settings.cdi == Some(true) && !has_cdi {
@@ -128,7 +131,7 @@ pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Opt
     Some(lacks_runtime || is_default != settings.is_default)
 }
 
-fn docker_info(socket: &Path) -> io::Result<serde_json::Value> {
+fn read_docker_info(socket: &Path) -> io::Result<serde_json::Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -163,7 +166,8 @@ mod tests {
             pause();
             let after = written();
             let directory = Path::new(PROC).join(child.id().to_string());
-            let began = boot_time(&host).unwrap().unwrap() + began(&host, &directory).unwrap();
+            let began =
+                boot_time(&host).unwrap().unwrap() + process_start(&host, &directory).unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
             assert!(before < began && began < after, "{before:?} {began:?} {after:?}");
@@ -172,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_process_in_a_container_is_no_daemon_whatever_its_name() {
-        let service = |text: &str| service(&["docker"], text);
+        let service = |text: &str| find_service(&["docker"], text);
         assert_eq!(service("0::/system.slice/docker.service\n"), Some("docker"));
         assert_eq!(service("0::/system.slice/docker.service/child\n"), None);
         assert_eq!(service("0::/system.slice/docker-1234.scope\n"), None);

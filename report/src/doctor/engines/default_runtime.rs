@@ -1,73 +1,76 @@
 //! containerd's default runtime, without which its plugin for Kubernetes does not load.
 
-use onload_engines::kind::Kind;
-use onload_engines::settings::{CONTAINERD_2, Runtimes, Settings};
-use onload_engines::version::Version;
+use onload_engines::kind::EngineKind;
+use onload_engines::settings::{CONTAINERD_2, EngineSettings, RuntimeNames};
+use onload_engines::version::EngineVersion;
 
-use super::found::{Engine, each};
+use super::installed::{InstalledEngine, check_each};
 use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::context::{CheckContext, Findings};
 use crate::doctor::distribution::Distribution;
-use crate::doctor::examined::{Examined, Findings};
 
 /// The runtime that containerd has by itself, and its default one where no file names another.
 const BUILT_IN: &str = "runc";
 
 /// The first containerd that merges lists of runtimes.
-const MERGING: Version = Version(2, 0, 0);
+const MERGING: EngineVersion = EngineVersion(2, 0, 0);
 
-pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    each(engines, |engine, settings| {
-        if engine.kind != Kind::Containerd || settings.is_off {
+pub(in super::super) fn default_runtime(
+    context: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    check_each(engines, |engine, settings| {
+        if engine.kind != EngineKind::Containerd || settings.is_off {
             return Ok(None);
         }
         let (name, names) = default(engine, settings);
-        let is_there = names.contains(&name);
+        let is_registered = names.contains(&name);
         let finding = match settings.runtimes.last() {
-            Some(said) if !is_there => {
+            Some(runtimes) if !is_registered => {
                 let text = format!(
                     "the default runtime {name:?} is not registered: its plugin for Kubernetes does not load"
                 );
-                let restart = Distribution::of(examined.host)?.restart("containerd");
-                Finding::fail(text, register(said, name, &names)).then(restart)
+                let restart = Distribution::detect(context.host)?.restart_remedy("containerd");
+                Finding::fail(text, register(runtimes, name, &names)).with_remedy(restart)
             }
             _ => Finding::pass(format!("the default runtime {name:?} is registered")),
         };
-        Ok(Some(finding.at(&engine.program)))
+        Ok(Some(finding.with_path(&engine.program)))
     })
 }
 
 /// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;
 /// containerd 1 takes the plugin's section of the last file that has one, and a list there as the whole list.
-fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str>) {
+fn default<'s>(engine: &InstalledEngine, settings: &'s EngineSettings) -> (&'s str, Vec<&'s str>) {
     let is_2 = engine.version.is_some_and(|version| version >= MERGING);
     let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);
-    let said = if is_merged {
+    let runtimes = if is_merged {
         settings.runtimes.as_slice()
     } else {
         settings.runtimes.last().map_or(&[][..], std::slice::from_ref)
     };
-    let lists = said.iter().filter_map(|said| said.names.as_ref());
+    let lists = runtimes.iter().filter_map(|runtime| runtime.names.as_ref());
     let mut names: Vec<&str> = lists.flatten().map(String::as_str).collect();
-    if is_merged || said.iter().all(|said| said.names.is_none()) {
+    if is_merged || runtimes.iter().all(|runtime| runtime.names.is_none()) {
         names.push(BUILT_IN);
     }
-    let default = said.iter().rev().find_map(|said| said.default.as_deref());
+    let default = runtimes.iter().rev().find_map(|runtime| runtime.default.as_deref());
     (default.unwrap_or(BUILT_IN), names)
 }
 
-fn register(said: &Runtimes, name: &str, names: &[&str]) -> Remedy {
-    let section = format!("plugins.\"{}\".containerd", said.plugin);
+fn register(runtimes: &RuntimeNames, name: &str, names: &[&str]) -> Remedy {
+    let section = format!("plugins.\"{}\".containerd", runtimes.plugin);
     if name == BUILT_IN {
         return Remedy::write_under(
-            &said.file,
+            &runtimes.file,
             format!("[{section}.runtimes.{BUILT_IN}]"),
             "runtime_type = \"io.containerd.runc.v2\"",
         );
     }
-    let is_there = |other: &&&str| **other == BUILT_IN;
-    let other = names.iter().find(is_there).or(names.first());
+    let is_built_in = |other: &&&str| **other == BUILT_IN;
+    let other = names.iter().find(is_built_in).or(names.first());
     Remedy::write_under(
-        &said.file,
+        &runtimes.file,
         format!("[{section}]"),
         format!("default_runtime_name = \"{}\"", other.unwrap_or(&BUILT_IN)),
     )

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use onload_engines::kind::Kind;
-use onload_engines::ours::HOOKS_DIR;
+use onload_engines::kind::EngineKind;
+use onload_engines::our_runtime::HOOKS_DIR;
 use onload_host::host::HostError;
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
-use super::found::Engine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];
@@ -17,60 +17,70 @@ const LONGEST: u64 = 1024 * 1024;
 
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
 /// CRI-O from starting and buildah from running.
-pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let reads_hooks = |engine: &&Engine| matches!(engine.kind, Kind::Crio | Kind::Podman);
+pub(in super::super) fn check_hook_dirs(
+    context: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    let reads_hooks =
+        |engine: &&InstalledEngine| matches!(engine.kind, EngineKind::Crio | EngineKind::Podman);
     if !engines.iter().any(|engine| reads_hooks(&engine)) {
         return Ok(Vec::new());
     }
     let mut findings = Vec::new();
     for directory in SHARED.map(Path::new) {
-        for name in examined.host.list(directory)?.names {
-            findings.extend(precreate(examined, &directory.join(name))?);
+        for name in context.host.list(directory)?.names {
+            findings.extend(check_precreate(context, &directory.join(name))?);
         }
     }
     for engine in engines.iter().filter(reads_hooks) {
-        findings.extend(missing(examined, engine)?);
+        findings.extend(missing_dir_finding(context, engine)?);
     }
     if findings.is_empty() {
         let text = "the directories of hooks hold what their readers understand";
         let finding = Finding::pass(text);
-        findings.push(SHARED.iter().fold(finding, Finding::at));
+        findings.push(SHARED.iter().fold(finding, Finding::with_path));
     }
     Ok(findings)
 }
 
-pub(super) fn answer(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
-    Ok(is_told(engine) && examined.exists(HOOKS_DIR)?)
+pub(super) fn answers_annotations(
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+) -> Result<bool, HostError> {
+    Ok(has_hook_dir(engine) && context.exists(HOOKS_DIR)?)
 }
 
-fn is_told(engine: &Engine) -> bool {
+fn has_hook_dir(engine: &InstalledEngine) -> bool {
     let is_ours = |dir: &String| dir.trim_end_matches('/') == HOOKS_DIR;
     let settings = engine.settings.as_ref();
     settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
 }
 
-fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
+fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
     // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
     let is_hook = path.as_os_str().as_encoded_bytes().ends_with(b".json");
-    if !is_hook || !examined.is_file(path)? {
+    if !is_hook || !context.is_file(path)? {
         return Ok(None);
     }
-    let text = examined.host.bytes(path, LONGEST)?.unwrap_or_default();
+    let text = context.host.bytes(path, LONGEST)?.unwrap_or_default();
     if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
         return Ok(None);
     }
-    let move_it = Remedy::run(format!("mv {} {HOOKS_DIR}/", shell_word(path)));
+    let move_remedy = Remedy::run(format!("mv {} {HOOKS_DIR}/", quote_for_shell(path)));
     let text =
         "it has the stage precreate, with which CRI-O does not start and buildah does not run";
-    let finding = Finding::fail(text, move_it).at(path);
-    Ok(Some(finding.of(path.display().to_string())))
+    let finding = Finding::fail(text, move_remedy).with_path(path);
+    Ok(Some(finding.with_subject(path.display().to_string())))
 }
 
-fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
-    if !is_told(engine) || examined.exists(HOOKS_DIR)? {
+fn missing_dir_finding(
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+) -> Result<Option<Finding>, HostError> {
+    if !has_hook_dir(engine) || context.exists(HOOKS_DIR)? {
         return Ok(None);
     }
     let text = format!("hooks_dir {HOOKS_DIR} is configured but missing: annotations are ignored");
-    let finding = Finding::fail(text, examined.reinstall()?).at(HOOKS_DIR);
-    Ok(Some(finding.of(engine.kind.name())))
+    let finding = Finding::fail(text, context.reinstall_remedy()?).with_path(HOOKS_DIR);
+    Ok(Some(finding.with_subject(engine.kind.name())))
 }

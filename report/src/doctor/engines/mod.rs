@@ -3,8 +3,8 @@
 
 mod daemon;
 mod default_runtime;
-mod found;
 mod hooks;
+mod installed;
 mod nri;
 mod restarts;
 mod spec_dirs;
@@ -13,31 +13,31 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
-use onload_engines::kind::Kind;
-use onload_engines::ours::RUNTIME_PATH;
+use onload_engines::kind::EngineKind;
+use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::reader::K3S;
-use onload_engines::settings::{CONTAINERD_2, K3S_TEMPLATES, Settings};
+use onload_engines::settings::{CONTAINERD_2, EngineSettings, K3S_TEMPLATES};
 use onload_engines::template;
-use onload_engines::version::{self, Version};
+use onload_engines::version::{self, EngineVersion};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
+use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
-use super::examined::{Examined, Findings};
 pub(super) use default_runtime::default_runtime;
-use found::each;
-pub(super) use found::{Engine, engines};
-pub(super) use hooks::hooks;
-pub(super) use nri::plugin;
-pub(super) use restarts::restarts;
-pub(super) use spec_dirs::spec_dirs;
+pub(super) use hooks::check_hook_dirs;
+use installed::check_each;
+pub(super) use installed::{InstalledEngine, find_engines};
+pub(super) use nri::check_plugin;
+pub(super) use restarts::check_restarts;
+pub(super) use spec_dirs::check_spec_dirs;
 
 /// The first Kubernetes whose kubelet has.
-const KUBELET_CDI: Version = Version(1, 29, 0);
+const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
-pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let findings = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
@@ -48,53 +48,53 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
                     ", and neither runs nor starts at boot: it is not looked at further"
                 };
                 let text = format!("{program} is there{unused}");
-                let finding = Finding::pass(text).at(&engine.program);
-                settings.files.iter().fold(finding, Finding::at).of(name)
+                let finding = Finding::pass(text).with_path(&engine.program);
+                settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
             Err(error) => {
-                let text = format!("{} is not understood: {}", error.file.display(), error.why);
+                let text = format!("{} is not understood: {}", error.file.display(), error.reason);
                 let validate = Remedy::run(engine.kind.validate());
-                Finding::fail(text, validate).at(&error.file).of(name)
+                Finding::fail(text, validate).with_path(&error.file).with_subject(name)
             }
         }
     });
     let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
-        let install = Distribution::of(examined.host)?.install("podman");
+        let install = Distribution::detect(context.host)?.install("podman");
         let finding = Finding::warn(finding, Remedy::run(install));
-        return Ok(vec![finding.at("/usr/bin")]);
+        return Ok(vec![finding.with_path("/usr/bin")]);
     }
     Ok(findings)
 }
 
-pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let (kind, name) = (engine.kind, engine.kind.name());
-        let (least, what) = kind.least()?;
-        let ask = format!("{} --version", engine.program.display());
+        let (oldest, feature) = kind.oldest_supported()?;
+        let version_command = format!("{} --version", engine.program.display());
         let finding = match engine.version {
-            None => Finding::unknown("its version is unknown", Remedy::run(ask)),
+            None => Finding::unknown("its version is unknown", Remedy::run(version_command)),
             // A distribution keeps to a version, so its own archive may have no newer one.
-            Some(version) => match kind.too_old(version) {
+            Some(version) => match kind.too_old_reason(version) {
                 Some(text) => {
-                    let wanted = format!("{name} {least} or later");
-                    Finding::fail(text, Remedy::install(wanted, kind.published()))
+                    let requirement = format!("{name} {oldest} or later");
+                    Finding::fail(text, Remedy::install(requirement, kind.release_page()))
                 }
-                None => Finding::pass(format!("{version} knows {what}")),
+                None => Finding::pass(format!("{version} knows {feature}")),
             },
         };
-        Some(finding.at(&engine.program).of(name))
+        Some(finding.with_path(&engine.program).with_subject(name))
     });
     Ok(findings.collect())
 }
 
-pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let mut kinds = engines.iter().map(|engine| engine.kind);
-    let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
-    each(engines, |engine, settings| {
+    let has_kubelet = kinds.any(|kind| kind == EngineKind::Kubelet);
+    check_each(engines, |engine, settings| {
         // What knows no CDI cannot have it on, and has a check of its own.
-        let too_old = engine.version.and_then(|version| engine.kind.too_old(version));
+        let too_old = engine.version.and_then(|version| engine.kind.too_old_reason(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
         let Some(is_on) = is_on else {
             return Ok(None);
@@ -102,10 +102,10 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         Ok(Some(match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
-            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
+            Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
-            Some(false) => is_off(examined, engine, settings)?,
+            Some(false) => cdi_off_finding(context, engine, settings)?,
             None => Finding::unknown(
                 "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
@@ -115,41 +115,41 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
 }
 
 /// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
-fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
-    let by_version = |first: Version| engine.version.map(|version| version >= first);
+fn is_cdi_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<Option<bool>> {
+    let by_version = |first: EngineVersion| engine.version.map(|version| version >= first);
     let default = match engine.kind {
-        Kind::Crio | Kind::Podman | Kind::Nomad => return None,
-        Kind::Containerd | Kind::K3s if settings.is_off => return None,
-        Kind::Docker => by_version(version::DOCKER_CDI),
-        Kind::Containerd => by_version(version::CONTAINERD_CDI),
+        EngineKind::Crio | EngineKind::Podman | EngineKind::Nomad => return None,
+        EngineKind::Containerd | EngineKind::K3s if settings.is_off => return None,
+        EngineKind::Docker => by_version(version::DOCKER_CDI),
+        EngineKind::Containerd => by_version(version::CONTAINERD_CDI),
         // Its own number says nothing of the containerd in it; the file that it writes does.
-        Kind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
-        Kind::Kubelet => by_version(KUBELET_CDI),
+        EngineKind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
+        EngineKind::Kubelet => by_version(KUBELET_CDI),
     };
     let by_format = settings.format.filter(|format| *format >= CONTAINERD_2);
     Some(settings.cdi.or(default).or(by_format.map(|_| true)))
 }
 
-fn is_off(
-    examined: &Examined<'_>,
-    engine: &Engine,
-    settings: &Settings,
+fn cdi_off_finding(
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+    settings: &EngineSettings,
 ) -> Result<Finding, HostError> {
     let text = "CDI is off: containers that ask for onload.dev/… do not start";
     Ok(match engine.kind {
-        Kind::K3s => {
+        EngineKind::K3s => {
             let text = format!(
                 "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
             );
             let file = settings.k3s_template();
-            let section = format!("[plugins.\"{}\"]", template::plugin(Path::new(file)));
+            let section = format!("[plugins.\"{}\"]", template::plugin_name(Path::new(file)));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
-            let service = daemon::started(examined, engine.kind)?;
+            let service = daemon::daemon_start(context, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
-            let restart = Distribution::of(examined.host)?.restart(service);
-            Finding::fail(text, switch_on).then(restart)
+            let restart = Distribution::detect(context.host)?.restart_remedy(service);
+            Finding::fail(text, switch_on).with_remedy(restart)
         }
-        Kind::Kubelet => {
+        EngineKind::Kubelet => {
             let file = "/var/lib/kubelet/config.yaml";
             let line = "DevicePluginCDIDevices: true";
             Finding::fail(text, Remedy::write_under(file, "featureGates:", line))
@@ -162,8 +162,8 @@ fn is_off(
     })
 }
 
-pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let files = our_files(examined);
+pub(super) fn check_readers(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let files = our_spec_files(context);
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -178,34 +178,34 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         let finding = if too_new.is_empty() {
             Finding::pass(format!("supports CDI {newest}; all specification files are compatible"))
         } else if too_new.iter().all(is_pool) {
-            written_older(examined, Finding::warn, text(), newest)?
+            older_spec_finding(context, Finding::warn, text(), newest)?
         } else {
-            written_older(examined, Finding::fail, text(), newest)?
+            older_spec_finding(context, Finding::fail, text(), newest)?
         };
-        findings.push(finding.at(OUTPUT_DIR).of(engine.kind.name()));
+        findings.push(finding.with_path(OUTPUT_DIR).with_subject(engine.kind.name()));
     }
     Ok(findings)
 }
 
 /// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
-fn written_older(
-    examined: &Examined<'_>,
-    found: fn(String, Remedy) -> Finding,
+fn older_spec_finding(
+    context: &CheckContext<'_>,
+    new_finding: fn(String, Remedy) -> Finding,
     text: String,
-    newest: onload_cdi::Version,
+    newest: onload_cdi::CdiVersion,
 ) -> Result<Finding, HostError> {
-    if !examined.has_units()? {
+    if !context.has_units()? {
         let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
-        return Ok(found(text, Remedy::run(command)));
+        return Ok(new_finding(text, Remedy::run(command)));
     }
     let line = format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}");
-    let finding = found(text, Remedy::write("/etc/default/onload-ctk", line));
-    Ok(finding.then(Remedy::run("systemctl start onload-cdi.service")))
+    let finding = new_finding(text, Remedy::write("/etc/default/onload-ctk", line));
+    Ok(finding.with_remedy(Remedy::run("systemctl start onload-cdi.service")))
 }
 
 /// The files of ours and the CDI version of each.
-fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
-    let devices = examined.specs.devices();
+fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
+    let devices = context.specs.devices();
     let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
     let file = ours.filter_map(|device| {
         let name = device.path.file_name()?.to_str()?;
@@ -218,16 +218,16 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
 }
 
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
-pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let is_there = examined.is_file(RUNTIME_PATH)?;
-    each(engines, |engine, settings| {
-        let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
+pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let is_installed = context.is_file(RUNTIME_PATH)?;
+    check_each(engines, |engine, settings| {
+        let finding = if settings.has_runtime && !is_installed && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
-            Finding::fail(text, examined.reinstall()?)
+            Finding::fail(text, context.reinstall_remedy()?)
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")
-        } else if is_wrapper_wanted(examined, engine, engines)? {
+        } else if is_wrapper_wanted(context, engine, engines)? {
             let text = "the runtime \"onload\" is not registered: annotations are ignored";
             let name = engine.kind.name();
             let configure = format!("onload-ctk runtime configure --runtime {name}");
@@ -235,26 +235,28 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         } else {
             return Ok(None);
         };
-        Ok(Some(finding.at(CONFIG_PATH)))
+        Ok(Some(finding.with_path(CONFIG_PATH)))
     })
 }
 
 fn is_wrapper_wanted(
-    examined: &Examined<'_>,
-    engine: &Engine,
-    engines: &[Engine],
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+    engines: &[InstalledEngine],
 ) -> Result<bool, HostError> {
-    let allows = !examined.config.annotations.allow.is_empty();
-    let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
+    let allows = !context.config.annotations.allow.is_empty();
+    let is_off = engine.settings.as_ref().is_ok_and(|settings| settings.is_off);
     Ok(match engine.kind {
-        Kind::Kubelet | Kind::K3s => false,
-        Kind::Containerd if is_off => false,
-        Kind::Containerd | Kind::Crio => allows && !nri::answers(examined, engine)?,
-        Kind::Podman => allows && !hooks::answer(examined, engine)?,
-        Kind::Docker => allows,
+        EngineKind::Kubelet | EngineKind::K3s => false,
+        EngineKind::Containerd if is_off => false,
+        EngineKind::Containerd | EngineKind::Crio => {
+            allows && !nri::answers_annotations(context, engine)?
+        }
+        EngineKind::Podman => allows && !hooks::answers_annotations(context, engine)?,
+        EngineKind::Docker => allows,
         // Its docker driver asks docker for it.
-        Kind::Nomad => {
-            let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
+        EngineKind::Nomad => {
+            let docker = engines.iter().find(|engine| engine.kind == EngineKind::Docker);
             let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
             docker.is_some_and(|docker| docker.has_runtime)
         }
@@ -262,20 +264,20 @@ fn is_wrapper_wanted(
 }
 
 /// Whether daemons were started since their files changed: they read these once.
-pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    each(engines, |engine, settings| {
-        let Some((started, service)) = daemon::started(examined, engine.kind)? else {
+pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    check_each(engines, |engine, settings| {
+        let Some((start_time, service)) = daemon::daemon_start(context, engine.kind)? else {
             return Ok(None);
         };
-        let read = read_at_start(engine.kind, settings);
+        let files = read_at_start(engine.kind, settings);
         let mut newest = None;
-        for file in &read {
-            let changed = examined.host.modified(file)?;
+        for file in &files {
+            let changed = context.host.modified(file)?;
             newest = newest.max(changed.map(|changed| (changed, file)));
         }
-        let newer = newest.filter(|(changed, _)| *changed > started);
+        let newer = newest.filter(|(changed, _)| *changed > start_time);
         let reload = match (newer, engine.kind) {
-            (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
+            (Some(_), EngineKind::Docker) => daemon::needs_docker_reload(context, settings),
             _ => None,
         };
         let finding = match (newer, reload) {
@@ -284,7 +286,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
                     "whether it has read {} is unknown: its time lies in the future",
                     file.display()
                 ),
-                Remedy::run(format!("touch {}", shell_word(file))),
+                Remedy::run(format!("touch {}", quote_for_shell(file))),
             ),
             (Some((_, file)), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),
@@ -297,16 +299,16 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
             (None, _) => Finding::pass("was started since its files changed"),
         };
-        let others = read.iter().filter(|file| !settings.files.contains(file));
-        Ok(Some(others.fold(finding, Finding::at)))
+        let other_files = files.iter().filter(|file| !settings.files.contains(file));
+        Ok(Some(other_files.fold(finding, Finding::with_path)))
     })
 }
 
 /// k3s writes its containerd's file from its templates at each start, so that file is always newer than k3s.
-fn read_at_start(kind: Kind, settings: &Settings) -> Vec<PathBuf> {
+fn read_at_start(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
-        Kind::K3s => files
+        EngineKind::K3s => files
             .filter(|file| file != Path::new(K3S))
             .chain(K3S_TEMPLATES.map(PathBuf::from))
             .collect(),

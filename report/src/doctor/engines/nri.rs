@@ -3,15 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_engines::kind::Kind;
-use onload_engines::settings::Settings;
-use onload_engines::version::Version;
+use onload_engines::kind::EngineKind;
+use onload_engines::settings::EngineSettings;
+use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
 
 use super::daemon;
-use super::found::Engine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
@@ -23,16 +23,16 @@ const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.ser
 /// Where runtimes look for plugins that they launch themselves (nri, pkg/adaptation/adaptation.go).
 const PLUGINS: &str = "/opt/nri/plugins";
 /// The first containerd that has NRI on unless told otherwise.
-const CONTAINERD_NRI: Version = Version(2, 0, 0);
+const CONTAINERD_NRI: EngineVersion = EngineVersion(2, 0, 0);
 /// The first CRI-O that has.
-const CRIO_NRI: Version = Version(1, 30, 0);
+const CRIO_NRI: EngineVersion = EngineVersion(1, 30, 0);
 /// The least number of a descriptor that is not one of the three that every process is started with.
 const FIRST_OWN: u32 = 3;
 
 const WITHOUT: &str = "pods start without what their annotations ask for";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Start {
+enum PluginStart {
     ByUnit,
     /// By this link in the runtime's directory of plugins.
     ByRuntime(PathBuf),
@@ -40,7 +40,7 @@ enum Start {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PluginState {
     Connected,
     Waits,
     Gone,
@@ -48,28 +48,31 @@ enum State {
     Unknown,
 }
 
-pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let start = start(examined)?;
-    let state = state(examined, &start)?;
-    let is_idle = matches!(state, State::Gone | State::Unknown);
-    if start == Start::Never && is_idle && !is_announced(examined, engines) {
+pub(in super::super) fn check_plugin(
+    context: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    let start = start(context)?;
+    let state = plugin_state(context, &start)?;
+    let is_idle = matches!(state, PluginState::Gone | PluginState::Unknown);
+    if start == PluginStart::Never && is_idle && !is_announced(context, engines) {
         return Ok(Vec::new());
     }
     let finding = match (&start, state) {
-        (Start::Never, State::Connected) => {
+        (PluginStart::Never, PluginState::Connected) => {
             let text = "a runtime asks it now, and it does not start at boot";
-            not_enabled(examined, text)?
+            not_enabled_finding(context, text)?
         }
-        (_, State::Connected) => Finding::pass("a runtime asks it what pods get"),
-        (Start::Never, State::Gone | State::Unknown) => {
+        (_, PluginState::Connected) => Finding::pass("a runtime asks it what pods get"),
+        (PluginStart::Never, PluginState::Gone | PluginState::Unknown) => {
             let text = format!("NRI is on, and nothing starts the plugin: {WITHOUT}");
-            not_enabled(examined, &text)?
+            not_enabled_finding(context, &text)?
         }
-        (Start::ByUnit, _) if !examined.is_file(PROGRAM)? => {
+        (PluginStart::ByUnit, _) if !context.is_file(PROGRAM)? => {
             let text = format!("{PROGRAM} is not there: {WITHOUT}");
-            Finding::fail(text, examined.reinstall()?)
+            Finding::fail(text, context.reinstall_remedy()?)
         }
-        (_, state) => match switched_off(engines) {
+        (_, state) => match find_switched_off(engines) {
             Some(engine) => {
                 let name = engine.kind.name();
                 let text = format!("NRI is off in {name}: {WITHOUT}");
@@ -77,27 +80,31 @@ pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> F
                     format!("onload-ctk runtime configure --runtime {name} --nri --restart");
                 Finding::fail(text, Remedy::run(configure))
             }
-            None => not_connected(&start, state, engines),
+            None => not_connected_finding(&start, state, engines),
         },
     };
-    let at = match &start {
-        Start::ByRuntime(link) => link.as_path(),
+    let path = match &start {
+        PluginStart::ByRuntime(link) => link.as_path(),
         _ => Path::new(WANTED),
     };
-    Ok(vec![finding.at(at).of(PROCESS)])
+    Ok(vec![finding.with_path(path).with_subject(PROCESS)])
 }
 
-fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
+fn not_connected_finding(
+    start: &PluginStart,
+    state: PluginState,
+    engines: &[InstalledEngine],
+) -> Finding {
     match (state, start) {
-        (State::Unknown, _) => Finding::pass("it is started with the host"),
-        (State::Waits, _) => Finding::fail(
+        (PluginState::Unknown, _) => Finding::pass("it is started with the host"),
+        (PluginState::Waits, _) => Finding::fail(
             format!("it runs, and no runtime has taken it: {WITHOUT}"),
             Remedy::run(format!("journalctl -u {UNIT}")),
         ),
-        (_, Start::ByRuntime(_)) => {
+        (_, PluginStart::ByRuntime(_)) => {
             let mut kinds = engines.iter().map(|engine| engine.kind);
-            let kind = kinds.find(|kind| matches!(kind, Kind::Containerd | Kind::Crio));
-            let name = kind.unwrap_or(Kind::Containerd).name();
+            let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
+            let name = kind.unwrap_or(EngineKind::Containerd).name();
             Finding::fail(
                 format!("the runtime has not launched it, or has lost it: {WITHOUT}"),
                 Remedy::run(format!("systemctl restart {name}")),
@@ -110,49 +117,51 @@ fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
     }
 }
 
-fn not_enabled(examined: &Examined<'_>, text: &str) -> Result<Finding, HostError> {
+fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
-    Ok(if examined.is_masked(CONFIGURED)? {
+    Ok(if context.is_masked(CONFIGURED)? {
         let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
-        Finding::warn(text, unmask).then(enable)
+        Finding::warn(text, unmask).with_remedy(enable)
     } else {
         Finding::warn(text, enable)
     })
 }
 
-fn start(examined: &Examined<'_>) -> Result<Start, HostError> {
-    if !examined.is_masked(CONFIGURED)? && examined.host.link(Path::new(WANTED))?.is_some() {
-        return Ok(Start::ByUnit);
+fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
+    if !context.is_masked(CONFIGURED)? && context.host.link(Path::new(WANTED))?.is_some() {
+        return Ok(PluginStart::ByUnit);
     }
-    for name in examined.host.list(Path::new(PLUGINS))?.names {
+    for name in context.host.list(Path::new(PLUGINS))?.names {
         let path = Path::new(PLUGINS).join(name);
-        let target = examined.host.link(&path)?;
-        let is_it = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
-        if target.is_some_and(|target| is_it(&target)) {
-            return Ok(Start::ByRuntime(path));
+        let target = context.host.link(&path)?;
+        let is_plugin = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
+        if target.is_some_and(|target| is_plugin(&target)) {
+            return Ok(PluginStart::ByRuntime(path));
         }
     }
-    Ok(Start::Never)
+    Ok(PluginStart::Never)
 }
 
 /// A plugin has no socket of its own but the one to its runtime.
-fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
-    if !daemon::is_running(examined)? {
-        return Ok(State::Unknown);
+fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<PluginState, HostError> {
+    if !daemon::is_running(context)? {
+        return Ok(PluginState::Unknown);
     }
-    let mut state = State::Gone;
-    for (directory, cgroup) in daemon::processes(examined, &[PROCESS, &name_as_launched(start)])? {
+    let mut state = PluginState::Gone;
+    for (directory, cgroup) in
+        daemon::find_processes(context, &[PROCESS, &name_as_launched(start)])?
+    {
         if !cgroup.lines().any(is_of_service) {
             continue;
         }
-        state = State::Waits;
+        state = PluginState::Waits;
         let descriptors = directory.join("fd");
-        for name in examined.host.list(&descriptors)?.names {
+        for name in context.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
-            let target = examined.host.link(&descriptors.join(&name))?;
+            let target = context.host.link(&descriptors.join(&name))?;
             let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
             if is_own && target.as_ref().is_some_and(is_socket) {
-                return Ok(State::Connected);
+                return Ok(PluginState::Connected);
             }
         }
     }
@@ -161,8 +170,8 @@ fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
 
 /// What the kernel calls a process that was started by a link: the link's own name, in at most 15 bytes (begin_new_exec in
 /// fs/exec.c).
-fn name_as_launched(start: &Start) -> String {
-    let Start::ByRuntime(link) = start else {
+fn name_as_launched(start: &PluginStart) -> String {
+    let PluginStart::ByRuntime(link) = start else {
         return PROCESS.to_owned();
     };
     let name = link.file_name().unwrap_or_default().as_encoded_bytes();
@@ -178,15 +187,15 @@ fn is_of_service(line: &str) -> bool {
 }
 
 /// Whether a file of an engine turns NRI on in so many words, and pods may ask for something.
-fn is_announced(examined: &Examined<'_>, engines: &[Engine]) -> bool {
-    let allows = !examined.config.annotations.allow.is_empty();
-    allows && settings(engines).any(|(_, settings)| settings.nri == Some(true))
+fn is_announced(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> bool {
+    let allows = !context.config.annotations.allow.is_empty();
+    allows && readable_settings(engines).any(|(_, settings)| settings.nri == Some(true))
 }
 
-fn switched_off(engines: &[Engine]) -> Option<&Engine> {
+fn find_switched_off(engines: &[InstalledEngine]) -> Option<&InstalledEngine> {
     let mut off = None;
-    for (engine, settings) in settings(engines) {
-        match is_on(engine, settings) {
+    for (engine, settings) in readable_settings(engines) {
+        match is_nri_on(engine, settings) {
             Some(false) => off = off.or(Some(engine)),
             _ => return None,
         }
@@ -195,10 +204,10 @@ fn switched_off(engines: &[Engine]) -> Option<&Engine> {
 }
 
 /// Whether NRI is on in an engine that could have plugins; none where that is unknown.
-fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
+fn is_nri_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<bool> {
     let by_version = |first| engine.version.map(|version| version >= first);
     let default = match engine.kind {
-        Kind::Containerd => by_version(CONTAINERD_NRI),
+        EngineKind::Containerd => by_version(CONTAINERD_NRI),
         _ => by_version(CRIO_NRI),
     };
     settings.nri.or(default)
@@ -206,25 +215,30 @@ fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
 
 /// Whether the plugin gives the pods of an engine what their annotations ask for. Its socket does not say which
 /// runtime has it: it may be any in which NRI is not off.
-pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
-    let mut settings = settings(std::slice::from_ref(engine));
-    if !settings.any(|(engine, settings)| is_on(engine, settings) != Some(false)) {
+pub(super) fn answers_annotations(
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+) -> Result<bool, HostError> {
+    let mut settings = readable_settings(std::slice::from_ref(engine));
+    if !settings.any(|(engine, settings)| is_nri_on(engine, settings) != Some(false)) {
         return Ok(false);
     }
-    let start = start(examined)?;
-    Ok(match state(examined, &start)? {
-        State::Connected => true,
-        State::Unknown => start != Start::Never,
-        State::Waits | State::Gone => false,
+    let start = start(context)?;
+    Ok(match plugin_state(context, &start)? {
+        PluginState::Connected => true,
+        PluginState::Unknown => start != PluginStart::Never,
+        PluginState::Waits | PluginState::Gone => false,
     })
 }
 
-fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &Settings)> {
+fn readable_settings(
+    engines: &[InstalledEngine],
+) -> impl Iterator<Item = (&InstalledEngine, &EngineSettings)> {
     engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let has_plugins = match engine.kind {
-            Kind::Containerd => !settings.is_off,
-            Kind::Crio => true,
+            EngineKind::Containerd => !settings.is_off,
+            EngineKind::Crio => true,
             _ => false,
         };
         has_plugins.then_some((engine, settings))

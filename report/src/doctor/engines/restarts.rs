@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use onload_core::container_id;
-use onload_engines::kind::Kind;
-use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::version::Version;
-use onload_host::bundles::DOCKER;
+use onload_engines::kind::EngineKind;
+use onload_engines::our_runtime::RUNTIME_NAME;
+use onload_engines::version::EngineVersion;
+use onload_host::oci_bundles::DOCKER;
 use serde_json::Value;
 
-use super::found::Engine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
-const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
+const AFFECTED: std::ops::Range<EngineVersion> = EngineVersion(25, 0, 0)..EngineVersion(28, 2, 0);
 
 /// By what docker keeps of a container in `hostconfig.json`.
 fn stays_down(config: &Value) -> bool {
@@ -28,21 +28,24 @@ fn stays_down(config: &Value) -> bool {
     has_cdi && is_restarted && config["Runtime"] != RUNTIME_NAME
 }
 
-pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let is_affected = |engine: &&Engine| {
+pub(in crate::doctor) fn check_restarts(
+    context: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    let is_affected = |engine: &&InstalledEngine| {
         let version = engine.version.filter(|version| AFFECTED.contains(version));
-        engine.kind == Kind::Docker && version.is_some()
+        engine.kind == EngineKind::Docker && version.is_some()
     };
     let Some(docker) = engines.iter().find(is_affected) else {
         return Ok(Vec::new());
     };
     let mut down = Vec::new();
-    for id in examined.host.list(Path::new(DOCKER))?.names {
+    for id in context.host.list(Path::new(DOCKER))?.names {
         let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
-        let config = examined.host.bytes(&file, LIMIT)?;
+        let config = context.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if config.is_some_and(|config| stays_down(&config)) {
-            down.push(container_id::short(&id).to_owned());
+            down.push(container_id::short_id(&id).to_owned());
         }
     }
     let finding = match down.as_slice() {
@@ -55,5 +58,5 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
             Remedy::run(format!("docker start {}", down.join(" "))),
         ),
     };
-    Ok(vec![finding.at(DOCKER).of(docker.kind.name())])
+    Ok(vec![finding.with_path(DOCKER).with_subject(docker.kind.name())])
 }

@@ -17,14 +17,14 @@ use rustls::{ClientConfig, RootCertStore};
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where the API server is, and who we are to it.
-pub struct Access {
+pub struct ApiAccess {
     /// `https://HOST:PORT`, without a slash at its end.
     pub(super) server: String,
-    pub(super) tls: Tls,
-    pub(super) token: Token,
+    pub(super) tls: TlsFiles,
+    pub(super) token: ApiToken,
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for ApiAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Access");
         debug.field("server", &self.server).finish_non_exhaustive()
@@ -32,19 +32,19 @@ impl fmt::Debug for Access {
 }
 
 #[derive(Clone)]
-pub(super) enum Token {
+pub(super) enum ApiToken {
     None,
     Text(String),
     /// A file, which is read for each request: kubelet replaces the token of a pod before it expires.
     File(PathBuf),
 }
 
-impl Token {
+impl ApiToken {
     pub(super) fn read(&self) -> Result<Option<String>> {
         match self {
-            Token::None => Ok(None),
-            Token::Text(token) => Ok(Some(token.clone())),
-            Token::File(path) => {
+            ApiToken::None => Ok(None),
+            ApiToken::Text(token) => Ok(Some(token.clone())),
+            ApiToken::File(path) => {
                 let token = String::from_utf8(read(path)?);
                 let token = token.map(|token| token.trim().to_owned());
                 Ok(Some(token.unwrap_or_default()))
@@ -53,12 +53,12 @@ impl Token {
     }
 }
 
-impl Access {
+impl ApiAccess {
     /// That of a pod, from its environment and the files of its service account.
-    pub fn of_pod(
+    pub fn from_pod(
         variable: impl Fn(&str) -> Option<String>,
         service_account: &Path,
-    ) -> Result<Access> {
+    ) -> Result<ApiAccess> {
         let set = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(variable);
         let [Some(mut host), Some(port)] = set else {
             bail!(
@@ -69,16 +69,16 @@ impl Access {
         if host.contains(':') {
             host = format!("[{host}]");
         }
-        let authorities = Content::File(service_account.join("ca.crt"));
-        Ok(Access {
-            server: server(&format!("https://{host}:{port}"))?,
-            tls: Tls::open(authorities, None)?,
-            token: Token::File(service_account.join("token")),
+        let authorities = PemSource::File(service_account.join("ca.crt"));
+        Ok(ApiAccess {
+            server: parse_server(&format!("https://{host}:{port}"))?,
+            tls: TlsFiles::open(authorities, None)?,
+            token: ApiToken::File(service_account.join("token")),
         })
     }
 }
 
-pub(super) fn server(text: &str) -> Result<String> {
+pub(super) fn parse_server(text: &str) -> Result<String> {
     let trimmed = text.trim_end_matches('/');
     let uri: Option<Uri> = trimmed.parse().ok();
     let is_server = uri.is_some_and(|uri| {
@@ -92,61 +92,66 @@ pub(super) fn server(text: &str) -> Result<String> {
     Ok(trimmed.to_owned())
 }
 
-pub(super) enum Content {
+pub(super) enum PemSource {
     Data(Vec<u8>),
     File(PathBuf),
 }
 
-impl Content {
+impl PemSource {
     pub(super) fn read(&self) -> Result<Vec<u8>> {
         match self {
-            Content::Data(data) => Ok(data.clone()),
-            Content::File(path) => read(path),
+            PemSource::Data(data) => Ok(data.clone()),
+            PemSource::File(path) => read(path),
         }
     }
 }
 
 /// How a connection is made: whom we trust, and the certificate that we show.
-pub(super) struct Tls {
-    authorities: Content,
-    own: Option<Arc<dyn ResolvesClientCert>>,
+pub(super) struct TlsFiles {
+    authorities: PemSource,
+    client_cert: Option<Arc<dyn ResolvesClientCert>>,
     /// The authorities that are trusted.
     taken: Vec<u8>,
     pub(super) config: ClientConfig,
 }
 
-impl Tls {
+impl TlsFiles {
     pub(super) fn open(
-        authorities: Content,
-        own: Option<Arc<dyn ResolvesClientCert>>,
-    ) -> Result<Tls> {
+        authorities: PemSource,
+        client_cert: Option<Arc<dyn ResolvesClientCert>>,
+    ) -> Result<TlsFiles> {
         let taken = authorities.read()?;
-        Ok(Tls { config: config(roots(&taken)?, own.clone())?, authorities, own, taken })
+        Ok(TlsFiles {
+            config: client_config(parse_roots(&taken)?, client_cert.clone())?,
+            authorities,
+            client_cert,
+            taken,
+        })
     }
 
     /// Takes the authorities that are there now; whether they are others. Those that were taken before stay where the
     /// file has none: it may be half written.
     pub(super) fn renew(&mut self) -> Result<bool> {
-        let Content::File(path) = &self.authorities else {
+        let PemSource::File(path) = &self.authorities else {
             return Ok(false);
         };
         let now = read(path)?;
         if now == self.taken {
             return Ok(false);
         }
-        let roots = roots(&now)?;
+        let roots = parse_roots(&now)?;
         if roots.is_empty() {
             let path = path.display();
             bail!("taking the certificate authority for the API server: {path} has no certificate");
         }
-        self.config = config(roots, self.own.clone())?;
+        self.config = client_config(roots, self.client_cert.clone())?;
         self.taken = now;
         Ok(true)
     }
 }
 
-fn roots(authorities: &[u8]) -> Result<RootCertStore> {
-    let authority = taking("the certificate authority");
+fn parse_roots(authorities: &[u8]) -> Result<RootCertStore> {
+    let authority = read_context("the certificate authority");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
         roots.add(certificate.with_context(authority)?).with_context(authority)?;
@@ -154,20 +159,23 @@ fn roots(authorities: &[u8]) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn config(roots: RootCertStore, own: Option<Arc<dyn ResolvesClientCert>>) -> Result<ClientConfig> {
+fn client_config(
+    roots: RootCertStore,
+    client_cert: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .with_context(taking("versions of TLS"))?
+        .with_context(read_context("versions of TLS"))?
         .with_root_certificates(roots);
-    Ok(match own {
-        Some(own) => builder.with_client_cert_resolver(own),
+    Ok(match client_cert {
+        Some(client_cert) => builder.with_client_cert_resolver(client_cert),
         None => builder.with_no_client_auth(),
     })
 }
 
 /// What an error is about.
-pub(super) fn taking(what: &str) -> impl Fn() -> String + Copy {
+pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
     move || format!("taking {what} for the API server")
 }
 
@@ -181,10 +189,10 @@ mod tests {
 
     use super::*;
 
-    fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<Access> {
+    fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<ApiAccess> {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
         let variable = |name: &str| variables.get(name).map(|value| (*value).to_owned());
-        Access::of_pod(variable, directory)
+        ApiAccess::from_pod(variable, directory)
     }
 
     #[test]
@@ -207,7 +215,7 @@ mod tests {
     fn the_token_of_a_pod_is_the_one_that_is_there_now() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        let token = Token::File(path.clone());
+        let token = ApiToken::File(path.clone());
         assert!(token.read().is_err());
         for text in ["first", "second\n"] {
             fs::write(&path, text).unwrap();
@@ -217,16 +225,16 @@ mod tests {
 
     #[test]
     fn a_server_is_an_address_of_http() {
-        assert_eq!(server("https://n1:6443/").unwrap(), "https://n1:6443");
+        assert_eq!(parse_server("https://n1:6443/").unwrap(), "https://n1:6443");
         for bad in ["", "n1:6443", "ftp://n1", "https://", "https://n1/?a=b", "https://a b"] {
-            assert!(server(bad).is_err(), "{bad}");
+            assert!(parse_server(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn what_is_no_certificate_is_refused() {
         let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let error = roots(broken).unwrap_err().to_string();
+        let error = parse_roots(broken).unwrap_err().to_string();
         assert!(error.contains("the certificate authority"), "{error}");
     }
 }

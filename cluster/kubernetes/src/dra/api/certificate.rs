@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use onload_agent::Said;
-use onload_sys::text::Chain;
+use onload_agent::LastMessage;
+use onload_sys::text::ErrorChain;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::ring;
@@ -13,46 +13,46 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::access::{Content, taking};
+use super::access::{PemSource, read_context};
 
 /// A certificate whose files are read for each connection: who renews them does so before they expire.
-pub(super) struct OwnCertificate {
-    certificate: Content,
-    key: Content,
+pub(super) struct ClientCertificate {
+    certificate: PemSource,
+    key: PemSource,
     /// What was read last, and why it could not be read since.
-    last: Mutex<(Arc<CertifiedKey>, Said)>,
+    last: Mutex<(Arc<CertifiedKey>, LastMessage)>,
 }
 
-impl OwnCertificate {
-    pub(super) fn open(certificate: Content, key: Content) -> Result<OwnCertificate> {
-        let first = certified(&certificate, &key)?;
-        Ok(OwnCertificate {
+impl ClientCertificate {
+    pub(super) fn open(certificate: PemSource, key: PemSource) -> Result<ClientCertificate> {
+        let first = load_certified_key(&certificate, &key)?;
+        Ok(ClientCertificate {
             certificate,
             key,
-            last: Mutex::new((Arc::new(first), Said::default())),
+            last: Mutex::new((Arc::new(first), LastMessage::default())),
         })
     }
 }
 
-impl fmt::Debug for OwnCertificate {
+impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnCertificate").finish_non_exhaustive()
     }
 }
 
-impl ResolvesClientCert for OwnCertificate {
+impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (certified_key, said) = &mut *last;
-        match certified(&self.certificate, &self.key) {
+        let (certified_key, last_message) = &mut *last;
+        match load_certified_key(&self.certificate, &self.key) {
             Ok(now) => {
                 *certified_key = Arc::new(now);
-                said.clear();
+                last_message.clear();
             }
             // Files of which one is renewed and the other is not yet do not fit together.
             Err(error) => {
-                let error = Chain(error.as_ref()).to_string();
-                if said.is_news(&error) {
+                let error = ErrorChain(error.as_ref()).to_string();
+                if last_message.is_new(&error) {
                     tracing::warn!(%error, "the certificate that was read before is shown");
                 }
             }
@@ -65,13 +65,13 @@ impl ResolvesClientCert for OwnCertificate {
     }
 }
 
-fn certified(certificate: &Content, key: &Content) -> Result<CertifiedKey> {
+fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<CertifiedKey> {
     let (certificate, key) = (certificate.read()?, key.read()?);
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
-    let chain = chain.with_context(taking("the client's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&key).with_context(taking("the client's key"))?;
+    let chain = chain.with_context(read_context("the client's certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).with_context(read_context("the client's key"))?;
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
-    certified.with_context(taking("the client's certificate and key"))
+    certified.with_context(read_context("the client's certificate and key"))
 }
 
 #[cfg(test)]
@@ -92,9 +92,9 @@ mod tests {
         let [certificate, key] = ["own.crt", "own.key"].map(|name| dir.path().join(name));
         fs::write(&certificate, file("server.crt")).unwrap();
         fs::write(&key, file("server.key")).unwrap();
-        let files = [&certificate, &key].map(|path| Content::File(path.clone()));
+        let files = [&certificate, &key].map(|path| PemSource::File(path.clone()));
         let [first, second] = files;
-        let own = OwnCertificate::open(first, second).unwrap();
+        let own = ClientCertificate::open(first, second).unwrap();
         let length = || own.resolve(&[], &[]).unwrap().cert.len();
         assert_eq!(length(), 1);
         // Another one of the same key.
@@ -117,8 +117,8 @@ mod tests {
     fn what_cannot_be_shown_at_first_is_refused() {
         let open = |certificate: &str, key: &str| {
             let [certificate, key] =
-                [certificate, key].map(|text| Content::Data(text.as_bytes().to_vec()));
-            let error = OwnCertificate::open(certificate, key).unwrap_err();
+                [certificate, key].map(|text| PemSource::Data(text.as_bytes().to_vec()));
+            let error = ClientCertificate::open(certificate, key).unwrap_err();
             format!("{error:#}")
         };
         let broken = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n";

@@ -10,7 +10,7 @@ use hyper_util::client::legacy;
 use kube_client::core::Status;
 use kube_client::core::response::reason::NOT_FOUND;
 
-use super::transport::LongEvent;
+use super::transport::EventTooLong;
 
 /// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -18,14 +18,14 @@ const WORDS: usize = 400;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    #[error("{what}: the API server answered {}: {}{}", code(.status), one_line(&.status.message), advice(code(.status)))]
+    #[error("{what}: the API server answered {}: {}{}", status_code(.status), one_line(&.status.message), advice(status_code(.status)))]
     Refused { what: String, status: Box<Status> },
     #[error(transparent)]
     Other(#[from] Error),
 }
 
 impl ApiError {
-    pub(super) fn of(what: &str, error: kube_client::Error) -> ApiError {
+    pub(super) fn from_client(what: &str, error: kube_client::Error) -> ApiError {
         let not_understood = || format!("{what}: the answer of the API server is not understood");
         let unreachable = || format!("{what}: the API server cannot be reached");
         let error = match error {
@@ -50,14 +50,14 @@ impl ApiError {
         ApiError::Other(error)
     }
 
-    pub(super) fn slow(what: &str, after: Duration) -> ApiError {
+    pub(super) fn timed_out(what: &str, after: Duration) -> ApiError {
         let seconds = after.as_secs();
         anyhow!("{what}: the API server has not answered within {seconds} s").into()
     }
 
     pub fn status(&self) -> Option<StatusCode> {
         match self {
-            ApiError::Refused { status, .. } => Some(code(status)),
+            ApiError::Refused { status, .. } => Some(status_code(status)),
             ApiError::Other(_) => None,
         }
     }
@@ -98,13 +98,13 @@ fn is_too_long(error: &kube_client::Error) -> bool {
         kube_client::Error::Service(error) => error.is::<LengthLimitError>(),
         kube_client::Error::ReadEvents(error) => {
             let cause = error.get_ref().and_then(StdError::source);
-            cause.is_some_and(<dyn StdError>::is::<LongEvent>)
+            cause.is_some_and(<dyn StdError>::is::<EventTooLong>)
         }
         _ => false,
     }
 }
 
-fn code(status: &Status) -> StatusCode {
+fn status_code(status: &Status) -> StatusCode {
     StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 

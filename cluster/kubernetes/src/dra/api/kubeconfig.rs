@@ -8,21 +8,21 @@ use k8s_openapi::ByteString;
 use rustls::client::ResolvesClientCert;
 use serde::Deserialize;
 
-use super::access::{Access, Content, Tls, Token, read, server};
-use super::certificate::OwnCertificate;
+use super::access::{ApiAccess, ApiToken, PemSource, TlsFiles, parse_server, read};
+use super::certificate::ClientCertificate;
 
 /// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Kubeconfig {
     current_context: String,
-    clusters: Vec<Named<Cluster>>,
-    contexts: Vec<Named<Context>>,
-    users: Vec<Named<User>>,
+    clusters: Vec<NamedEntry<Cluster>>,
+    contexts: Vec<NamedEntry<KubeContext>>,
+    users: Vec<NamedEntry<KubeUser>>,
 }
 
 #[derive(Deserialize)]
-struct Named<T> {
+struct NamedEntry<T> {
     name: String,
     #[serde(
         rename = "cluster, context or user",
@@ -45,14 +45,14 @@ struct Cluster {
 }
 
 #[derive(Deserialize)]
-struct Context {
+struct KubeContext {
     cluster: String,
     user: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-struct User {
+struct KubeUser {
     token: Option<String>,
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
@@ -66,19 +66,19 @@ struct User {
     username: Option<String>,
 }
 
-impl Access {
-    pub fn of_kubeconfig(path: &Path) -> Result<Access> {
+impl ApiAccess {
+    pub fn from_kubeconfig(path: &Path) -> Result<ApiAccess> {
         let text = String::from_utf8_lossy(&read(path)?).into_owned();
         let shown = path.display();
         let config: Kubeconfig =
             serde_saphyr::from_str(&text).with_context(|| format!("reading kubeconfig {shown}"))?;
         let unusable = || format!("kubeconfig {shown}");
-        let (cluster, user) = chosen(&config).with_context(unusable)?;
+        let (cluster, user) = resolve_context(&config).with_context(unusable)?;
         refuse(cluster, user).with_context(unusable)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let content = |data: &Option<ByteString>, file: &Option<PathBuf>| match (data, file) {
-            (Some(data), _) => Some(Content::Data(data.0.clone())),
-            (None, Some(file)) => Some(Content::File(base.join(file))),
+            (Some(data), _) => Some(PemSource::Data(data.0.clone())),
+            (None, Some(file)) => Some(PemSource::File(base.join(file))),
             (None, None) => None,
         };
         let authorities =
@@ -88,24 +88,28 @@ impl Access {
             None if cluster.server.starts_with("https:") => {
                 bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file")
             }
-            None => Content::Data(Vec::new()),
+            None => PemSource::Data(Vec::new()),
         };
         let certificate = content(&user.client_certificate_data, &user.client_certificate);
         let key = content(&user.client_key_data, &user.client_key);
-        let own: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
-            Some((certificate, key)) => Some(Arc::new(OwnCertificate::open(certificate, key)?)),
+        let client_cert: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
+            Some((certificate, key)) => Some(Arc::new(ClientCertificate::open(certificate, key)?)),
             None => None,
         };
         let token = match (&user.token_file, &user.token) {
-            (Some(file), _) => Token::File(base.join(file)),
-            (None, Some(token)) => Token::Text(token.clone()),
-            (None, None) => Token::None,
+            (Some(file), _) => ApiToken::File(base.join(file)),
+            (None, Some(token)) => ApiToken::Text(token.clone()),
+            (None, None) => ApiToken::None,
         };
-        Ok(Access { server: server(&cluster.server)?, tls: Tls::open(authorities, own)?, token })
+        Ok(ApiAccess {
+            server: parse_server(&cluster.server)?,
+            tls: TlsFiles::open(authorities, client_cert)?,
+            token,
+        })
     }
 }
 
-fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User)> {
+fn resolve_context(config: &Kubeconfig) -> Result<(&Cluster, &KubeUser)> {
     let named = &config.current_context;
     let context = find(&config.contexts, named)
         .with_context(|| format!("there is no context {named:?}; set current-context"))?;
@@ -116,13 +120,13 @@ fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User)> {
     Ok((cluster, user))
 }
 
-fn find<'a, T>(all: &'a [Named<T>], name: &str) -> Option<&'a T> {
-    let found = all.iter().find(|named| named.name == name)?;
-    Some(&found.content)
+fn find<'a, T>(all: &'a [NamedEntry<T>], name: &str) -> Option<&'a T> {
+    let entry = all.iter().find(|entry| entry.name == name)?;
+    Some(&entry.content)
 }
 
 /// What other clients take and this one does not.
-fn refuse(cluster: &Cluster, user: &User) -> Result<()> {
+fn refuse(cluster: &Cluster, user: &KubeUser) -> Result<()> {
     let unserved = [
         (
             cluster.insecure_skip_tls_verify,
@@ -153,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    fn access(cluster: &str, user: &str) -> Result<Access> {
+    fn access(cluster: &str, user: &str) -> Result<ApiAccess> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config");
         fs::write(dir.path().join("ca.crt"), "").unwrap();
@@ -161,7 +165,7 @@ mod tests {
             "apiVersion: v1\nkind: Config\ncurrent-context: c\npreferences: {{}}\ncontexts:\n- name: c\n  context: {{cluster: k, user: u}}\nclusters:\n- name: k\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
         );
         fs::write(&path, text).unwrap();
-        Access::of_kubeconfig(&path)
+        ApiAccess::from_kubeconfig(&path)
     }
 
     #[test]
@@ -170,7 +174,7 @@ mod tests {
             access("server: 'https://n1:6443', certificate-authority: ca.crt", "tokenFile: token");
         let access = access.unwrap();
         assert_eq!(access.server, "https://n1:6443");
-        assert!(matches!(access.token, Token::File(path) if path.ends_with("token")));
+        assert!(matches!(access.token, ApiToken::File(path) if path.ends_with("token")));
     }
 
     #[test]
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn a_context_that_is_not_there_is_named() {
         let config = Kubeconfig { current_context: "gone".to_owned(), ..Kubeconfig::default() };
-        let why = chosen(&config).err().unwrap().to_string();
+        let why = resolve_context(&config).err().unwrap().to_string();
         assert_eq!(why, "there is no context \"gone\"; set current-context");
     }
 }

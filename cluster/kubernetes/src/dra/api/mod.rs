@@ -22,19 +22,19 @@ use k8s_openapi::api::resource::v1::{
 use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, WatchParams};
 use kube_client::core::PartialObjectMeta;
 use kube_client::{Client, Resource};
-use onload_agent::random;
+use onload_agent::random_byte;
 use onload_core::class::Class;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-pub use access::{Access, SERVICE_ACCOUNT};
+pub use access::{ApiAccess, SERVICE_ACCOUNT};
 pub use error::ApiError;
-pub use watch::Watch;
+pub use watch::ApiWatch;
 
 use super::DRIVER;
 use crate::names::NodeName;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::DaemonMetrics;
 
 /// How long a request may take, to the end of its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 #[derive(Clone)]
 pub struct Api {
     client: Client,
-    metrics: Arc<Metrics>,
+    metrics: Arc<DaemonMetrics>,
 }
 
 impl fmt::Debug for Api {
@@ -63,7 +63,7 @@ impl fmt::Debug for Api {
 
 /// Whether something is done or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum WriteMode {
     Real,
     /// The server answers what would be.
     Dry,
@@ -71,44 +71,44 @@ pub enum Run {
 
 impl Api {
     /// Needs an async runtime around it.
-    pub fn new(access: Access, metrics: Arc<Metrics>) -> Api {
-        let client = transport::client(access);
+    pub fn new(access: ApiAccess, metrics: Arc<DaemonMetrics>) -> Api {
+        let client = transport::new_client(access);
         Api { client, metrics }
     }
 
     /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
-    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<Metrics>) -> Result<Api> {
+    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<DaemonMetrics>) -> Result<Api> {
         let variable = |name: &str| std::env::var(name).ok();
         let access = match kubeconfig {
-            Some(path) => Access::of_kubeconfig(path)?,
-            None => Access::of_pod(variable, Path::new(SERVICE_ACCOUNT))?,
+            Some(path) => ApiAccess::from_kubeconfig(path)?,
+            None => ApiAccess::from_pod(variable, Path::new(SERVICE_ACCOUNT))?,
         };
         Ok(Api::new(access, metrics))
     }
 
     /// A claim; none if there is no such one.
-    pub async fn claim(
+    pub async fn get_claim(
         &self,
         namespace: &str,
         name: &str,
     ) -> Result<Option<ResourceClaim>, ApiError> {
-        let (namespace, segment) = (segment(namespace), segment(name));
+        let (namespace, segment) = (encode_segment(namespace), encode_segment(name));
         let what = format!("reading ResourceClaim {namespace}/{segment}");
         let claims = kube_client::Api::namespaced(self.client.clone(), &namespace);
-        let asked = self.ask("GET", &what, claims.get(&segment)).await;
-        unless_absent(asked, name)
+        let result = self.send("GET", &what, claims.get(&segment)).await;
+        if_found(result, name)
     }
 
     /// The names of the devices of a node that claims of any namespace have, by class. The server lists all claims that
     /// there are, so this is for rare occasions.
-    pub async fn claimed(
+    pub async fn list_claimed_devices(
         &self,
         node: &NodeName,
     ) -> Result<BTreeMap<Class, BTreeSet<String>>, ApiError> {
         let mut names: BTreeMap<Class, BTreeSet<String>> = BTreeMap::new();
         let note = |claim: ResourceClaim| {
             for device in devices_of(&claim) {
-                if let Some(class) = node.class_of(&device.pool) {
+                if let Some(class) = node.parse_pool(&device.pool) {
                     let names = names.entry(class).or_default();
                     names.insert(device.device.clone());
                 }
@@ -120,7 +120,7 @@ impl Api {
     }
 
     /// The pods of a node, one after the other.
-    pub async fn pods(&self, node: &NodeName, each: impl FnMut(Pod)) -> Result<(), ApiError> {
+    pub async fn visit_pods(&self, node: &NodeName, each: impl FnMut(Pod)) -> Result<(), ApiError> {
         let of_node = format!("spec.nodeName={node}");
         let params = ListParams::default().fields(&of_node).limit(PODS);
         let what = format!("listing the pods of node {node}");
@@ -130,9 +130,9 @@ impl Api {
     /// What identifies the Node object; none if there is no such node.
     pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
         let what = format!("reading Node {node}");
-        let nodes = self.all::<Node>();
-        let asked = self.ask("GET", &what, nodes.get_metadata(node.as_str()));
-        let head = unless_absent(asked.await, node.as_str())?;
+        let nodes = self.all_namespaces::<Node>();
+        let request = self.send("GET", &what, nodes.get_metadata(node.as_str()));
+        let head = if_found(request.await, node.as_str())?;
         Ok(head.and_then(|head| head.metadata.uid))
     }
 
@@ -153,14 +153,17 @@ impl Api {
 
     async fn node_status(&self, node: &NodeName) -> Result<Option<NodeStatus>, ApiError> {
         let what = format!("reading Node {node}");
-        let nodes = self.all::<Node>();
-        let asked = self.ask("GET", &what, nodes.get(node.as_str())).await;
-        Ok(unless_absent(asked, node.as_str())?.and_then(|node| node.status))
+        let nodes = self.all_namespaces::<Node>();
+        let result = self.send("GET", &what, nodes.get(node.as_str())).await;
+        Ok(if_found(result, node.as_str())?.and_then(|node| node.status))
     }
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
     /// has no v1 of them (before 1.34) refuses.
-    pub async fn device_classes(&self, each: impl FnMut(DeviceClass)) -> Result<String, ApiError> {
+    pub async fn visit_device_classes(
+        &self,
+        each: impl FnMut(DeviceClass),
+    ) -> Result<String, ApiError> {
         let params = ListParams::default().limit(CLASSES);
         self.list(params, "listing DeviceClasses", each).await
     }
@@ -168,20 +171,20 @@ impl Api {
     pub async fn watch_device_classes(
         &self,
         version: &str,
-    ) -> Result<Watch<DeviceClass>, ApiError> {
+    ) -> Result<ApiWatch<DeviceClass>, ApiError> {
         let what = "watching DeviceClasses".to_owned();
-        let (classes, params) = (self.all::<DeviceClass>(), watch_params());
-        let asked = self.ask("WATCH", &what, classes.watch(&params, version));
-        Ok(Watch::new(asked.await?, version, what))
+        let (classes, params) = (self.all_namespaces::<DeviceClass>(), watch_params());
+        let request = self.send("WATCH", &what, classes.watch(&params, version));
+        Ok(ApiWatch::new(request.await?, version, what))
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.
-    pub async fn slices(
+    pub async fn visit_slices(
         &self,
         node: &NodeName,
         each: impl FnMut(ResourceSlice),
     ) -> Result<String, ApiError> {
-        let params = ListParams::default().fields(&slices_of(node)).limit(SLICES);
+        let params = ListParams::default().fields(&slice_selector(node)).limit(SLICES);
         let what = format!("listing the ResourceSlices of node {node}");
         self.list(params, &what, each).await
     }
@@ -192,12 +195,12 @@ impl Api {
         &self,
         node: &NodeName,
         version: &str,
-    ) -> Result<Watch<PartialObjectMeta<ResourceSlice>>, ApiError> {
+    ) -> Result<ApiWatch<PartialObjectMeta<ResourceSlice>>, ApiError> {
         let what = format!("watching the ResourceSlices of node {node}");
-        let params = watch_params().fields(&slices_of(node));
-        let slices = self.all::<ResourceSlice>();
-        let asked = self.ask("WATCH", &what, slices.watch_metadata(&params, version));
-        Ok(Watch::new(asked.await?, version, what))
+        let params = watch_params().fields(&slice_selector(node));
+        let slices = self.all_namespaces::<ResourceSlice>();
+        let request = self.send("WATCH", &what, slices.watch_metadata(&params, version));
+        Ok(ApiWatch::new(request.await?, version, what))
     }
 
     /// Makes a slice what it is to be, by server-side apply; what the server has made of it, which may be
@@ -205,39 +208,40 @@ impl Api {
     pub async fn apply_slice(
         &self,
         slice: &ResourceSlice,
-        run: Run,
+        mode: WriteMode,
     ) -> Result<ResourceSlice, ApiError> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let what = format!("applying ResourceSlice {name}");
-        let params = PatchParams { dry_run: run == Run::Dry, ..PatchParams::apply(DRIVER).force() };
-        let (slices, slice) = (self.all(), Patch::Apply(slice));
-        let asked = self.ask("PATCH", &what, slices.patch(name, &params, &slice));
-        asked.await
+        let params =
+            PatchParams { dry_run: mode == WriteMode::Dry, ..PatchParams::apply(DRIVER).force() };
+        let (slices, slice) = (self.all_namespaces(), Patch::Apply(slice));
+        let request = self.send("PATCH", &what, slices.patch(name, &params, &slice));
+        request.await
     }
 
     /// Deletes a slice. One that is not there is no error.
     pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
         let what = format!("deleting ResourceSlice {name}");
-        let (slices, params) = (self.all::<ResourceSlice>(), DeleteParams::default());
-        let asked = self.ask("DELETE", &what, slices.delete(name, &params)).await;
-        unless_absent(asked, name).map(|_| ())
+        let (slices, params) = (self.all_namespaces::<ResourceSlice>(), DeleteParams::default());
+        let result = self.send("DELETE", &what, slices.delete(name, &params)).await;
+        if_found(result, name).map(|_| ())
     }
 
-    fn all<K: Resource<DynamicType = ()>>(&self) -> kube_client::Api<K> {
+    fn all_namespaces<K: Resource<DynamicType = ()>>(&self) -> kube_client::Api<K> {
         kube_client::Api::all(self.client.clone())
     }
 
-    async fn ask<T>(
+    async fn send<T>(
         &self,
         verb: &str,
         what: &str,
-        asked: impl Future<Output = kube_client::Result<T>>,
+        request: impl Future<Output = kube_client::Result<T>>,
     ) -> Result<T, ApiError> {
-        let answer = match timeout(PATIENCE, asked).await {
-            Ok(answer) => answer.map_err(|error| ApiError::of(what, error)),
-            Err(_) => Err(ApiError::slow(what, PATIENCE)),
+        let answer = match timeout(PATIENCE, request).await {
+            Ok(answer) => answer.map_err(|error| ApiError::from_client(what, error)),
+            Err(_) => Err(ApiError::timed_out(what, PATIENCE)),
         };
-        self.metrics.api_request(verb, answer.is_ok());
+        self.metrics.count_api_request(verb, answer.is_ok());
         answer
     }
 
@@ -251,9 +255,9 @@ impl Api {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
     {
-        let objects = self.all::<K>();
+        let objects = self.all_namespaces::<K>();
         loop {
-            let page = self.ask("GET", what, objects.list(&params)).await?;
+            let page = self.send("GET", what, objects.list(&params)).await?;
             page.items.into_iter().for_each(&mut each);
             params.continue_token = page.metadata.continue_.filter(|next| !next.is_empty());
             if params.continue_token.is_none() {
@@ -264,23 +268,23 @@ impl Api {
 }
 
 /// The object of that name; none if the server says that it is not there.
-fn unless_absent<T>(asked: Result<T, ApiError>, name: &str) -> Result<Option<T>, ApiError> {
-    match asked {
+fn if_found<T>(result: Result<T, ApiError>, name: &str) -> Result<Option<T>, ApiError> {
+    match result {
         Err(error) if error.is_absent(name) => Ok(None),
         answer => answer.map(Some),
     }
 }
 
-fn slices_of(node: &NodeName) -> String {
+fn slice_selector(node: &NodeName) -> String {
     format!("spec.nodeName={node},spec.driver={DRIVER}")
 }
 
 fn watch_params() -> WatchParams {
-    WatchParams::default().timeout(seconds(random().unwrap_or(0)))
+    WatchParams::default().timeout(watch_timeout(random_byte().unwrap_or(0)))
 }
 
 /// A name that kubelet gave, as a part of a path: kube's client takes it as it is.
-fn segment(name: &str) -> String {
+fn encode_segment(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
 }
 
@@ -299,7 +303,7 @@ fn devices_of(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAlloc
 }
 
 /// Not all watches of a cluster end at once.
-fn seconds(random: u8) -> u32 {
+fn watch_timeout(random: u8) -> u32 {
     WATCH.start + (WATCH.end - WATCH.start) * u32::from(random) / u32::from(u8::MAX)
 }
 
@@ -309,13 +313,13 @@ mod tests {
 
     #[test]
     fn nothing_leaves_its_segment_of_a_path() {
-        assert_eq!(segment("../a?b=c&d"), "..%2Fa%3Fb%3Dc%26d");
-        assert_eq!(segment("n1-onload_dev.x~"), "n1-onload_dev.x~");
-        assert_eq!(segment("é"), "%C3%A9");
+        assert_eq!(encode_segment("../a?b=c&d"), "..%2Fa%3Fb%3Dc%26d");
+        assert_eq!(encode_segment("n1-onload_dev.x~"), "n1-onload_dev.x~");
+        assert_eq!(encode_segment("é"), "%C3%A9");
     }
 
     #[test]
     fn a_watch_lasts_from_half_an_hour_to_an_hour() {
-        assert_eq!((seconds(0), seconds(u8::MAX)), (1800, 3600));
+        assert_eq!((watch_timeout(0), watch_timeout(u8::MAX)), (1800, 3600));
     }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube_client::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{Api, ApiError, segment};
+use super::{Api, ApiError, encode_segment};
 use crate::dra::DRIVER;
 
 impl Api {
@@ -18,9 +18,10 @@ impl Api {
         uid: &str,
         devices: &[AllocatedDeviceStatus],
     ) -> Result<ResourceClaim, ApiError> {
-        let (of, segment) = (segment(namespace), segment(name));
-        let what = format!("writing the devices of ResourceClaim {of}/{segment}");
-        let claims = kube_client::Api::<ResourceClaim>::namespaced(self.client.clone(), &of);
+        let (namespace_segment, segment) = (encode_segment(namespace), encode_segment(name));
+        let what = format!("writing the devices of ResourceClaim {namespace_segment}/{segment}");
+        let claims =
+            kube_client::Api::<ResourceClaim>::namespaced(self.client.clone(), &namespace_segment);
         let object = json!({
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -28,31 +29,31 @@ impl Api {
             "status": {"devices": devices},
         });
         let (params, patch) = (PatchParams::apply(DRIVER).force(), Patch::Apply(object));
-        let asked = claims.patch_status(&segment, &params, &patch);
-        self.ask("PATCH", &what, asked).await
+        let request = claims.patch_status(&segment, &params, &patch);
+        self.send("PATCH", &what, request).await
     }
 
     pub async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), ApiError> {
-        let namespace = segment(namespace);
+        let namespace = encode_segment(namespace);
         let what = format!("writing an Event in namespace {namespace}");
         let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
-        let asked = events.create(&params, event);
-        self.ask("POST", &what, asked).await.map(|_| ())
+        let request = events.create(&params, event);
+        self.send("POST", &what, request).await.map(|_| ())
     }
 
     /// Changes some fields of an Event.
-    pub async fn change_event(
+    pub async fn patch_event(
         &self,
         namespace: &str,
         name: &str,
         change: &Value,
     ) -> Result<(), ApiError> {
-        let (namespace, name) = (segment(namespace), segment(name));
+        let (namespace, name) = (encode_segment(namespace), encode_segment(name));
         let what = format!("writing Event {namespace}/{name}");
         let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
         let (params, patch) = (PatchParams::default(), Patch::Merge(change));
-        let asked = events.patch(&name, &params, &patch);
-        self.ask("PATCH", &what, asked).await.map(|_| ())
+        let request = events.patch(&name, &params, &patch);
+        self.send("PATCH", &what, request).await.map(|_| ())
     }
 }

@@ -21,13 +21,13 @@ use kube_client::client::Body;
 use kube_client::core::Status;
 use kube_client::core::response::StatusDetails;
 use kube_client::{Client, Error};
-use onload_agent::Said;
-use onload_sys::text::Chain;
+use onload_agent::LastMessage;
+use onload_sys::text::ErrorChain;
 use rustls::ClientConfig;
 use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
-use super::access::{Access, Tls, Token};
+use super::access::{ApiAccess, ApiToken, TlsFiles};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// When a connection that is not used is closed.
@@ -43,10 +43,10 @@ const AGENT: HeaderValue =
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Makes kube's client, which needs an async runtime around it.
-pub(super) fn client(access: Access) -> Client {
-    let connections = connections(access.tls.config.clone());
+pub(super) fn new_client(access: ApiAccess) -> Client {
+    let connections = new_connections(access.tls.config.clone());
     let transport = Arc::new(Transport {
-        last: Mutex::new((access.tls, connections, Said::default())),
+        last: Mutex::new((access.tls, connections, LastMessage::default())),
         server: access.server,
         token: access.token,
     });
@@ -59,7 +59,7 @@ pub(super) fn client(access: Access) -> Client {
 
 type Connections = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
-fn connections(tls: ClientConfig) -> Connections {
+fn new_connections(tls: ClientConfig) -> Connections {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -78,18 +78,18 @@ fn connections(tls: ClientConfig) -> Connections {
         .build(https)
 }
 
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
+type ApiBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// An event of a watch that has no end.
 #[derive(Debug, thiserror::Error)]
 #[error("an event of more than {MOST_EVENT} bytes")]
-pub(super) struct LongEvent;
+pub(super) struct EventTooLong;
 
 struct Transport {
     /// How connections are made, those that are made so, and why that could not be read since.
-    last: Mutex<(Tls, Connections, Said)>,
+    last: Mutex<(TlsFiles, Connections, LastMessage)>,
     server: String,
-    token: Token,
+    token: ApiToken,
 }
 
 impl Transport {
@@ -97,27 +97,27 @@ impl Transport {
     /// the new ones soon.
     fn connections(&self) -> Connections {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tls, made, said) = &mut *last;
+        let (tls, connections, last_message) = &mut *last;
         match tls.renew() {
             Ok(is_new) => {
                 if is_new {
-                    *made = connections(tls.config.clone());
+                    *connections = new_connections(tls.config.clone());
                 }
-                said.clear();
+                last_message.clear();
             }
             Err(error) => {
-                let error = Chain(error.as_ref()).to_string();
-                if said.is_news(&error) {
+                let error = ErrorChain(error.as_ref()).to_string();
+                if last_message.is_new(&error) {
                     tracing::warn!(%error, "the certificate authority that was read before is trusted");
                 }
             }
         }
-        made.clone()
+        connections.clone()
     }
 
     /// The answer, if it is good. A token that the server does not take is read again: it may just have been
     /// replaced.
-    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
         let (mut head, body) = request.into_parts();
         let is_watch = is_watch(&head.uri);
         head.uri = format!("{}{}", self.server, head.uri).parse()?;
@@ -126,7 +126,7 @@ impl Transport {
         let mut token = self.token.read()?;
         loop {
             if let Some(token) = &token {
-                head.headers.insert(AUTHORIZATION, bearer(token)?);
+                head.headers.insert(AUTHORIZATION, bearer_header(token)?);
             }
             // That of a request is bytes, which can be sent again.
             let body = body.try_clone().unwrap_or_else(Body::empty);
@@ -135,7 +135,7 @@ impl Transport {
             if answer.status().is_success() {
                 return Ok(answer.map(|body| {
                     if is_watch {
-                        bounded_events(body)
+                        limit_events(body)
                     } else {
                         Limited::new(body, MOST).boxed_unsync()
                     }
@@ -148,13 +148,13 @@ impl Transport {
                     continue;
                 }
             }
-            return Err(refusal(answer).await.into());
+            return Err(refusal_error(answer).await.into());
         }
     }
 }
 
 /// The body of a watch, which has no end, but whose events do.
-fn bounded_events<B>(body: B) -> Answer
+fn limit_events<B>(body: B) -> ApiBody
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
@@ -166,7 +166,7 @@ where
             None => length + data.len(),
         };
         if length > MOST_EVENT {
-            return Err(LongEvent.into());
+            return Err(EventTooLong.into());
         }
         Ok(Frame::data(data))
     });
@@ -178,21 +178,21 @@ fn is_watch(uri: &Uri) -> bool {
     parts.any(|part| part == "watch=true")
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 /// kube's client would not read Retry-After, which a busy server may send without a body.
-async fn refusal(answer: Response<Incoming>) -> Error {
+async fn refusal_error(answer: Response<Incoming>) -> Error {
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MOST).collect().await;
     let body = body.map(Collected::to_bytes).unwrap_or_default();
-    Error::Api(Box::new(status(head.status, &head.headers, &body)))
+    Error::Api(Box::new(parse_status(head.status, &head.headers, &body)))
 }
 
-fn status(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
+fn parse_status(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
     let mut status: Status = serde_json::from_slice(body).unwrap_or_default();
     status.code = code.as_u16();
     if let Some(seconds) = retry_after(headers) {
@@ -221,12 +221,12 @@ mod tests {
     use kube_client::api::{ListParams, WatchParams};
 
     use super::super::error::ApiError;
-    use super::super::watch::Watch;
+    use super::super::watch::ApiWatch;
     use super::*;
 
     fn refused(code: StatusCode, headers: &HeaderMap, body: &str) -> ApiError {
-        let status = status(code, headers, body.as_bytes());
-        ApiError::of("asking", Error::Api(Box::new(status)))
+        let status = parse_status(code, headers, body.as_bytes());
+        ApiError::from_client("asking", Error::Api(Box::new(status)))
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         let long = Bytes::from(" ".repeat(MOST_EVENT / 4 + 1));
         let body = [vec![mark; 40], vec![long; 4]].concat();
         let body = body.into_iter().map(|part| Ok::<_, BoxError>(Frame::data(part)));
-        let body = bounded_events(StreamBody::new(tokio_stream::iter(body)));
+        let body = limit_events(StreamBody::new(tokio_stream::iter(body)));
         let body = Mutex::new(Some(body));
         let answer = service_fn(move |_: Request<Body>| {
             let body = body.lock().unwrap().take().unwrap();
@@ -254,7 +254,7 @@ mod tests {
         });
         let nodes: kube_client::Api<Node> = kube_client::Api::all(Client::new(answer, "default"));
         let events = nodes.watch(&WatchParams::default(), "1").await.unwrap();
-        let mut watch = Watch::new(events, "1", "watching".to_owned());
+        let mut watch = ApiWatch::new(events, "1", "watching".to_owned());
         for _ in 0..40 {
             assert!(watch.next().await.unwrap().is_some());
         }
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_token_that_is_no_header_is_refused() {
-        assert!(bearer("a\nb").is_err());
-        let good = bearer("a.b").unwrap();
+        assert!(bearer_header("a\nb").is_err());
+        let good = bearer_header("a.b").unwrap();
         assert_eq!(good, "Bearer a.b");
         assert!(good.is_sensitive());
     }

@@ -13,19 +13,19 @@ use super::error::ApiError;
 /// The server sends a bookmark each minute; if nothing came for so long, the connection is dead.
 const SILENCE: Duration = Duration::from_secs(600);
 
-pub struct Watch<K> {
+pub struct ApiWatch<K> {
     events: Pin<Box<dyn Stream<Item = kube_client::Result<WatchEvent<K>>> + Send>>,
     version: String,
     what: String,
 }
 
-impl<K: Resource> Watch<K> {
+impl<K: Resource> ApiWatch<K> {
     pub(super) fn new(
         events: impl Stream<Item = kube_client::Result<WatchEvent<K>>> + Send + 'static,
         version: &str,
         what: String,
-    ) -> Watch<K> {
-        Watch { events: Box::pin(events), version: version.to_owned(), what }
+    ) -> ApiWatch<K> {
+        ApiWatch { events: Box::pin(events), version: version.to_owned(), what }
     }
 
     /// The resource version that was told last: another watch begins there.
@@ -38,8 +38,8 @@ impl<K: Resource> Watch<K> {
     /// since.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let next = timeout(SILENCE, self.events.next()).await;
-        let next = next.map_err(|_| ApiError::slow(&self.what, SILENCE))?;
-        let failed = |error| ApiError::of(&self.what, error);
+        let next = next.map_err(|_| ApiError::timed_out(&self.what, SILENCE))?;
+        let failed = |error| ApiError::from_client(&self.what, error);
         let Some(event) = next.transpose().map_err(failed)? else {
             return Ok(None);
         };

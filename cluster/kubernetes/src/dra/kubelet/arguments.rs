@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_host::host::{EntryKind, Host};
-use onload_sys::text::{Quoted, one_line};
+use onload_sys::text::{Quoted, to_one_line};
 use serde::Deserialize;
 
 /// The policy of a kubelet that aligns nothing, which is the default.
@@ -144,7 +144,7 @@ fn settings_in(host: &Host, path: &Path) -> Result<Settings> {
     let shown = path.display();
     let text = host.text(path)?.with_context(|| format!("there is no {shown}"))?;
     let configuration: Configuration = serde_saphyr::from_str(&text)
-        .map_err(|error| anyhow!("reading {shown}: {}", one_line(&error.to_string())))?;
+        .map_err(|error| anyhow!("reading {shown}: {}", to_one_line(&error.to_string())))?;
     let policy = configuration.topology_manager_policy;
     let gates = configuration.feature_gates.unwrap_or_default();
     Ok(Settings {

@@ -20,7 +20,7 @@ const OF_RESOURCES: &str = "resource.kubernetes.io/extended-resource-claim";
 const FROM_CLASS: &str = "FromClass";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Allocated {
+pub(crate) struct AllocatedDevice {
     /// The request, without the alternative of it that was chosen.
     pub(crate) request: String,
     /// The same with it, as `REQUEST/ALTERNATIVE`.
@@ -38,35 +38,38 @@ pub(crate) struct Allocated {
 
 /// The devices that a claim was given, if it is the one of that uid. `resource` says which resource pods ask for to get
 /// devices of a DeviceClass.
-pub(crate) fn allocated(
+pub(crate) fn allocated_devices(
     claim: ResourceClaim,
     uid: &ClaimUid,
     resource: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<Allocated>> {
-    let found = claim.metadata.uid.as_deref().unwrap_or_default();
-    if found != uid.as_str() {
+) -> Result<Vec<AllocatedDevice>> {
+    let found_uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found_uid != uid.as_str() {
         bail!(
             "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
-            Quoted(found)
+            Quoted(found_uid)
         );
     }
-    let resources =
-        if is_of_resources(&claim) { resources(&claim, resource) } else { BTreeMap::new() };
+    let resources = if is_resource_claim(&claim) {
+        resources_by_request(&claim, resource)
+    } else {
+        BTreeMap::new()
+    };
     let allocation = claim.status.and_then(|status| status.allocation);
     let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
     let devices = allocation.devices.unwrap_or_default();
-    let said = said(devices.config.unwrap_or_default())?;
+    let configs = parse_config(devices.config.unwrap_or_default())?;
     let results = devices.results.unwrap_or_default().into_iter();
     let results = results.filter(|result| result.driver == DRIVER);
-    Ok(results.map(|result| device(result, &said, &resources)).collect())
+    Ok(results.map(|result| allocated_device(result, &configs, &resources)).collect())
 }
 
-fn is_of_resources(claim: &ResourceClaim) -> bool {
+fn is_resource_claim(claim: &ResourceClaim) -> bool {
     let annotations = claim.metadata.annotations.as_ref();
     annotations.is_some_and(|all| all.get(OF_RESOURCES).is_some_and(|value| value == "true"))
 }
 
-fn resources(
+fn resources_by_request(
     claim: &ResourceClaim,
     resource: impl Fn(&str) -> Option<String>,
 ) -> BTreeMap<String, ResourceName> {
@@ -79,48 +82,48 @@ fn resources(
     requests.collect()
 }
 
-struct Said {
+struct ConfigParameters {
     requests: Vec<String>,
     parameters: Parameters,
 }
 
 /// What was said to this driver, what the classes say first.
-fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>> {
+fn parse_config(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<ConfigParameters>> {
     let is_of_class = |entry: &DeviceAllocationConfiguration| entry.source == FROM_CLASS;
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
     let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
     let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
-    let mut said = Vec::new();
-    for (of, entry) in of_class.chain(of_claim) {
+    let mut configs = Vec::new();
+    for (author, entry) in of_class.chain(of_claim) {
         let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == DRIVER) else {
             continue;
         };
-        let parameters = Parameters::parse(&opaque.parameters.0, of);
-        said.push(Said {
+        let parameters = Parameters::parse(&opaque.parameters.0, author);
+        configs.push(ConfigParameters {
             requests: entry.requests.unwrap_or_default(),
-            parameters: parameters.with_context(|| format!("parameters of {of}"))?,
+            parameters: parameters.with_context(|| format!("parameters of {author}"))?,
         });
     }
-    Ok(said)
+    Ok(configs)
 }
 
-fn device(
+fn allocated_device(
     result: DeviceRequestAllocationResult,
-    said: &[Said],
+    configs: &[ConfigParameters],
     resources: &BTreeMap<String, ResourceName>,
-) -> Allocated {
+) -> AllocatedDevice {
     // `REQUEST/ALTERNATIVE` of a prioritized list (KEP-4816).
     let mut parts = result.request.split('/');
     let request = parts.next().unwrap_or_default();
     let mut parameters = Parameters::default();
-    for said in said {
+    for config in configs {
         let names_it = |named: &String| *named == result.request || named == request;
-        let is_named = said.requests.iter().any(names_it);
-        if said.requests.is_empty() || is_named {
-            parameters.override_by(&said.parameters, is_named);
+        let is_named = config.requests.iter().any(names_it);
+        if config.requests.is_empty() || is_named {
+            parameters.override_with(&config.parameters, is_named);
         }
     }
-    Allocated {
+    AllocatedDevice {
         request: request.to_owned(),
         resource: resources.get(&result.request).cloned(),
         chosen: result.request,
@@ -166,12 +169,12 @@ mod tests {
             "opaque": {"driver": "onload.dev", "parameters": parameters}})
     }
 
-    fn of(results: Value, config: Value) -> Result<Vec<Allocated>, String> {
-        let devices = allocated(claim(results, config), &UID.parse().unwrap(), nothing);
+    fn of(results: Value, config: Value) -> Result<Vec<AllocatedDevice>, String> {
+        let devices = allocated_devices(claim(results, config), &UID.parse().unwrap(), nothing);
         devices.map_err(|error| format!("{error:#}"))
     }
 
-    fn profiles(devices: &[Allocated]) -> Vec<Option<&str>> {
+    fn profiles(devices: &[AllocatedDevice]) -> Vec<Option<&str>> {
         let profiles = devices.iter().map(|device| &device.parameters.profile);
         profiles.map(|profile| Some(profile.as_ref()?.value.as_str())).collect()
     }
@@ -222,7 +225,7 @@ mod tests {
         let told = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
         let resources = |claim: &Value| {
             let claim = serde_json::from_value(claim.clone()).unwrap();
-            let devices = allocated(claim, &UID.parse().unwrap(), told).unwrap();
+            let devices = allocated_devices(claim, &UID.parse().unwrap(), told).unwrap();
             let devices = devices.into_iter();
             let resources = devices.map(|device| device.resource.map(|name| name.to_string()));
             resources.collect::<Vec<Option<String>>>()
@@ -279,7 +282,8 @@ mod tests {
     fn a_claim_of_another_uid_is_refused() {
         let mut other = claim(json!([]), json!([]));
         other.metadata.uid = Some("other\n".to_owned());
-        let line = allocated(other, &UID.parse().unwrap(), nothing).unwrap_err().to_string();
+        let line =
+            allocated_devices(other, &UID.parse().unwrap(), nothing).unwrap_err().to_string();
         assert!(
             line.contains("that one has uid \"other\\n\", and the pod waits for 0d7e3c1a"),
             "{line}"
@@ -294,12 +298,12 @@ mod tests {
                 "status" => bare.status = None,
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
-            let error = allocated(bare, &UID.parse().unwrap(), nothing).unwrap_err();
+            let error = allocated_devices(bare, &UID.parse().unwrap(), nothing).unwrap_err();
             assert!(error.to_string().starts_with("it has no allocation"), "{error}");
         }
         let mut empty = claim(json!([]), json!([]));
         empty.status.as_mut().unwrap().allocation.as_mut().unwrap().devices = None;
-        let devices = allocated(empty, &UID.parse().unwrap(), nothing).unwrap();
+        let devices = allocated_devices(empty, &UID.parse().unwrap(), nothing).unwrap();
         assert!(devices.is_empty());
     }
 }

@@ -17,7 +17,7 @@ use onload_core::lease::ClaimUid;
 use onload_sys::text::Quoted;
 use serde_json::{Value, json};
 
-use super::own_spec::{Owner, PreparedDevice};
+use super::claim_spec::{PreparedClaim, PreparedDevice};
 use crate::dra::DRIVER;
 use crate::names::is_label;
 
@@ -34,8 +34,8 @@ const READABLE: u32 = 0o644;
 
 /// A device of a claim, and what its slice says of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Described {
-    /// As in [`super::allocation::Allocated`].
+pub(crate) struct DeviceMetadata {
+    /// As in [`super::allocation::AllocatedDevice`].
     pub(crate) request: String,
     pub(crate) chosen: String,
     pub(crate) prepared: PreparedDevice,
@@ -49,18 +49,18 @@ pub(crate) struct MetadataFiles {
 }
 
 impl MetadataFiles {
-    pub(crate) fn of_driver(own_dir: &Path) -> Self {
-        MetadataFiles { dir: own_dir.join(DIRECTORY) }
+    pub(crate) fn for_driver(driver_dir: &Path) -> Self {
+        MetadataFiles { dir: driver_dir.join(DIRECTORY) }
     }
 
     /// Writes the files of a claim; what mounts that of each request.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
-        owner: &Owner,
-        devices: &[Described],
+        prepared_claim: &PreparedClaim,
+        devices: &[DeviceMetadata],
     ) -> Result<BTreeMap<String, Mount>> {
-        let mut requests: BTreeMap<&str, Vec<&Described>> = BTreeMap::new();
+        let mut requests: BTreeMap<&str, Vec<&DeviceMetadata>> = BTreeMap::new();
         for device in devices {
             requests.entry(&device.request).or_default().push(device);
         }
@@ -69,18 +69,18 @@ impl MetadataFiles {
             if !is_label(request) {
                 bail!("request {} is no name of a file", Quoted(request));
             }
-            let path = self.of_claim(uid).join(format!("{request}{END}"));
-            let text = |generation| text(uid, owner, &devices, generation);
+            let path = self.claim_dir(uid).join(format!("{request}{END}"));
+            let text = |generation| metadata_json(uid, prepared_claim, &devices, generation);
             write_one(&path, text)
                 .with_context(|| format!("writing what pods read to {}", path.display()))?;
-            mounts.insert(request.to_owned(), mount(&path, owner, request));
+            mounts.insert(request.to_owned(), mount(&path, prepared_claim, request));
         }
         Ok(mounts)
     }
 
     /// Removes those of a claim. That there are none is no error.
     pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<()> {
-        let path = self.of_claim(uid);
+        let path = self.claim_dir(uid);
         match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("removing {}", path.display()))
@@ -96,12 +96,17 @@ impl MetadataFiles {
         uids.collect()
     }
 
-    fn of_claim(&self, uid: &ClaimUid) -> PathBuf {
+    fn claim_dir(&self, uid: &ClaimUid) -> PathBuf {
         self.dir.join(uid.as_str())
     }
 }
 
-fn text(uid: &ClaimUid, owner: &Owner, devices: &[&Described], generation: i64) -> String {
+fn metadata_json(
+    uid: &ClaimUid,
+    prepared_claim: &PreparedClaim,
+    devices: &[&DeviceMetadata],
+    generation: i64,
+) -> String {
     let of_devices = devices.iter().map(|device| {
         let prepared = &device.prepared;
         let mut of_device = json!({"driver": DRIVER, "pool": prepared.pool, "name": prepared.device,
@@ -114,12 +119,12 @@ fn text(uid: &ClaimUid, owner: &Owner, devices: &[&Described], generation: i64) 
     let of_devices: Vec<Value> = of_devices.collect();
     let mut metadata = json!({
         "kind": "DeviceMetadata",
-        "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": uid.as_str(),
+        "metadata": {"name": prepared_claim.name, "namespace": prepared_claim.namespace, "uid": uid.as_str(),
             "generation": generation},
         "requests": [{"name": devices.first().map_or("", |device| &device.chosen),
             "devices": of_devices}],
     });
-    if let Some(name) = &owner.pod_claim {
+    if let Some(name) = &prepared_claim.pod_claim {
         metadata["podClaimName"] = json!(name);
     }
     let mut text = String::new();
@@ -141,7 +146,7 @@ fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
         file.set_permissions(Permissions::from_mode(READABLE))?;
         return Ok(file.write_all(text(1).as_bytes())?);
     };
-    let generation = generation(&before);
+    let generation = parse_generation(&before);
     if text(generation).trim_end() == before.trim_end() {
         return Ok(());
     }
@@ -162,16 +167,16 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-fn generation(text: &str) -> i64 {
+fn parse_generation(text: &str) -> i64 {
     let line = text.lines().next().unwrap_or_default();
     let value: Value = serde_json::from_str(line).unwrap_or_default();
     value["metadata"]["generation"].as_i64().unwrap_or(0)
 }
 
-fn mount(path: &Path, owner: &Owner, request: &str) -> Mount {
-    let of_claim = match &owner.pod_claim {
+fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
+    let of_claim = match &prepared_claim.pod_claim {
         Some(name) => format!("resourceclaimtemplates/{name}"),
-        None => format!("resourceclaims/{}", owner.name),
+        None => format!("resourceclaims/{}", prepared_claim.name),
     };
     Mount {
         host_path: path.display().to_string(),
@@ -182,7 +187,7 @@ fn mount(path: &Path, owner: &Owner, request: &str) -> Mount {
 }
 
 /// The hardware address of an interface of the host.
-pub(crate) fn hardware_address(host_root: &Path, interface: &str) -> Option<String> {
+pub(crate) fn read_hardware_address(host_root: &Path, interface: &str) -> Option<String> {
     let of_interface = Path::new("sys/class/net").join(interface).join("address");
     let text = fs::read_to_string(host_root.join(of_interface)).ok()?;
     let text = text.trim_end();
@@ -206,8 +211,8 @@ mod tests {
         UID.parse().unwrap()
     }
 
-    fn owner(pod_claim: Option<&str>) -> Owner {
-        Owner {
+    fn owner(pod_claim: Option<&str>) -> PreparedClaim {
+        PreparedClaim {
             namespace: "default".to_owned(),
             name: "c".to_owned(),
             pod_claim: pod_claim.map(str::to_owned),
@@ -215,13 +220,13 @@ mod tests {
         }
     }
 
-    fn described(request: &str, device: &str) -> Described {
+    fn described(request: &str, device: &str) -> DeviceMetadata {
         let pci = DeviceAttribute {
             string: Some("0000:81:10.0".to_owned()),
             ..DeviceAttribute::default()
         };
         let base = request.split('/').next().unwrap();
-        Described {
+        DeviceMetadata {
             request: base.to_owned(),
             chosen: request.to_owned(),
             prepared: PreparedDevice {
@@ -242,7 +247,7 @@ mod tests {
     #[test]
     fn each_request_has_a_file_in_all_versions_with_the_newest_first() {
         let dir = tempfile::tempdir().unwrap();
-        let files = MetadataFiles::of_driver(dir.path());
+        let files = MetadataFiles::for_driver(dir.path());
         let devices = [described("a/fast", "x"), described("a/fast", "y"), described("b", "z")];
         let mounts = files.write(&uid(), &owner(None), &devices).unwrap();
         assert_eq!(mounts.keys().collect::<Vec<_>>(), ["a", "b"]);
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn a_claim_of_a_template_goes_by_what_its_pod_calls_it() {
         let dir = tempfile::tempdir().unwrap();
-        let files = MetadataFiles::of_driver(dir.path());
+        let files = MetadataFiles::for_driver(dir.path());
         let of_template = owner(Some("nic"));
         let mounts = files.write(&uid(), &of_template, &[described("r", "x")]);
         let mount = &mounts.unwrap()["r"];
@@ -295,14 +300,14 @@ mod tests {
     #[test]
     fn a_file_that_changes_keeps_its_inode_and_its_generation_rises() {
         let dir = tempfile::tempdir().unwrap();
-        let files = MetadataFiles::of_driver(dir.path());
+        let files = MetadataFiles::for_driver(dir.path());
         let mut device = described("r", "x");
         device.prepared.network = Some(NetworkDeviceData {
             interface_name: Some("ens1v0".to_owned()),
             ips: Some(vec!["192.0.2.10/24".to_owned()]),
             hardware_address: Some("02:00:00:00:10:01".to_owned()),
         });
-        let write = |device: &Described| {
+        let write = |device: &DeviceMetadata| {
             let written = files.write(&uid(), &owner(None), std::slice::from_ref(device));
             written.unwrap().remove("r").unwrap()
         };
@@ -328,13 +333,13 @@ mod tests {
         // Somebody has damaged it.
         fs::write(&mount.host_path, b"\xff").unwrap();
         write(&device);
-        assert_eq!(generation(&fs::read_to_string(&mount.host_path).unwrap()), 1);
+        assert_eq!(parse_generation(&fs::read_to_string(&mount.host_path).unwrap()), 1);
     }
 
     #[test]
     fn no_name_leads_out_of_the_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let files = MetadataFiles::of_driver(dir.path());
+        let files = MetadataFiles::for_driver(dir.path());
         let error = files.write(&uid(), &owner(None), &[described("..", "x")]);
         assert_eq!(error.unwrap_err().to_string(), "request \"..\" is no name of a file");
     }
@@ -344,12 +349,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let of_interface = dir.path().join("sys/class/net/ens1v0");
         fs::create_dir_all(&of_interface).unwrap();
-        assert_eq!(hardware_address(dir.path(), "ens1v0"), None);
+        assert_eq!(read_hardware_address(dir.path(), "ens1v0"), None);
         for (text, address) in
             [("02:00:00:00:10:01\n", Some("02:00:00:00:10:01")), ("\n", None), ("02:00:zz\n", None)]
         {
             fs::write(of_interface.join("address"), text).unwrap();
-            assert_eq!(hardware_address(dir.path(), "ens1v0").as_deref(), address, "{text:?}");
+            assert_eq!(read_hardware_address(dir.path(), "ens1v0").as_deref(), address, "{text:?}");
         }
     }
 }

@@ -9,9 +9,9 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::host_settings::Vlan;
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::name::NewName;
-use onload_core::netdev::settings::{Mtu, Route};
-use onload_host::offers::Offer;
+use onload_core::netdev::new_name::NewInterfaceName;
+use onload_core::netdev::settings::{InterfaceRoute, Mtu};
+use onload_host::offers::HostDevice;
 use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
@@ -22,15 +22,15 @@ const SHOWN: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     /// Whether programs are accelerated without being changed; as configured if nobody says so.
-    pub(crate) preload: Option<Said<bool>>,
-    pub(crate) profile: Option<Said<DeviceName>>,
+    pub(crate) preload: Option<Parameter<bool>>,
+    pub(crate) profile: Option<Parameter<DeviceName>>,
     /// What an interface that moves into a container is called there.
-    pub(crate) name: Option<Said<NewName>>,
-    pub(crate) mtu: Option<Said<Mtu>>,
+    pub(crate) name: Option<Parameter<NewInterfaceName>>,
+    pub(crate) mtu: Option<Parameter<Mtu>>,
     /// That of its virtual function.
-    pub(crate) vlan: Option<Said<Vlan>>,
-    pub(crate) address: Option<Said<Vec<InterfaceAddress>>>,
-    pub(crate) routes: Option<Said<Vec<Route>>>,
+    pub(crate) vlan: Option<Parameter<Vlan>>,
+    pub(crate) address: Option<Parameter<Vec<InterfaceAddress>>>,
+    pub(crate) routes: Option<Parameter<Vec<InterfaceRoute>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl fmt::Display for Author {
 /// A value, who says it, and whether it was said of this request. Otherwise it is for all of the claim's devices that
 /// have a use for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said<T> {
+pub(crate) struct Parameter<T> {
     pub(crate) value: T,
     pub(crate) author: Author,
     pub(crate) is_of_request: bool,
@@ -70,31 +70,35 @@ impl Parameters {
             None => {}
         }
         Ok(Parameters {
-            preload: read(object, author, "preload", preload)?,
-            profile: read(object, author, "profile", profile)?,
-            name: read(object, author, "name", name)?,
-            mtu: read(object, author, "mtu", mtu)?,
-            vlan: read(object, author, "vlan", vlan)?,
-            address: read(object, author, "address", addresses)?,
-            routes: read(object, author, "routes", routes)?,
+            preload: read(object, author, "preload", parse_preload)?,
+            profile: read(object, author, "profile", parse_profile)?,
+            name: read(object, author, "name", parse_name)?,
+            mtu: read(object, author, "mtu", parse_mtu)?,
+            vlan: read(object, author, "vlan", parse_vlan)?,
+            address: read(object, author, "address", parse_addresses)?,
+            routes: read(object, author, "routes", parse_routes)?,
         })
     }
 
     /// Takes what others say, where they say something.
-    pub(crate) fn override_by(&mut self, others: &Parameters, is_of_request: bool) {
-        later(&mut self.preload, others.preload.as_ref(), is_of_request);
-        later(&mut self.profile, others.profile.as_ref(), is_of_request);
-        later(&mut self.name, others.name.as_ref(), is_of_request);
-        later(&mut self.mtu, others.mtu.as_ref(), is_of_request);
-        later(&mut self.vlan, others.vlan.as_ref(), is_of_request);
-        later(&mut self.address, others.address.as_ref(), is_of_request);
-        later(&mut self.routes, others.routes.as_ref(), is_of_request);
+    pub(crate) fn override_with(&mut self, other: &Parameters, is_of_request: bool) {
+        override_parameter(&mut self.preload, other.preload.as_ref(), is_of_request);
+        override_parameter(&mut self.profile, other.profile.as_ref(), is_of_request);
+        override_parameter(&mut self.name, other.name.as_ref(), is_of_request);
+        override_parameter(&mut self.mtu, other.mtu.as_ref(), is_of_request);
+        override_parameter(&mut self.vlan, other.vlan.as_ref(), is_of_request);
+        override_parameter(&mut self.address, other.address.as_ref(), is_of_request);
+        override_parameter(&mut self.routes, other.routes.as_ref(), is_of_request);
     }
 }
 
-fn later<T: Clone>(own: &mut Option<Said<T>>, other: Option<&Said<T>>, is_of_request: bool) {
+fn override_parameter<T: Clone>(
+    target: &mut Option<Parameter<T>>,
+    other: Option<&Parameter<T>>,
+    is_of_request: bool,
+) {
     if let Some(other) = other {
-        *own = Some(Said { is_of_request, ..other.clone() });
+        *target = Some(Parameter { is_of_request, ..other.clone() });
     }
 }
 
@@ -102,79 +106,81 @@ fn read<T>(
     object: &Map<String, Value>,
     author: Author,
     key: &str,
-    of: fn(&Value) -> Result<T>,
-) -> Result<Option<Said<T>>> {
-    let said =
-        object.get(key).map(|value| Ok(Said { value: of(value)?, author, is_of_request: false }));
-    said.transpose()
+    parse: fn(&Value) -> Result<T>,
+) -> Result<Option<Parameter<T>>> {
+    let parameter = object
+        .get(key)
+        .map(|value| Ok(Parameter { value: parse(value)?, author, is_of_request: false }));
+    parameter.transpose()
 }
 
 /// kubectl reads an `off` without quotes as false (YAML 1.1).
-fn preload(value: &Value) -> Result<bool> {
+fn parse_preload(value: &Value) -> Result<bool> {
     match (value.as_bool(), value.as_str()) {
         (Some(preload), _) => Ok(preload),
         (_, Some("on")) => Ok(true),
         (_, Some("off")) => Ok(false),
-        _ => Err(not("preload", "on or off", value)),
+        _ => Err(type_error("preload", "on or off", value)),
     }
 }
 
-fn profile(value: &Value) -> Result<DeviceName> {
+fn parse_profile(value: &Value) -> Result<DeviceName> {
     let name = value.as_str().map(DeviceName::try_from);
-    name.and_then(Result::ok).ok_or_else(|| not("profile", "the name of an Onload profile", value))
+    name.and_then(Result::ok)
+        .ok_or_else(|| type_error("profile", "the name of an Onload profile", value))
 }
 
-fn name(value: &Value) -> Result<NewName> {
+fn parse_name(value: &Value) -> Result<NewInterfaceName> {
     let name = value.as_str().and_then(|name| name.parse().ok());
     name.ok_or_else(|| {
-        let wanted = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
-        not("name", wanted, value)
+        let expected = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
+        type_error("name", expected, value)
     })
 }
 
-fn mtu(value: &Value) -> Result<Mtu> {
+fn parse_mtu(value: &Value) -> Result<Mtu> {
     let mtu = value.as_i64().and_then(|number| Mtu::try_from(number).ok());
-    mtu.ok_or_else(|| not("mtu", "a number of bytes from 68 to 65535", value))
+    mtu.ok_or_else(|| type_error("mtu", "a number of bytes from 68 to 65535", value))
 }
 
-fn vlan(value: &Value) -> Result<Vlan> {
+fn parse_vlan(value: &Value) -> Result<Vlan> {
     let number = value.as_i64().and_then(|number| u16::try_from(number).ok());
     let vlan = number.and_then(|number| Vlan::try_from(number).ok());
-    vlan.ok_or_else(|| not("vlan", "a VLAN from 1 to 4094, or 0 for none", value))
+    vlan.ok_or_else(|| type_error("vlan", "a VLAN from 1 to 4094, or 0 for none", value))
 }
 
-fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
-    let texts = texts("address", "ADDRESS/PREFIX or a list of these", value)?;
+fn parse_addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
+    let texts = parse_texts("address", "ADDRESS/PREFIX or a list of these", value)?;
     let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
     parsed.context("address")
 }
 
-fn routes(value: &Value) -> Result<Vec<Route>> {
-    let wanted = "NETWORK, NETWORK via GATEWAY, or a list of these";
-    let texts = texts("routes", wanted, value)?;
+fn parse_routes(value: &Value) -> Result<Vec<InterfaceRoute>> {
+    let expected = "NETWORK, NETWORK via GATEWAY, or a list of these";
+    let texts = parse_texts("routes", expected, value)?;
     let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
     parsed.context("routes")
 }
 
 /// One text, or a list of them.
-fn texts<'a>(key: &str, wanted: &str, value: &'a Value) -> Result<Vec<&'a str>> {
+fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
     let all = value.as_array().map_or(one, Vec::as_slice);
     let texts = all.iter().map(|text| text.as_str().filter(|text| is_plain(text)));
     let texts: Option<Vec<&str>> = texts.collect();
-    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| not(key, wanted, value))
+    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| type_error(key, expected, value))
 }
 
 /// A parameter of a request that is for devices of another class.
-pub(crate) fn misplaced(parameter: &str, wanted: &str, offer: &Offer) -> Error {
+pub(crate) fn misplaced_error(parameter: &str, expected: &str, device: &HostDevice) -> Error {
     anyhow!(
-        "parameter {parameter} is for devices of class {wanted}, and {} is of class {}",
-        offer.name,
-        offer.class.as_str()
+        "parameter {parameter} is for devices of class {expected}, and {} is of class {}",
+        device.name,
+        device.class.as_str()
     )
 }
 
-fn not(key: &str, wanted: &str, value: &Value) -> Error {
+fn type_error(key: &str, expected: &str, value: &Value) -> Error {
     let shown = match value {
         Value::String(text) => is_plain(text).then(|| text.clone()),
         Value::Bool(is) => Some(is.to_string()),
@@ -182,8 +188,8 @@ fn not(key: &str, wanted: &str, value: &Value) -> Error {
         _ => None,
     };
     match shown {
-        Some(shown) => anyhow!("{key} is {wanted}, and not {}", Quoted(&shown)),
-        None => anyhow!("{key} is {wanted}"),
+        Some(shown) => anyhow!("{key} is {expected}, and not {}", Quoted(&shown)),
+        None => anyhow!("{key} is {expected}"),
     }
 }
 
@@ -319,8 +325,8 @@ mod tests {
         let mut parameters = Parameters::default();
         let class = json!({"preload": "off", "profile": "a", "mtu": 9000});
         let class = Parameters::parse(&class, Author::Class).unwrap();
-        parameters.override_by(&class, false);
-        parameters.override_by(&parsed(&json!({"profile": "b"})), true);
+        parameters.override_with(&class, false);
+        parameters.override_with(&parsed(&json!({"profile": "b"})), true);
         let of = |author, is_of_request| (author, is_of_request);
         let preload = parameters.preload.unwrap();
         assert_eq!(of(preload.author, preload.is_of_request), of(Author::Class, false));

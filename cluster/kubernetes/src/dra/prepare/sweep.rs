@@ -10,8 +10,8 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
-use super::own_spec::Owner;
-use super::preparer::{Preparer, Report};
+use super::claim_spec::PreparedClaim;
+use super::preparer::{ClaimReport, Preparer};
 
 /// How long to wait for an API server that does not answer.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 const CONFIRM: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum ClaimKnowledge {
     Nothing,
     /// The API server has said once that it is gone.
     Gone,
@@ -32,8 +32,8 @@ enum Known {
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
     for uid in preparer.metadata.list() {
-        let _turn = preparer.turns.take(&uid).await;
-        if preparer.own.has(&uid) {
+        let _lock = preparer.claim_locks.acquire(&uid).await;
+        if preparer.claim_specs.has(&uid) {
             continue;
         }
         if let Err(error) = preparer.metadata.remove(&uid) {
@@ -41,62 +41,68 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
             tracing::warn!(%uid, %reason, "what describes a claim that is not prepared stays");
         }
     }
-    let claims = preparer.own.list().into_iter();
-    let claims = claims.map(|(uid, owner)| (uid, (owner, Known::Nothing)));
-    let mut left: BTreeMap<ClaimUid, (Option<Owner>, Known)> = claims.collect();
-    while !left.is_empty() {
+    let claims = preparer.claim_specs.list().into_iter();
+    let claims =
+        claims.map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)));
+    let mut remaining: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> =
+        claims.collect();
+    while !remaining.is_empty() {
         let mut is_unknown = false;
-        for (uid, (owner, known)) in &mut left {
-            match one(&preparer, uid, owner.as_ref(), *known).await {
-                Ok(now) => *known = now,
+        for (uid, (prepared_claim, knowledge)) in &mut remaining {
+            match sweep_claim(&preparer, uid, prepared_claim.as_ref(), *knowledge).await {
+                Ok(now) => *knowledge = now,
                 Err(error) => {
                     let reason = format!("{error:#}");
                     is_unknown = true;
-                    *known = Known::Nothing;
+                    *knowledge = ClaimKnowledge::Nothing;
                     tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
                 }
             }
         }
-        left.retain(|_, (_, known)| *known != Known::Settled);
-        if !left.is_empty() {
+        remaining.retain(|_, (_, knowledge)| *knowledge != ClaimKnowledge::Settled);
+        if !remaining.is_empty() {
             sleep(if is_unknown { AGAIN } else { CONFIRM }).await;
         }
     }
 }
 
-async fn one(
+async fn sweep_claim(
     preparer: &Preparer,
     uid: &ClaimUid,
-    owner: Option<&Owner>,
-    known: Known,
-) -> Result<Known> {
-    let _turn = preparer.turns.take(uid).await;
+    prepared_claim: Option<&PreparedClaim>,
+    knowledge: ClaimKnowledge,
+) -> Result<ClaimKnowledge> {
+    let _lock = preparer.claim_locks.acquire(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
-    let is_gone = match owner {
-        Some(owner) => !is_there(preparer, uid, owner).await?,
+    let is_gone = match prepared_claim {
+        Some(prepared_claim) => !claim_exists(preparer, uid, prepared_claim).await?,
         None => false,
     };
     if !is_gone {
-        return Ok(Known::Settled);
+        return Ok(ClaimKnowledge::Settled);
     }
-    if known != Known::Gone {
-        return Ok(Known::Gone);
+    if knowledge != ClaimKnowledge::Gone {
+        return Ok(ClaimKnowledge::Gone);
     }
     preparer.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
-    Ok(Known::Settled)
+    Ok(ClaimKnowledge::Settled)
 }
 
 /// Whether the API server has the claim of that uid with an allocation.
-async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool> {
-    let found = preparer.find(&owner.claim(uid)).await?;
-    let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
-    let status = found.filter(is_it).and_then(|found| found.status);
+async fn claim_exists(
+    preparer: &Preparer,
+    uid: &ClaimUid,
+    prepared_claim: &PreparedClaim,
+) -> Result<bool> {
+    let claim = preparer.find(&prepared_claim.claim(uid)).await?;
+    let is_it = |claim: &ResourceClaim| claim.metadata.uid.as_deref() == Some(uid.as_str());
+    let status = claim.filter(is_it).and_then(|claim| claim.status);
     let Some(status) = status.filter(|status| status.allocation.is_some()) else {
         return Ok(false);
     };
     let devices = status.devices.unwrap_or_default();
-    let report = Report::Found(uid.clone(), owner.clone(), devices);
+    let report = ClaimReport::Found(uid.clone(), prepared_claim.clone(), devices);
     preparer.report(report);
     Ok(true)
 }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use onload_agent::{Backoff, Said};
-use onload_sys::text::Chain;
+use onload_agent::{Backoff, LastMessage};
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::session::{Publisher, Session};
-use crate::dra::Offered;
+use super::session::{PublishSession, Publisher};
+use crate::dra::DraClasses;
 use crate::dra::api::ApiError;
-use crate::dra::classes::Told;
+use crate::dra::classes::DeviceClasses;
 
 /// A session that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(30);
@@ -20,11 +20,11 @@ impl Publisher {
     pub async fn run(mut self) {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
-        let mut said = Said::default();
-        while self.is_registered().await && self.has_work().await {
+        let mut last_message = LastMessage::default();
+        while self.wait_registered().await && self.wait_for_work().await {
             let begun = Instant::now();
             let ended = tokio::select! {
-                ended = Session::new(&mut self).run() => ended,
+                ended = PublishSession::new(&mut self).run() => ended,
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = registered.wait_for(|registered| !registered.now) => {
                     tracing::info!("kubelet does not know the driver; its ResourceSlices are left to it");
@@ -33,19 +33,19 @@ impl Publisher {
             };
             if begun.elapsed() > GOOD {
                 backoff = Backoff::default();
-                said.clear();
+                last_message.clear();
             }
             let Err(error) = ended else { return };
             let wait = backoff.next();
-            say(&error, &mut said);
-            if self.is_stopped_within(wait, error.retry_after()).await {
+            log_once(&error, &mut last_message);
+            if self.wait_or_stop(wait, error.retry_after()).await {
                 return;
             }
         }
     }
 
     /// Waits until kubelet knows the driver; false if the program ends first.
-    async fn is_registered(&mut self) -> bool {
+    async fn wait_registered(&mut self) -> bool {
         tokio::select! {
             biased;
             _ = self.stop.wait_for(|stop| *stop) => false,
@@ -55,28 +55,28 @@ impl Publisher {
 
     /// Waits until something is to be published, or slices of somebody's may be to be deleted. Without rights, as where
     /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
-    async fn has_work(&mut self) -> bool {
+    async fn wait_for_work(&mut self) -> bool {
         loop {
-            let offered = self.offered.borrow_and_update().clone();
+            let dra_classes = self.dra_classes.borrow_and_update().clone();
             let has_rights = match &*self.device_classes.borrow_and_update() {
-                Told::Classes(_) => true,
-                Told::Nothing => offered.undecided.is_empty(),
-                Told::Refused => false,
+                DeviceClasses::Classes(_) => true,
+                DeviceClasses::Nothing => dra_classes.undecided.is_empty(),
+                DeviceClasses::Refused => false,
             };
-            if !offered.classes.is_empty() || has_rights {
+            if !dra_classes.classes.is_empty() || has_rights {
                 return true;
             }
             tokio::select! {
-                changed = self.offered.changed() => if changed.is_err() { return false },
+                changed = self.dra_classes.changed() => if changed.is_err() { return false },
                 Ok(()) = self.device_classes.changed() => {}
                 _ = self.stop.wait_for(|stop| *stop) => return false,
             }
         }
     }
 
-    async fn is_stopped_within(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
+    async fn wait_or_stop(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
         tokio::select! {
-            () = rest(wait, alone.unwrap_or_default(), &mut self.offered) => false,
+            () = pause(wait, alone.unwrap_or_default(), &mut self.dra_classes) => false,
             _ = self.stop.wait_for(|stop| *stop) => true,
         }
     }
@@ -84,22 +84,22 @@ impl Publisher {
 
 /// Waits before the next attempt. What is to be offered now may be what can be written, so a change of the classes
 /// ends the wait, but for the time that the server wants to be left alone.
-async fn rest(wait: Duration, alone: Duration, offered: &mut watch::Receiver<Offered>) {
+async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receiver<DraClasses>) {
     sleep(alone).await;
     tokio::select! {
         () = sleep(wait.saturating_sub(alone)) => {}
-        Ok(()) = offered.changed() => {}
+        Ok(()) = dra_classes.changed() => {}
     }
 }
 
 /// Says what is wrong, once.
-fn say(error: &ApiError, said: &mut Said) {
+fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     if error.is_gone() {
         tracing::debug!(%error, "the ResourceSlices are listed anew");
         return;
     }
-    let text = Chain(error).to_string();
-    if said.is_news(&text) {
+    let text = ErrorChain(error).to_string();
+    if last_message.is_new(&text) {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
     }
 }
@@ -114,13 +114,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_of_the_classes_ends_a_wait_but_not_the_one_that_the_server_wants() {
-        let (sender, mut offered) = watch::channel(Offered::default());
+        let (sender, mut offered) = watch::channel(DraClasses::default());
         // What is at hand is done first: a wait that has not ended then waits for its time.
-        sender.send_replace(Offered::default());
-        let alone = rest(HOUR, HOUR, &mut offered);
+        sender.send_replace(DraClasses::default());
+        let alone = pause(HOUR, HOUR, &mut offered);
         assert!(timeout(Duration::ZERO, alone).await.is_err());
-        rest(HOUR, Duration::ZERO, &mut offered).await;
-        let again = rest(HOUR, Duration::ZERO, &mut offered);
+        pause(HOUR, Duration::ZERO, &mut offered).await;
+        let again = pause(HOUR, Duration::ZERO, &mut offered);
         assert!(timeout(Duration::ZERO, again).await.is_err());
     }
 }

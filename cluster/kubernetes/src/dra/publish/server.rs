@@ -5,37 +5,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::{PartialObjectMeta, WatchEvent};
 
-use crate::dra::slices::Listed;
+use crate::dra::slices::SliceSummary;
 
 #[derive(Debug, Default)]
-pub(super) struct Server {
+pub(super) struct ServerSlices {
     /// Them, by name; what somebody else has changed is not known.
-    slices: BTreeMap<String, Slice>,
+    slices: BTreeMap<String, ServerSlice>,
     /// The highest generation of each pool that was ever seen.
     generations: BTreeMap<String, i64>,
 }
 
 #[derive(Debug)]
-struct Slice {
+struct ServerSlice {
     version: String,
-    known: Option<Listed>,
+    summary: Option<SliceSummary>,
 }
 
-impl Server {
+impl ServerSlices {
     /// A slice as the server has it.
-    pub(super) fn note(&mut self, name: String, listed: Listed) {
-        let generation = self.generations.entry(listed.pool.clone()).or_default();
-        *generation = listed.generation.max(*generation);
-        let slice = Slice { version: listed.version.clone(), known: Some(listed) };
+    pub(super) fn record(&mut self, name: String, summary: SliceSummary) {
+        let generation = self.generations.entry(summary.pool.clone()).or_default();
+        *generation = summary.generation.max(*generation);
+        let slice = ServerSlice { version: summary.version.clone(), summary: Some(summary) };
         self.slices.insert(name, slice);
     }
 
-    pub(super) fn forget(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) {
         self.slices.remove(name);
     }
 
     /// What the watch told; whether somebody else has changed something.
-    pub(super) fn told(&mut self, event: WatchEvent<PartialObjectMeta<ResourceSlice>>) -> bool {
+    pub(super) fn apply_event(
+        &mut self,
+        event: WatchEvent<PartialObjectMeta<ResourceSlice>>,
+    ) -> bool {
         let (head, is_deleted) = match event {
             WatchEvent::Added(head) | WatchEvent::Modified(head) => (head, false),
             WatchEvent::Deleted(head) => (head, true),
@@ -51,56 +54,59 @@ impl Server {
         if is_deleted {
             self.slices.remove(&name);
         } else {
-            let known = None;
-            self.slices.insert(name, Slice { version, known });
+            let summary = None;
+            self.slices.insert(name, ServerSlice { version, summary });
         }
         true
     }
 
-    fn of_pool(&self, pool: &str) -> impl Iterator<Item = (&String, &Listed)> {
+    fn pool_slices(&self, pool: &str) -> impl Iterator<Item = (&String, &SliceSummary)> {
         let known = self.slices.iter();
-        let known = known.filter_map(|(name, slice)| Some((name, slice.known.as_ref()?)));
-        known.filter(move |(_, listed)| listed.pool == pool)
+        let known = known.filter_map(|(name, slice)| Some((name, slice.summary.as_ref()?)));
+        known.filter(move |(_, summary)| summary.pool == pool)
     }
 
     /// Whether slots are devices in a pool; none if it has no shared device.
-    pub(super) fn is_numbered(&self, pool: &str) -> Option<bool> {
-        self.of_pool(pool).find_map(|(_, listed)| listed.is_numbered)
+    pub(super) fn has_slot_devices(&self, pool: &str) -> Option<bool> {
+        self.pool_slices(pool).find_map(|(_, summary)| summary.is_numbered)
     }
 
     /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
     /// of a generation count together, so a pool of several gets a new one with each change; a slice alone is changed as
     /// it is.
-    pub(super) fn generation(&self, pool: &str, wanted: &[(String, String)]) -> Option<i64> {
-        let have: BTreeMap<&String, &Listed> = self.of_pool(pool).collect();
-        let count = i64::try_from(wanted.len()).unwrap_or(i64::MAX);
-        let generations: BTreeSet<i64> = have.values().map(|listed| listed.generation).collect();
+    pub(super) fn generation(&self, pool: &str, desired: &[(String, String)]) -> Option<i64> {
+        let existing: BTreeMap<&String, &SliceSummary> = self.pool_slices(pool).collect();
+        let count = i64::try_from(desired.len()).unwrap_or(i64::MAX);
+        let generations: BTreeSet<i64> =
+            existing.values().map(|summary| summary.generation).collect();
         let is_right = |(name, fingerprint): &(String, String)| {
-            let is_so =
-                |listed: &&Listed| listed.fingerprint == *fingerprint && listed.count == count;
-            have.get(name).is_some_and(is_so)
+            let is_so = |summary: &&SliceSummary| {
+                summary.fingerprint == *fingerprint && summary.count == count
+            };
+            existing.get(name).is_some_and(is_so)
         };
-        let has_others = have.len() > wanted.len();
-        if wanted.iter().all(is_right) && !has_others && generations.len() <= 1 {
+        let has_others = existing.len() > desired.len();
+        if desired.iter().all(is_right) && !has_others && generations.len() <= 1 {
             return None;
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
-        let is_alone = wanted.len() == 1 && have.keys().all(|name| **name == wanted[0].0);
+        let is_alone = desired.len() == 1 && existing.keys().all(|name| **name == desired[0].0);
         Some(if is_alone { highest.max(1) } else { highest + 1 })
     }
 
     /// The slices that are not among the wanted, nor in a pool that is left as it is. Of a slice that somebody else
     /// wrote the pool is not known.
-    pub(super) fn strays(
+    pub(super) fn stray_slices(
         &self,
-        wanted: &BTreeSet<String>,
+        desired: &BTreeSet<String>,
         is_left: impl Fn(Option<&str>) -> bool,
     ) -> Vec<String> {
-        let pool = |slice: &'_ Slice| slice.known.as_ref().map(|known| known.pool.clone());
+        let pool =
+            |slice: &'_ ServerSlice| slice.summary.as_ref().map(|summary| summary.pool.clone());
         let strays = self
             .slices
             .iter()
-            .filter(|(name, slice)| !wanted.contains(*name) && !is_left(pool(slice).as_deref()));
+            .filter(|(name, slice)| !desired.contains(*name) && !is_left(pool(slice).as_deref()));
         strays.map(|(name, _)| name.clone()).collect()
     }
 
@@ -151,11 +157,11 @@ mod tests {
         wanted.collect()
     }
 
-    fn server(slices: &[ResourceSlice]) -> Server {
-        let mut server = Server::default();
+    fn server(slices: &[ResourceSlice]) -> ServerSlices {
+        let mut server = ServerSlices::default();
         for slice in slices {
             let name = slice.metadata.name.clone().unwrap();
-            server.note(name, Listed::of(slice));
+            server.record(name, SliceSummary::from_slice(slice));
         }
         server
     }
@@ -164,7 +170,7 @@ mod tests {
     fn what_is_right_is_left_alone() {
         let server = server(&[slice("a", 1, 7, 2), slice("b", 2, 7, 2)]);
         assert_eq!(server.generation("n1/nic", &wanted(&["a", "b"])), None);
-        assert_eq!(Server::default().generation("n1/nic", &[]), None);
+        assert_eq!(ServerSlices::default().generation("n1/nic", &[]), None);
     }
 
     #[test]
@@ -178,7 +184,7 @@ mod tests {
             let generation = server(&slices).generation("n1/nic", &wanted(&["a", "b"]));
             assert_eq!(generation, Some(8), "{slices:?}");
         }
-        assert_eq!(Server::default().generation("n1/nic", &wanted(&["a", "b"])), Some(1));
+        assert_eq!(ServerSlices::default().generation("n1/nic", &wanted(&["a", "b"])), Some(1));
     }
 
     #[test]
@@ -189,14 +195,14 @@ mod tests {
         // Unless there were others.
         let server = server(&[slice("a", 1, 7, 2), slice("b", 1, 7, 2)]);
         assert_eq!(server.generation("n1/nic", &wanted(&["a"])), Some(8));
-        assert_eq!(Server::default().generation("n1/nic", &wanted(&["a"])), Some(1));
+        assert_eq!(ServerSlices::default().generation("n1/nic", &wanted(&["a"])), Some(1));
     }
 
     #[test]
     fn a_generation_is_never_used_again_after_all_slices_were_deleted() {
         let mut server = server(&[slice("a", 1, 7, 2), slice("b", 2, 7, 2)]);
         for name in ["a", "b"] {
-            assert!(server.told(WatchEvent::Deleted(head(name, "9"))));
+            assert!(server.apply_event(WatchEvent::Deleted(head(name, "9"))));
         }
         assert_eq!(server.len(), 0);
         let generation = server.generation("n1/nic", &wanted(&["a", "b"]));
@@ -210,28 +216,28 @@ mod tests {
         let mark = json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": "99"}});
         let bookmark = WatchEvent::Bookmark(serde_json::from_value(mark).unwrap());
         for echo in [applied("12"), applied("11"), bookmark] {
-            assert!(!server.told(echo.clone()), "{echo:?}");
+            assert!(!server.apply_event(echo.clone()), "{echo:?}");
         }
         // A deletion that was before the write.
-        assert!(!server.told(WatchEvent::Deleted(head("a", "11"))));
+        assert!(!server.apply_event(WatchEvent::Deleted(head("a", "11"))));
         assert_eq!(server.generation("n1/nic", &wanted(&["a"])), None);
-        assert!(server.told(applied("13")));
+        assert!(server.apply_event(applied("13")));
         assert_eq!(server.generation("n1/nic", &wanted(&["a"])), Some(7));
     }
 
     #[test]
     fn what_nobody_wants_is_a_stray() {
         let mut server = server(&[slice("a", 1, 7, 1)]);
-        server.told(WatchEvent::Added(head("b", "5")));
+        server.apply_event(WatchEvent::Added(head("b", "5")));
         let wanted = BTreeSet::from(["a".to_owned()]);
-        assert_eq!(server.strays(&wanted, |_| false), ["b"]);
+        assert_eq!(server.stray_slices(&wanted, |_| false), ["b"]);
     }
 
     #[test]
     fn a_slice_of_a_pool_that_is_left_as_it_is_is_no_stray() {
         let server = server(&[slice("a", 1, 7, 1)]);
         let none = BTreeSet::new();
-        assert_eq!(server.strays(&none, |pool| pool == Some("n1/nic")), [""; 0]);
-        assert_eq!(server.strays(&none, |pool| pool == Some("n1/vfio")), ["a"]);
+        assert_eq!(server.stray_slices(&none, |pool| pool == Some("n1/nic")), [""; 0]);
+        assert_eq!(server.stray_slices(&none, |pool| pool == Some("n1/vfio")), ["a"]);
     }
 }

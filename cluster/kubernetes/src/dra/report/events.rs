@@ -13,7 +13,7 @@ use onload_host::specdir::sha256;
 use serde_json::{Value, json};
 
 use crate::dra::DRIVER;
-use crate::names::{NodeName, cut};
+use crate::names::{NodeName, truncate};
 
 /// The most bytes of a note (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
 const MOST_NOTE: usize = 1024;
@@ -32,33 +32,35 @@ const MOST_REMEMBERED: usize = 512;
 
 /// Why an Event is written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reason {
+pub(super) struct EventReason {
     name: &'static str,
     /// What was done, or is to be.
     action: &'static str,
 }
 
-pub(super) const PREPARE_REFUSED: Reason = Reason { name: "PrepareRefused", action: "Prepare" };
-pub(super) const DEVICE_UNHEALTHY: Reason = Reason { name: "DeviceUnhealthy", action: "Watch" };
+pub(super) const PREPARE_REFUSED: EventReason =
+    EventReason { name: "PrepareRefused", action: "Prepare" };
+pub(super) const DEVICE_UNHEALTHY: EventReason =
+    EventReason { name: "DeviceUnhealthy", action: "Watch" };
 
 /// What is to be written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Write {
+pub(super) enum EventWrite {
     New(Box<Event>),
     /// The same again, with the namespace and the name of the Event.
     Again(String, String, Value),
 }
 
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct EventLog {
     instance: String,
-    all: Bucket,
-    of_objects: BTreeMap<String, Bucket>,
-    said: BTreeMap<String, SaidBefore>,
+    all: TokenBucket,
+    of_objects: BTreeMap<String, TokenBucket>,
+    earlier: BTreeMap<String, EarlierEvent>,
 }
 
 #[derive(Debug)]
-struct SaidBefore {
+struct EarlierEvent {
     name: String,
     count: i32,
     last: Instant,
@@ -66,68 +68,68 @@ struct SaidBefore {
 
 /// So many at once, and one more each time an interval has passed.
 #[derive(Debug)]
-struct Bucket {
-    left: u32,
+struct TokenBucket {
+    remaining: u32,
     filled: Instant,
 }
 
-impl Bucket {
-    fn full((most, _): (u32, Duration), now: Instant) -> Bucket {
-        Bucket { left: most, filled: now }
+impl TokenBucket {
+    fn full((max, _): (u32, Duration), now: Instant) -> TokenBucket {
+        TokenBucket { remaining: max, filled: now }
     }
 
-    fn fill(&mut self, (most, every): (u32, Duration), now: Instant) {
+    fn refill(&mut self, (max, every): (u32, Duration), now: Instant) {
         let passed = now.saturating_duration_since(self.filled).as_secs() / every.as_secs();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.left = self.left.saturating_add(passed).min(most);
-        self.filled += every * passed.min(most);
-        if self.left == most {
+        self.remaining = self.remaining.saturating_add(passed).min(max);
+        self.filled += every * passed.min(max);
+        if self.remaining == max {
             self.filled = now;
         }
     }
 }
 
-impl Events {
-    pub(super) fn new(node: &NodeName, now: Instant) -> Events {
-        Events {
-            instance: cut(&format!("{DRIVER}-{node}"), MOST_INSTANCE).to_owned(),
-            all: Bucket::full(OF_ALL, now),
+impl EventLog {
+    pub(super) fn new(node: &NodeName, now: Instant) -> EventLog {
+        EventLog {
+            instance: truncate(&format!("{DRIVER}-{node}"), MOST_INSTANCE).to_owned(),
+            all: TokenBucket::full(OF_ALL, now),
             of_objects: BTreeMap::new(),
-            said: BTreeMap::new(),
+            earlier: BTreeMap::new(),
         }
     }
 
     /// What is to be written to say something of an object, which has a namespace, a name and a uid; none where there
     /// were too many.
-    pub(super) fn say(
+    pub(super) fn record(
         &mut self,
         regarding: ObjectReference,
         related: Option<ObjectReference>,
-        reason: Reason,
+        reason: EventReason,
         note: &str,
         now: Instant,
-    ) -> Option<Write> {
+    ) -> Option<EventWrite> {
         let object = regarding.uid.clone()?;
-        if !self.may(&object, now) {
+        if !self.is_allowed(&object, now) {
             return None;
         }
         let key = sha256(format!("{object} {} {note}", reason.name).as_bytes());
         let time = MicroTime(Timestamp::now());
-        if let Some(before) = self.said.get_mut(&key) {
+        if let Some(before) = self.earlier.get_mut(&key) {
             before.count = before.count.saturating_add(1);
             before.last = now;
             let change = json!({"series": {"count": before.count, "lastObservedTime": time}});
-            return Some(Write::Again(regarding.namespace?, before.name.clone(), change));
+            return Some(EventWrite::Again(regarding.namespace?, before.name.clone(), change));
         }
-        let of = regarding.name.clone()?;
+        let object_name = regarding.name.clone()?;
         // Two starts say the same of an object in two Events.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
         // Each part of a name between dots ends with a letter or digit.
-        let of = cut(&of, MOST_NAME).trim_end_matches(['-', '.']);
-        let name = format!("{of}.{}", cut(&unique, 16));
-        let before = SaidBefore { name: name.clone(), count: 1, last: now };
-        self.said.insert(key, before);
-        Some(Write::New(Box::new(Event {
+        let object_name = truncate(&object_name, MOST_NAME).trim_end_matches(['-', '.']);
+        let name = format!("{object_name}.{}", truncate(&unique, 16));
+        let before = EarlierEvent { name: name.clone(), count: 1, last: now };
+        self.earlier.insert(key, before);
+        Some(EventWrite::New(Box::new(Event {
             metadata: ObjectMeta {
                 name: Some(name),
                 namespace: regarding.namespace.clone(),
@@ -139,7 +141,7 @@ impl Events {
             action: Some(reason.action.to_owned()),
             reason: Some(reason.name.to_owned()),
             type_: Some("Warning".to_owned()),
-            note: Some(cut(note, MOST_NOTE).to_owned()),
+            note: Some(truncate(note, MOST_NOTE).to_owned()),
             regarding: Some(regarding),
             related,
             ..Event::default()
@@ -148,29 +150,29 @@ impl Events {
 
     /// An Event was not written, or is gone: the next one is another.
     pub(super) fn forget(&mut self, name: &str) {
-        self.said.retain(|_, before| before.name != name);
+        self.earlier.retain(|_, before| before.name != name);
     }
 
-    fn may(&mut self, object: &str, now: Instant) -> bool {
+    fn is_allowed(&mut self, object: &str, now: Instant) -> bool {
         let is_fresh = |last: Instant| now.saturating_duration_since(last) < FORGOTTEN;
-        if self.said.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
-            self.said.retain(|_, before| is_fresh(before.last));
+        if self.earlier.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
+            self.earlier.retain(|_, before| is_fresh(before.last));
             self.of_objects.retain(|_, bucket| is_fresh(bucket.filled));
         }
-        self.all.fill(OF_ALL, now);
+        self.all.refill(OF_ALL, now);
         let is_known =
             self.of_objects.contains_key(object) || self.of_objects.len() < MOST_REMEMBERED;
-        if self.all.left == 0 || !is_known || self.said.len() >= MOST_REMEMBERED {
+        if self.all.remaining == 0 || !is_known || self.earlier.len() >= MOST_REMEMBERED {
             return false;
         }
-        let full = Bucket::full(OF_OBJECT, now);
+        let full = TokenBucket::full(OF_OBJECT, now);
         let bucket = self.of_objects.entry(object.to_owned()).or_insert(full);
-        bucket.fill(OF_OBJECT, now);
-        if bucket.left == 0 {
+        bucket.refill(OF_OBJECT, now);
+        if bucket.remaining == 0 {
             return false;
         }
-        bucket.left -= 1;
-        self.all.left -= 1;
+        bucket.remaining -= 1;
+        self.all.remaining -= 1;
         true
     }
 }
@@ -190,26 +192,26 @@ mod tests {
         }
     }
 
-    fn events(now: Instant) -> Events {
-        Events::new(&"n1".parse().unwrap(), now)
+    fn events(now: Instant) -> EventLog {
+        EventLog::new(&"n1".parse().unwrap(), now)
     }
 
-    fn said(events: &mut Events, uid: &str, note: &str, now: Instant) -> Option<Write> {
-        events.say(pod(uid), None, DEVICE_UNHEALTHY, note, now)
+    fn said(events: &mut EventLog, uid: &str, note: &str, now: Instant) -> Option<EventWrite> {
+        events.record(pod(uid), None, DEVICE_UNHEALTHY, note, now)
     }
 
     #[test]
     fn the_same_of_an_object_is_a_number_in_its_first_event() {
         let now = Instant::now();
         let mut events = events(now);
-        let Some(Write::New(event)) = said(&mut events, "u1", "link down", now) else {
+        let Some(EventWrite::New(event)) = said(&mut events, "u1", "link down", now) else {
             panic!("it is not said");
         };
         let name = event.metadata.name.unwrap();
         assert!(name.starts_with("web.") && name.len() == 20, "{name}");
         assert_eq!(event.note.as_deref(), Some("link down"));
         assert_eq!(event.reporting_instance.as_deref(), Some("onload.dev-n1"));
-        let Some(Write::Again(namespace, again, change)) =
+        let Some(EventWrite::Again(namespace, again, change)) =
             said(&mut events, "u1", "link down", now)
         else {
             panic!("it is another");
@@ -218,12 +220,12 @@ mod tests {
         assert_eq!(change["series"]["count"], 2);
         for (uid, note) in [("u1", "gone"), ("u2", "link down")] {
             let other = said(&mut events, uid, note, now);
-            assert!(matches!(other, Some(Write::New(_))), "{uid} {note}");
+            assert!(matches!(other, Some(EventWrite::New(_))), "{uid} {note}");
         }
         // Its Event was not written, or somebody has deleted it.
         events.forget(&name);
         let anew = said(&mut events, "u1", "link down", now);
-        assert!(matches!(anew, Some(Write::New(_))));
+        assert!(matches!(anew, Some(EventWrite::New(_))));
     }
 
     #[test]
@@ -267,7 +269,7 @@ mod tests {
                     last = minute;
                 }
             }
-            assert!(events.said.len() <= MOST_REMEMBERED);
+            assert!(events.earlier.len() <= MOST_REMEMBERED);
             assert!(events.of_objects.len() <= MOST_REMEMBERED);
         }
         assert!(last > 990, "it is silent since {last}");
@@ -278,8 +280,8 @@ mod tests {
         let now = Instant::now();
         let name = format!("{}-.{}", "a".repeat(198), "b".repeat(20));
         let pod = ObjectReference { name: Some(name), ..pod("u1") };
-        let written = events(now).say(pod, None, DEVICE_UNHEALTHY, "link down", now);
-        let Some(Write::New(event)) = written else {
+        let written = events(now).record(pod, None, DEVICE_UNHEALTHY, "link down", now);
+        let Some(EventWrite::New(event)) = written else {
             panic!("it is not said");
         };
         let name = event.metadata.name.unwrap();
@@ -290,7 +292,7 @@ mod tests {
     fn a_note_is_cut() {
         let now = Instant::now();
         let event = said(&mut events(now), "u1", &"é".repeat(2000), now);
-        let Some(Write::New(event)) = event else {
+        let Some(EventWrite::New(event)) = event else {
             panic!("it is not said");
         };
         assert_eq!(event.note.unwrap().len(), 1024);

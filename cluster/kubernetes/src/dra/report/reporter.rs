@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_core::lease::ClaimUid;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::events::{DEVICE_UNHEALTHY, Events, PREPARE_REFUSED, Reason, Write};
+use super::events::{DEVICE_UNHEALTHY, EventLog, EventReason, EventWrite, PREPARE_REFUSED};
 use super::status;
 use crate::dra::api::{Api, ApiError};
 use crate::dra::engine::REFUSED;
-use crate::dra::prepare::{Owner, Preparer, Report};
-use crate::host_state::Snapshot;
+use crate::dra::prepare::{ClaimReport, PreparedClaim, Preparer};
 use crate::serve::sleep_until;
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Claim;
 
 /// Requests that are under way at once.
@@ -36,43 +36,46 @@ const MOST_PODS: usize = 8;
 pub(crate) struct Reporter {
     preparer: Arc<Preparer>,
     api: Api,
-    host: watch::Receiver<Arc<Snapshot>>,
+    host: watch::Receiver<Arc<KubernetesSnapshot>>,
     calls: watch::Receiver<usize>,
-    reports: mpsc::UnboundedReceiver<Report>,
-    claims: BTreeMap<ClaimUid, Followed>,
-    events: Events,
-    waiting: VecDeque<Write>,
-    work: JoinSet<Done>,
+    reports: mpsc::UnboundedReceiver<ClaimReport>,
+    claims: BTreeMap<ClaimUid, TrackedClaim>,
+    events: EventLog,
+    waiting: VecDeque<EventWrite>,
+    work: JoinSet<RequestResult>,
     /// Until then the server is not asked for the one or the other: it refuses, or wants it so.
     no_status: Option<Instant>,
     no_events: Option<Instant>,
-    said_of_status: Said,
-    said_of_events: Said,
+    last_status_error: LastMessage,
+    last_event_error: LastMessage,
 }
 
 /// A claim that is prepared, or was.
-struct Followed {
-    owner: Owner,
+struct TrackedClaim {
+    prepared_claim: PreparedClaim,
     /// What the server has; none where that is not known.
-    told: Option<Vec<AllocatedDeviceStatus>>,
+    reported: Option<Vec<AllocatedDeviceStatus>>,
     /// Whether that may be something else now.
     is_stale: bool,
     is_under_way: bool,
     /// It is unprepared: its devices leave the status.
-    is_over: bool,
+    has_ended: bool,
     last: Option<Instant>,
     not_before: Option<Instant>,
     wait: Backoff,
 }
 
-impl Followed {
-    fn new(owner: Owner, told: Option<Vec<AllocatedDeviceStatus>>) -> Followed {
-        Followed {
-            owner,
-            told,
+impl TrackedClaim {
+    fn new(
+        prepared_claim: PreparedClaim,
+        reported: Option<Vec<AllocatedDeviceStatus>>,
+    ) -> TrackedClaim {
+        TrackedClaim {
+            prepared_claim,
+            reported,
             is_stale: true,
             is_under_way: false,
-            is_over: false,
+            has_ended: false,
             last: None,
             not_before: None,
             wait: Backoff::default(),
@@ -81,7 +84,7 @@ impl Followed {
 }
 
 /// What a request has come to.
-enum Done {
+enum RequestResult {
     Status {
         uid: ClaimUid,
         devices: Vec<AllocatedDeviceStatus>,
@@ -95,7 +98,7 @@ enum Done {
 impl Reporter {
     pub(crate) fn new(
         preparer: Arc<Preparer>,
-        reports: mpsc::UnboundedReceiver<Report>,
+        reports: mpsc::UnboundedReceiver<ClaimReport>,
     ) -> Reporter {
         Reporter {
             api: preparer.api.clone(),
@@ -103,14 +106,14 @@ impl Reporter {
             calls: preparer.calls.subscribe(),
             reports,
             claims: BTreeMap::new(),
-            events: Events::new(&preparer.node, Instant::now()),
+            events: EventLog::new(&preparer.node, Instant::now()),
             preparer,
             waiting: VecDeque::new(),
             work: JoinSet::new(),
             no_status: None,
             no_events: None,
-            said_of_status: Said::default(),
-            said_of_events: Said::default(),
+            last_status_error: LastMessage::default(),
+            last_event_error: LastMessage::default(),
         }
     }
 
@@ -120,7 +123,7 @@ impl Reporter {
             let next = self.begin();
             tokio::select! {
                 report = self.reports.recv() => match report {
-                    Some(report) => self.note(report),
+                    Some(report) => self.handle_report(report),
                     None => return,
                 },
                 changed = self.host.changed() => {
@@ -129,43 +132,45 @@ impl Reporter {
                     }
                     self.claims.values_mut().for_each(|claim| claim.is_stale = true);
                 }
-                Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.done(done),
+                Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.handle_result(done),
                 Ok(()) = self.calls.changed() => {}
                 () = sleep_until(next) => {}
             }
         }
     }
 
-    fn note(&mut self, report: Report) {
+    fn handle_report(&mut self, report: ClaimReport) {
         match report {
-            Report::Prepared(uid, owner) => {
+            ClaimReport::Prepared(uid, prepared_claim) => {
                 let claim = self.claims.entry(uid);
-                let claim = claim.or_insert_with(|| Followed::new(owner.clone(), None));
-                claim.owner = owner;
-                claim.is_over = false;
+                let claim =
+                    claim.or_insert_with(|| TrackedClaim::new(prepared_claim.clone(), None));
+                claim.prepared_claim = prepared_claim;
+                claim.has_ended = false;
                 claim.is_stale = true;
             }
-            Report::Found(uid, owner, devices) => {
+            ClaimReport::Found(uid, prepared_claim, devices) => {
                 let is_ours = |device: &AllocatedDeviceStatus| device.driver == crate::dra::DRIVER;
-                let told = devices.into_iter().filter(is_ours).collect();
+                let reported = devices.into_iter().filter(is_ours).collect();
                 let claim = self.claims.entry(uid);
-                claim.or_insert_with(|| Followed::new(owner, Some(told)));
+                claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(reported)));
             }
-            Report::Unprepared(uid, owner) => {
-                let is_unwritten = |claim: &Followed| claim.told.is_none() && !claim.is_under_way;
+            ClaimReport::Unprepared(uid, prepared_claim) => {
+                let is_unwritten =
+                    |claim: &TrackedClaim| claim.reported.is_none() && !claim.is_under_way;
                 if self.claims.get(&uid).is_some_and(is_unwritten) {
                     self.claims.remove(&uid);
                     return;
                 }
                 let claim = self.claims.entry(uid);
-                let claim = claim.or_insert_with(|| Followed::new(owner, None));
-                claim.is_over = true;
+                let claim = claim.or_insert_with(|| TrackedClaim::new(prepared_claim, None));
+                claim.has_ended = true;
                 claim.is_stale = true;
                 // Nothing is slowed down that happens once.
                 claim.not_before = None;
             }
-            Report::Refused(claim, reason) => {
-                self.say(of_claim(&claim), None, PREPARE_REFUSED, &reason);
+            ClaimReport::Refused(claim, reason) => {
+                self.send_event(claim_reference(&claim), None, PREPARE_REFUSED, &reason);
             }
         }
     }
@@ -182,10 +187,10 @@ impl Reporter {
         {
             self.work.spawn(write_event(self.api.clone(), write));
         }
-        if let Some(until) = self.no_status.filter(|until| now < *until) {
-            return Some(until);
+        if let Some(deadline) = self.no_status.filter(|deadline| now < *deadline) {
+            return Some(deadline);
         }
-        let snapshot = self.preparer.now();
+        let snapshot = self.preparer.snapshot();
         let mut next: Option<Instant> = None;
         for (uid, claim) in &mut self.claims {
             if !claim.is_stale || claim.is_under_way {
@@ -200,35 +205,44 @@ impl Reporter {
                 break;
             }
             claim.is_stale = false;
-            let before = claim.told.as_deref().unwrap_or_default();
-            let devices = if claim.is_over {
+            let before = claim.reported.as_deref().unwrap_or_default();
+            let devices = if claim.has_ended {
                 Vec::new()
             } else {
-                status::devices(uid, &claim.owner, &snapshot, &self.preparer.node, before)
+                status::device_statuses(
+                    uid,
+                    &claim.prepared_claim,
+                    &snapshot,
+                    &self.preparer.node,
+                    before,
+                )
             };
-            if claim.told.as_ref() != Some(&devices) {
+            if claim.reported.as_ref() != Some(&devices) {
                 claim.is_under_way = true;
-                let owner = (claim.owner.namespace.clone(), claim.owner.name.clone());
-                let write = write_status(self.api.clone(), uid.clone(), owner, devices);
+                let claim_name =
+                    (claim.prepared_claim.namespace.clone(), claim.prepared_claim.name.clone());
+                let write = write_status(self.api.clone(), uid.clone(), claim_name, devices);
                 self.work.spawn(write);
             }
         }
-        let is_ended = |claim: &Followed| {
-            claim.is_over && !claim.is_under_way && claim.told.as_ref().is_some_and(Vec::is_empty)
+        let is_ended = |claim: &TrackedClaim| {
+            claim.has_ended
+                && !claim.is_under_way
+                && claim.reported.as_ref().is_some_and(Vec::is_empty)
         };
         self.claims.retain(|_, claim| !is_ended(claim));
         next
     }
 
-    fn done(&mut self, done: Done) {
-        match done {
-            Done::Event(Ok(())) => self.said_of_events.clear(),
-            Done::Event(Err((name, error))) => {
+    fn handle_result(&mut self, result: RequestResult) {
+        match result {
+            RequestResult::Event(Ok(())) => self.last_event_error.clear(),
+            RequestResult::Event(Err((name, error))) => {
                 self.events.forget(&name);
-                self.no_events = left_alone(&error, Some(EVENTS_REFUSED));
-                warn(&mut self.said_of_events, &error, "an Event is not written");
+                self.no_events = retry_time(&error, Some(EVENTS_REFUSED));
+                warn(&mut self.last_event_error, &error, "an Event is not written");
             }
-            Done::Status { uid, devices, answer } => {
+            RequestResult::Status { uid, devices, answer } => {
                 let now = Instant::now();
                 let Some(claim) = self.claims.get_mut(&uid) else {
                     return;
@@ -240,26 +254,26 @@ impl Reporter {
                 claim.last = Some(now);
                 claim.not_before = Some(now + claim.wait.next());
                 match answer {
-                    Ok(Some(found)) => {
-                        self.said_of_status.clear();
-                        let before = claim.told.replace(devices);
-                        self.say_gone_bad(&uid, &before.unwrap_or_default(), &found);
+                    Ok(Some(resource_claim)) => {
+                        self.last_status_error.clear();
+                        let before = claim.reported.replace(devices);
+                        self.report_unhealthy(&uid, &before.unwrap_or_default(), &resource_claim);
                     }
                     // kubelet unprepares it, or has.
-                    Ok(None) => claim.told = Some(devices),
+                    Ok(None) => claim.reported = Some(devices),
                     Err(error) => {
                         claim.is_stale = true;
                         if is_refused(&error) {
                             // It may be another node's by now, and others are not. The server takes the devices away itself
                             // when a claim is deallocated.
                             claim.not_before = Some(now + REFUSED);
-                            if claim.is_over {
-                                claim.told = Some(Vec::new());
+                            if claim.has_ended {
+                                claim.reported = Some(Vec::new());
                             }
                         }
-                        self.no_status = left_alone(&error, None).max(self.no_status);
+                        self.no_status = retry_time(&error, None).max(self.no_status);
                         let message = "the status of claims is not written; trying again";
-                        warn(&mut self.said_of_status, &error, message);
+                        warn(&mut self.last_status_error, &error, message);
                     }
                 }
             }
@@ -267,43 +281,43 @@ impl Reporter {
     }
 
     /// Tells the pods of a claim what happened to its devices.
-    fn say_gone_bad(
+    fn report_unhealthy(
         &mut self,
         uid: &ClaimUid,
         before: &[AllocatedDeviceStatus],
-        found: &ResourceClaim,
+        resource_claim: &ResourceClaim,
     ) {
         let Some(claim) = self.claims.get(uid) else {
             return;
         };
-        let now = claim.told.as_deref().unwrap_or_default();
-        let notes = status::gone_bad(before, now).into_iter();
+        let now = claim.reported.as_deref().unwrap_or_default();
+        let notes = status::newly_unhealthy(before, now).into_iter();
         let notes: Vec<String> = notes
             .map(|(device, why)| format!("device {} of pool {}: {why}", device.device, device.pool))
             .collect();
-        let claim = of_claim(&claim.owner.claim(uid));
-        let pods = pods_of(found);
+        let claim = claim_reference(&claim.prepared_claim.claim(uid));
+        let pods = pod_references(resource_claim);
         for note in notes {
             for pod in &pods {
-                self.say(pod.clone(), Some(claim.clone()), DEVICE_UNHEALTHY, &note);
+                self.send_event(pod.clone(), Some(claim.clone()), DEVICE_UNHEALTHY, &note);
             }
         }
     }
 
-    fn say(
+    fn send_event(
         &mut self,
         regarding: ObjectReference,
         related: Option<ObjectReference>,
-        reason: Reason,
+        reason: EventReason,
         note: &str,
     ) {
         let now = Instant::now();
-        let is_left_alone = self.no_events.is_some_and(|until| now < until);
+        let is_left_alone = self.no_events.is_some_and(|deadline| now < deadline);
         if is_left_alone || self.waiting.len() >= MOST_WAITING {
             return;
         }
-        let said = self.events.say(regarding, related, reason, note, now);
-        self.waiting.extend(said);
+        let write = self.events.record(regarding, related, reason, note, now);
+        self.waiting.extend(write);
     }
 }
 
@@ -312,48 +326,50 @@ async fn write_status(
     uid: ClaimUid,
     (namespace, name): (String, String),
     devices: Vec<AllocatedDeviceStatus>,
-) -> Done {
+) -> RequestResult {
     let written = api.apply_claim_devices(&namespace, &name, uid.as_str(), &devices);
     let answer = match written.await {
-        Ok(found) => Ok(Some(Box::new(found))),
+        Ok(resource_claim) => Ok(Some(Box::new(resource_claim))),
         Err(error) if error.is_absent(&name) => Ok(None),
         // Another claim has its name, or somebody else changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
-            let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
-            match api.claim(&namespace, &name).await {
-                Ok(found) if !found.as_ref().is_some_and(is_it) => Ok(None),
+            let is_it = |resource_claim: &ResourceClaim| {
+                resource_claim.metadata.uid.as_deref() == Some(uid.as_str())
+            };
+            match api.get_claim(&namespace, &name).await {
+                Ok(resource_claim) if !resource_claim.as_ref().is_some_and(is_it) => Ok(None),
                 _ => Err(error),
             }
         }
         Err(error) => Err(error),
     };
-    Done::Status { uid, devices, answer }
+    RequestResult::Status { uid, devices, answer }
 }
 
-async fn write_event(api: Api, write: Write) -> Done {
+async fn write_event(api: Api, write: EventWrite) -> RequestResult {
     let (name, written) = match write {
-        Write::New(event) => {
+        EventWrite::New(event) => {
             let namespace = event.metadata.namespace.clone().unwrap_or_default();
             let written = api.create_event(&namespace, &event).await;
             (event.metadata.name.unwrap_or_default(), written)
         }
-        Write::Again(namespace, name, change) => {
-            let written = api.change_event(&namespace, &name, &change).await;
+        EventWrite::Again(namespace, name, change) => {
+            let written = api.patch_event(&namespace, &name, &change).await;
             (name, written)
         }
     };
-    Done::Event(written.map_err(|error| (name, error)))
+    RequestResult::Event(written.map_err(|error| (name, error)))
 }
 
-fn warn(said: &mut Said, error: &ApiError, message: &'static str) {
-    let text = Chain(error).to_string();
-    if said.is_news(&text) {
+fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str) {
+    let text = ErrorChain(error).to_string();
+    if last_message.is_new(&text) {
         tracing::warn!(error = %text, message);
     }
 }
 
 /// Until when a server is not asked again, where it says so, or refuses all such requests.
-fn left_alone(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
+fn retry_time(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
     let refused = refused.filter(|_| is_refused(error));
     let wait = refused.or(error.retry_after());
     wait.map(|wait| Instant::now() + wait)
@@ -363,7 +379,7 @@ fn is_refused(error: &ApiError) -> bool {
     error.status() == Some(StatusCode::FORBIDDEN)
 }
 
-fn of_claim(claim: &Claim) -> ObjectReference {
+fn claim_reference(claim: &Claim) -> ObjectReference {
     ObjectReference {
         api_version: Some("resource.k8s.io/v1".to_owned()),
         kind: Some("ResourceClaim".to_owned()),
@@ -375,7 +391,7 @@ fn of_claim(claim: &Claim) -> ObjectReference {
 }
 
 /// The pods that a claim is reserved for.
-fn pods_of(claim: &ResourceClaim) -> Vec<ObjectReference> {
+fn pod_references(claim: &ResourceClaim) -> Vec<ObjectReference> {
     let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());
     let pods = pods.map(|pod| ObjectReference {
@@ -400,11 +416,11 @@ mod tests {
     use tonic::Request;
 
     use super::*;
-    use crate::dra::api::Access;
-    use crate::dra::prepare::{MetadataFiles, OwnSpecs, Turns};
-    use crate::dra::service::Service;
+    use crate::dra::api::ApiAccess;
+    use crate::dra::prepare::{ClaimLocks, ClaimSpecs, MetadataFiles};
+    use crate::dra::service::DraService;
     use crate::dra::test_offers::snapshot;
-    use crate::host_state::SpecNames;
+    use crate::snapshot::SpecNames;
     use crate::wire::dra::NodePrepareResourcesRequest;
     use crate::wire::dra::dra_plugin_server::DraPlugin;
 
@@ -428,7 +444,7 @@ mod tests {
                 streams.push(stream);
             }
         });
-        let access = Access::of_kubeconfig(&path).unwrap();
+        let access = ApiAccess::from_kubeconfig(&path).unwrap();
         (Api::new(access, Arc::default()), asked)
     }
 
@@ -438,7 +454,8 @@ mod tests {
         let (api, mut asked) = server(dir.path()).await;
         let (_host, host) =
             watch::channel(Arc::new(snapshot(Vec::new(), KubernetesSettings::default())));
-        let (_classes, device_classes) = watch::channel(crate::dra::classes::Told::default());
+        let (_classes, device_classes) =
+            watch::channel(crate::dra::classes::DeviceClasses::default());
         let (sender, reports) = mpsc::unbounded_channel();
         let preparer = Arc::new(Preparer {
             node: "n1".parse().unwrap(),
@@ -446,11 +463,11 @@ mod tests {
             device_classes,
             host,
             specs: Arc::new(SpecNames::new(Vec::new())),
-            own: OwnSpecs::new(dir.path().to_owned()),
-            metadata: MetadataFiles::of_driver(dir.path()),
+            claim_specs: ClaimSpecs::new(dir.path().to_owned()),
+            metadata: MetadataFiles::for_driver(dir.path()),
             host_root: dir.path().to_owned(),
             reports: sender,
-            turns: Turns::default(),
+            claim_locks: ClaimLocks::default(),
             calls: watch::Sender::default(),
         });
         let claim = |name: &str| Claim {
@@ -459,20 +476,21 @@ mod tests {
             uid: format!("uid-of-{name}"),
         };
         let mut reporter = Reporter::new(Arc::clone(&preparer), reports);
-        let service = Service { preparer, metrics: Arc::default(), stop: watch::channel(false).1 };
+        let service =
+            DraService { preparer, metrics: Arc::default(), stop: watch::channel(false).1 };
         let claims = vec![claim("asked")];
         let prepare = tokio::spawn(async move {
             let request = Request::new(NodePrepareResourcesRequest { claims });
             service.node_prepare_resources(request).await
         });
         assert!(asked.recv().await.unwrap().starts_with("GET "));
-        let owner = Owner {
+        let owner = PreparedClaim {
             namespace: "default".to_owned(),
             name: "prepared".to_owned(),
-            ..Owner::default()
+            ..PreparedClaim::default()
         };
-        reporter.note(Report::Prepared("u".parse().unwrap(), owner));
-        reporter.note(Report::Refused(claim("refused"), "no".to_owned()));
+        reporter.handle_report(ClaimReport::Prepared("u".parse().unwrap(), owner));
+        reporter.handle_report(ClaimReport::Refused(claim("refused"), "no".to_owned()));
         assert_eq!(reporter.begin(), None);
         assert!(reporter.work.is_empty());
         let reporting = tokio::spawn(reporter.run());

@@ -3,14 +3,14 @@
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use onload_core::lease::{ClaimUid, Facts, Lease};
-use onload_host::offers::{Health, Offer};
+use onload_core::lease::{ClaimUid, Lease, SavedState};
+use onload_host::offers::{Health, HostDevice};
 
 use crate::dra::DRIVER;
-use crate::dra::prepare::{Owner, PreparedDevice};
-use crate::dra::slices::is_of_a_claim;
-use crate::host_state::Snapshot;
-use crate::names::{NodeName, cut};
+use crate::dra::prepare::{PreparedClaim, PreparedDevice};
+use crate::dra::slices::is_claim_lease;
+use crate::names::{NodeName, truncate};
+use crate::snapshot::KubernetesSnapshot;
 
 /// The condition of each device: whether a container of the claim can use it.
 pub(super) const READY: &str = "Ready";
@@ -20,40 +20,41 @@ const NO: &str = "False";
 const MOST_MESSAGE: usize = 1024;
 
 /// The devices of a claim. A condition that stays as it was `before` keeps its time.
-pub(super) fn devices(
+pub(super) fn device_statuses(
     uid: &ClaimUid,
-    owner: &Owner,
-    snapshot: &Snapshot,
+    prepared_claim: &PreparedClaim,
+    snapshot: &KubernetesSnapshot,
     node: &NodeName,
     before: &[AllocatedDeviceStatus],
 ) -> Vec<AllocatedDeviceStatus> {
     let one = |device: &PreparedDevice| {
         let (pool, name) = (&device.pool, &device.device);
-        let offer = snapshot.names.offer(&snapshot.offers, node, pool, name);
-        let (status, reason, message) = ready(offer);
+        let host_device = snapshot.names.find_device(&snapshot.devices, node, pool, name);
+        let (status, reason, message) = ready_condition(host_device);
         let before = before.iter().find(|other| is_same(device, other));
         AllocatedDeviceStatus {
             driver: DRIVER.to_owned(),
             pool: device.pool.clone(),
             device: device.device.clone(),
             share_id: device.share_id.clone(),
-            network_data: offer.and_then(|offer| network(uid, device, offer)),
+            network_data: host_device
+                .and_then(|host_device| network_data(uid, device, host_device)),
             conditions: Some(vec![Condition {
                 type_: READY.to_owned(),
                 status: status.to_owned(),
                 reason: reason.to_owned(),
-                message: cut(&message, MOST_MESSAGE).to_owned(),
-                last_transition_time: since(before, status),
+                message: truncate(&message, MOST_MESSAGE).to_owned(),
+                last_transition_time: transition_time(before, status),
                 observed_generation: None,
             }]),
             data: None,
         }
     };
-    owner.devices.iter().map(one).collect()
+    prepared_claim.devices.iter().map(one).collect()
 }
 
 /// The devices that were ready before or were not there, and are not now: each with what is wrong.
-pub(super) fn gone_bad<'n>(
+pub(super) fn newly_unhealthy<'n>(
     before: &[AllocatedDeviceStatus],
     now: &'n [AllocatedDeviceStatus],
 ) -> Vec<(&'n AllocatedDeviceStatus, &'n str)> {
@@ -62,10 +63,10 @@ pub(super) fn gone_bad<'n>(
             (&other.pool, &other.device, &other.share_id)
                 == (&device.pool, &device.device, &device.share_id)
         });
-        other.and_then(condition).is_some_and(|condition| condition.status == NO)
+        other.and_then(find_condition).is_some_and(|condition| condition.status == NO)
     };
     let bad = now.iter().filter(|device| !was_bad(device));
-    let bad = bad.filter_map(|device| Some((device, condition(device)?)));
+    let bad = bad.filter_map(|device| Some((device, find_condition(device)?)));
     bad.filter(|(_, condition)| condition.status == NO)
         .map(|(device, condition)| (device, condition.message.as_str()))
         .collect()
@@ -76,12 +77,12 @@ fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
         == (&other.pool, &other.device, &other.share_id)
 }
 
-fn ready(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
-    let Some(offer) = offer else {
+fn ready_condition(device: Option<&HostDevice>) -> (&'static str, &'static str, String) {
+    let Some(device) = device else {
         let message = "the node does not offer it any more".to_owned();
         return (NO, "Gone", message);
     };
-    match (&offer.health, offer.health_beside(is_of_a_claim)) {
+    match (&device.health, device.health_excluding(is_claim_lease)) {
         (Health::Unhealthy(reason), _) => (NO, "Unhealthy", reason.clone()),
         (_, Health::Unhealthy(reason)) => (NO, "Held", reason),
         (_, Health::Healthy) => (YES, "Prepared", String::new()),
@@ -89,20 +90,26 @@ fn ready(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
 }
 
 /// What an interface is in a pod of the claim; none before it has moved there, and when it is on its way back.
-fn network(uid: &ClaimUid, device: &PreparedDevice, offer: &Offer) -> Option<NetworkDeviceData> {
+fn network_data(
+    uid: &ClaimUid,
+    device: &PreparedDevice,
+    host_device: &HostDevice,
+) -> Option<NetworkDeviceData> {
     let is_there = |lease: &&Lease| {
-        let moved = lease.moved.as_ref();
-        let is_interface = moved
-            .is_some_and(|moved| matches!(moved.facts, Facts::Interface(_)) && !moved.returning);
+        let move_record = lease.moved.as_ref();
+        let is_interface = move_record.is_some_and(|move_record| {
+            matches!(move_record.saved, SavedState::Interface(_)) && !move_record.returning
+        });
         is_interface && lease.claim.as_ref() == Some(uid)
     };
-    let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+    let mut leases =
+        host_device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
     leases.find(is_there)?;
     device.network.clone()
 }
 
-fn since(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {
-    let before = before.and_then(condition);
+fn transition_time(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {
+    let before = before.and_then(find_condition);
     match before.filter(|before| before.status == status) {
         Some(before) => before.last_transition_time.clone(),
         None => {
@@ -113,7 +120,7 @@ fn since(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {
     }
 }
 
-fn condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
+fn find_condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
     let mut conditions = device.conditions.iter().flatten();
     conditions.find(|condition| condition.type_ == READY)
 }
@@ -122,7 +129,7 @@ fn condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
 mod tests {
     use onload_core::class::Class;
     use onload_core::kubernetes_settings::KubernetesSettings;
-    use onload_host::offers::{Held, Sharing};
+    use onload_host::offers::{DeviceLease, Sharing};
     use serde_json::json;
 
     use super::*;
@@ -138,29 +145,29 @@ mod tests {
         }
     }
 
-    fn owner() -> Owner {
+    fn owner() -> PreparedClaim {
         let device = |pool: &str, device: &str, network| PreparedDevice {
             pool: pool.to_owned(),
             device: device.to_owned(),
             share_id: None,
             network,
         };
-        Owner {
+        PreparedClaim {
             devices: vec![
                 device("n1/nic", "ens1-slot-2", None),
                 device("n1/netdev", "ens1v0", Some(network_data())),
             ],
-            ..Owner::default()
+            ..PreparedClaim::default()
         }
     }
 
-    fn interface(lease: Option<&str>) -> Offer {
-        let leases = lease.map(|lease| Held {
+    fn interface(lease: Option<&str>) -> HostDevice {
+        let leases = lease.map(|lease| DeviceLease {
             slot: 0,
             lease: Some(serde_json::from_str(lease).unwrap()),
             text: "container web of pod default/web".to_owned(),
         });
-        Offer {
+        HostDevice {
             sharing: Sharing::Exclusive,
             leases: leases.into_iter().collect(),
             ..offer(Class::Netdev, "ens1v0")
@@ -177,28 +184,28 @@ mod tests {
     }
 
     fn told(
-        nic: Offer,
-        netdev: Offer,
+        nic: HostDevice,
+        netdev: HostDevice,
         before: &[AllocatedDeviceStatus],
     ) -> Vec<AllocatedDeviceStatus> {
-        let offers = vec![nic, netdev];
-        let snapshot = test_offers::snapshot(offers, KubernetesSettings::default());
+        let devices = vec![nic, netdev];
+        let snapshot = test_offers::snapshot(devices, KubernetesSettings::default());
         let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
-        devices(&uid, &owner(), &snapshot, &node, before)
+        device_statuses(&uid, &owner(), &snapshot, &node, before)
     }
 
-    fn nic() -> Offer {
+    fn nic() -> HostDevice {
         offer(Class::Nic, "ens1")
     }
 
-    fn down() -> Offer {
-        Offer { health: Health::Unhealthy("its link is down".to_owned()), ..nic() }
+    fn down() -> HostDevice {
+        HostDevice { health: Health::Unhealthy("its link is down".to_owned()), ..nic() }
     }
 
     #[test]
     fn a_device_is_ready_until_it_is_not_and_its_time_is_that_of_the_change() {
         let mut first = told(nic(), interface(None), &[]);
-        let ready = condition(&first[0]).unwrap();
+        let ready = find_condition(&first[0]).unwrap();
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Prepared"));
         let past = Time("2020-01-01T00:00:00Z".parse().unwrap());
         for device in &mut first {
@@ -206,14 +213,15 @@ mod tests {
         }
         assert_eq!(told(nic(), interface(None), &first), first);
         let second = told(down(), interface(None), &first);
-        let (bad, good) = (condition(&second[0]).unwrap(), condition(&second[1]).unwrap());
+        let (bad, good) =
+            (find_condition(&second[0]).unwrap(), find_condition(&second[1]).unwrap());
         assert_eq!((bad.status.as_str(), bad.reason.as_str()), ("False", "Unhealthy"));
         assert_eq!(bad.message, "its link is down");
         assert!(bad.last_transition_time.0 > past.0);
         assert_eq!(good.last_transition_time, past);
         let gone =
             |before: &[AllocatedDeviceStatus], now: &[AllocatedDeviceStatus]| -> Vec<String> {
-                let bad = gone_bad(before, now).into_iter();
+                let bad = newly_unhealthy(before, now).into_iter();
                 bad.map(|(device, why)| format!("{} {why}", device.device)).collect()
             };
         assert_eq!(gone(&first, &second), ["ens1-slot-2 its link is down"]);
@@ -235,12 +243,12 @@ mod tests {
         let mut held: serde_json::Value = serde_json::from_str(&lease("x", false)).unwrap();
         held.as_object_mut().unwrap().remove("claim");
         let held = told(nic(), interface(Some(&held.to_string())), &[]);
-        let held = condition(&held[1]).unwrap();
+        let held = find_condition(&held[1]).unwrap();
         assert_eq!(held.reason, "Held");
         assert!(held.message.contains("of pod default/web"), "{}", held.message);
         let snapshot = test_offers::snapshot(Vec::new(), KubernetesSettings::default());
         let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
-        let gone = devices(&uid, &owner(), &snapshot, &node, &[]);
-        assert_eq!(condition(&gone[0]).unwrap().reason, "Gone");
+        let gone = device_statuses(&uid, &owner(), &snapshot, &node, &[]);
+        assert_eq!(find_condition(&gone[0]).unwrap().reason, "Gone");
     }
 }

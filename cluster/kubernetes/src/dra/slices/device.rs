@@ -9,9 +9,9 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
-use onload_host::offers::{Attribute, Health, Offer};
+use onload_host::offers::{Attribute, Health, HostDevice};
 
-use crate::names::cut;
+use crate::names::truncate;
 
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
@@ -25,41 +25,41 @@ const SLOTS: &str = "slots";
 
 /// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
 /// scheduler knows. It does not know of a pod that has it by annotation.
-pub(super) fn trouble(offer: &Offer) -> Option<&'static str> {
-    if offer.is_drained {
+pub(super) fn taint_key(device: &HostDevice) -> Option<&'static str> {
+    if device.is_drained {
         return Some(DRAINED);
     }
-    if offer.health != Health::Healthy {
+    if device.health != Health::Healthy {
         return Some(UNHEALTHY);
     }
-    let beside = offer.health_beside(is_of_a_claim);
-    (beside != Health::Healthy).then_some(HELD)
+    let other_health = device.health_excluding(is_claim_lease);
+    (other_health != Health::Healthy).then_some(HELD)
 }
 
-pub(crate) fn is_of_a_claim(lease: &Lease) -> bool {
+pub(crate) fn is_claim_lease(lease: &Lease) -> bool {
     lease.claim.is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum DeviceForm {
     One,
     /// So many at once.
     Shared(u32),
     Slot(u32),
 }
 
-pub(super) fn device(
+pub(super) fn slice_device(
     name: String,
-    offer: &Offer,
-    form: Form,
+    device: &HostDevice,
+    form: DeviceForm,
     resource: Option<&ResourceName>,
     trouble: Option<&str>,
 ) -> Device {
     Device {
         name,
-        attributes: Some(attributes(offer, form, resource)),
+        attributes: Some(attributes(device, form, resource)),
         capacity: Some(capacity(form)),
-        allow_multiple_allocations: matches!(form, Form::Shared(_)).then_some(true),
+        allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
         taints: trouble.map(|key| vec![taint(key)]),
         ..Device::default()
     }
@@ -73,46 +73,46 @@ pub(super) fn taint(key: &str) -> DeviceTaint {
 /// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
 /// stand-in. `resource` is what the device is one of.
 pub(crate) fn attributes(
-    offer: &Offer,
-    form: Form,
+    device: &HostDevice,
+    form: DeviceForm,
     resource: Option<&ResourceName>,
 ) -> BTreeMap<String, DeviceAttribute> {
-    let own = offer.attributes.iter();
-    let own = own.map(|(name, value)| ((*name).to_owned(), of_offer(value)));
-    let mut attributes: BTreeMap<String, DeviceAttribute> = own.collect();
-    attributes.insert("pools".to_owned(), text(&offer.pools.join(",")));
+    let entries = device.attributes.iter();
+    let entries = entries.map(|(name, value)| ((*name).to_owned(), to_attribute(value)));
+    let mut attributes: BTreeMap<String, DeviceAttribute> = entries.collect();
+    attributes.insert("pools".to_owned(), text_attribute(&device.pools.join(",")));
     let slot = match form {
-        Form::Slot(slot) => i64::from(slot),
-        Form::One | Form::Shared(_) => 0,
+        DeviceForm::Slot(slot) => i64::from(slot),
+        DeviceForm::One | DeviceForm::Shared(_) => 0,
     };
-    attributes.insert("slot".to_owned(), int(slot));
-    if let Some(pci) = offer.pci {
-        let address = text(&pci.to_string());
+    attributes.insert("slot".to_owned(), int_attribute(slot));
+    if let Some(pci) = device.pci {
+        let address = text_attribute(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
         // Multus looks for the resource that a network names, and gives a CNI plugin the other.
         if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MOST_TEXT) {
             attributes.insert("k8s.cni.cncf.io/deviceID".to_owned(), address.clone());
-            let resource = text(resource.as_str());
+            let resource = text_attribute(resource.as_str());
             attributes.insert("k8s.cni.cncf.io/resourceName".to_owned(), resource);
         }
         attributes.insert("resource.kubernetes.io/pciBusID".to_owned(), address);
     }
-    if let Some(root) = &offer.pcie_root {
-        attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text(root));
+    if let Some(root) = &device.pcie_root {
+        attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text_attribute(root));
     }
     // The standard name comes with Kubernetes 1.37 (KEP-6072); drivers of others use dranet's.
-    if let Some(node) = offer.numa_node {
+    if let Some(node) = device.numa_node {
         for name in ["dra.net/numaNode", "resource.kubernetes.io/numaNode"] {
-            attributes.insert(name.to_owned(), int(i64::from(node)));
+            attributes.insert(name.to_owned(), int_attribute(i64::from(node)));
         }
     }
     attributes
 }
 
-fn of_offer(value: &Attribute) -> DeviceAttribute {
+fn to_attribute(value: &Attribute) -> DeviceAttribute {
     match value {
-        Attribute::Text(value) => text(value),
-        Attribute::Int(value) => int(*value),
+        Attribute::Text(value) => text_attribute(value),
+        Attribute::Int(value) => int_attribute(*value),
         Attribute::Bool(value) => {
             DeviceAttribute { bool: Some(*value), ..DeviceAttribute::default() }
         }
@@ -122,21 +122,26 @@ fn of_offer(value: &Attribute) -> DeviceAttribute {
     }
 }
 
-fn int(value: i64) -> DeviceAttribute {
+fn int_attribute(value: i64) -> DeviceAttribute {
     DeviceAttribute { int: Some(value), ..DeviceAttribute::default() }
 }
 
 /// A text, cut where the server would refuse it.
-fn text(value: &str) -> DeviceAttribute {
-    DeviceAttribute { string: Some(cut(value, MOST_TEXT).to_owned()), ..DeviceAttribute::default() }
+fn text_attribute(value: &str) -> DeviceAttribute {
+    DeviceAttribute {
+        string: Some(truncate(value, MOST_TEXT).to_owned()),
+        ..DeviceAttribute::default()
+    }
 }
 
 /// A claim takes one slot unless it asks for more. Without that default it would take all of them.
-pub(super) fn capacity(form: Form) -> BTreeMap<String, DeviceCapacity> {
+pub(super) fn capacity(form: DeviceForm) -> BTreeMap<String, DeviceCapacity> {
     let quantity = |number: u32| Quantity(number.to_string());
     let capacity = match form {
-        Form::One | Form::Slot(_) => DeviceCapacity { value: quantity(1), request_policy: None },
-        Form::Shared(slots) => DeviceCapacity {
+        DeviceForm::One | DeviceForm::Slot(_) => {
+            DeviceCapacity { value: quantity(1), request_policy: None }
+        }
+        DeviceForm::Shared(slots) => DeviceCapacity {
             value: quantity(slots),
             request_policy: Some(CapacityRequestPolicy {
                 default: Some(quantity(1)),

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Features of dynamic resource allocation that slices are written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Features {
+pub struct DraFeatures {
     /// Counters that devices share (KEP-4815, `DRAPartitionableDevices`): a function or those that are made of
     /// it, and not both.
     pub counters: bool,
@@ -14,13 +14,13 @@ pub struct Features {
     pub taints: bool,
 }
 
-impl Features {
-    pub const ALL: Features = Features { counters: true, sharing: true, taints: true };
+impl DraFeatures {
+    pub const ALL: DraFeatures = DraFeatures { counters: true, sharing: true, taints: true };
     /// None of them, as in Kubernetes 1.34.
-    pub const NONE: Features = Features { counters: false, sharing: false, taints: false };
+    pub const NONE: DraFeatures = DraFeatures { counters: false, sharing: false, taints: false };
 
-    pub fn and(self, other: Features) -> Features {
-        Features {
+    pub fn union(self, other: DraFeatures) -> DraFeatures {
+        DraFeatures {
             counters: self.counters || other.counters,
             sharing: self.sharing || other.sharing,
             taints: self.taints || other.taints,
@@ -28,8 +28,8 @@ impl Features {
     }
 
     /// These without those.
-    pub fn without(self, lost: Features) -> Features {
-        Features {
+    pub fn without(self, lost: DraFeatures) -> DraFeatures {
+        DraFeatures {
             counters: self.counters && !lost.counters,
             sharing: self.sharing && !lost.sharing,
             taints: self.taints && !lost.taints,
@@ -37,7 +37,7 @@ impl Features {
     }
 }
 
-impl fmt::Display for Features {
+impl fmt::Display for DraFeatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = [
             (self.counters, "shared counters"),

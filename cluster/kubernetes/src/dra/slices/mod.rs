@@ -3,16 +3,16 @@
 //! A slice is made when it is needed and given back: all slices of 4096 devices at once would be most of this
 //! program's memory.
 
-mod compare;
 mod device;
 mod features;
 mod pool;
 mod probe;
+mod summary;
 
-pub use compare::{Listed, fingerprint, lost};
 pub use device::{DRAINED, HELD, UNHEALTHY};
-pub(crate) use device::{Form, attributes, is_of_a_claim};
-pub use features::Features;
+pub(crate) use device::{DeviceForm, attributes, is_claim_lease};
+pub use features::DraFeatures;
 pub(crate) use pool::pf_of;
-pub use pool::{Pool, Wanted};
+pub use pool::{SliceInput, SlicePool};
 pub use probe::probe;
+pub use summary::{SliceSummary, fingerprint, lost_features};

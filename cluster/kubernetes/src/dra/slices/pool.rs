@@ -10,14 +10,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attribute, Held, Offer, Sharing};
+use onload_host::offers::{Attribute, DeviceLease, HostDevice, Sharing};
 use onload_sys::pci::PciAddress;
 
-use super::device::{Form, HELD, device, is_of_a_claim, trouble};
-use super::features::Features;
+use super::device::{DeviceForm, HELD, is_claim_lease, slice_device, taint_key};
+use super::features::DraFeatures;
 use crate::dra::DRIVER;
-use crate::dra::own_resources::{is_offered, resource_of};
-use crate::names::{DeviceNames, NodeName, behind_node, is_device};
+use crate::dra::resource_names::{is_offered, resource_name};
+use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
 const MOST: usize = 128;
@@ -31,22 +31,22 @@ const MOST_NUMBERED: usize = 4096;
 const COUNTER: &str = "vfs";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct SliceInput<'a> {
     pub node: &'a NodeName,
     /// The uid of its object. When that is deleted, its slices go too.
     pub uid: &'a str,
     pub names: &'a DeviceNames,
     /// What the host offers, sorted by class and name.
-    pub offers: &'a [Offer],
+    pub devices: &'a [HostDevice],
     pub settings: &'a KubernetesSettings,
 }
 
 #[derive(Debug)]
-pub struct Pool<'a> {
-    wanted: Wanted<'a>,
+pub struct SlicePool<'a> {
+    input: SliceInput<'a>,
     class: Class,
     name: String,
-    devices: Vec<Entry<'a>>,
+    devices: Vec<SlicePoolDevice<'a>>,
     /// The functions that others are made of, with the number of those.
     sets: BTreeMap<PciAddress, u32>,
     per_slice: usize,
@@ -54,60 +54,61 @@ pub struct Pool<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<'a> {
-    offer: &'a Offer,
-    form: Form,
+struct SlicePoolDevice<'a> {
+    device: &'a HostDevice,
+    form: DeviceForm,
     /// The taint that says what is wrong with it.
     trouble: Option<&'static str>,
-    takes: Option<(PciAddress, u32)>,
+    counter_use: Option<(PciAddress, u32)>,
 }
 
-impl Entry<'_> {
+impl SlicePoolDevice<'_> {
     fn slot(&self) -> Option<u32> {
         match self.form {
-            Form::Slot(slot) => Some(slot),
-            Form::One | Form::Shared(_) => None,
+            DeviceForm::Slot(slot) => Some(slot),
+            DeviceForm::One | DeviceForm::Shared(_) => None,
         }
     }
 }
 
-impl<'a> Pool<'a> {
+impl<'a> SlicePool<'a> {
     /// The pool of a class, written with these features. It may have no devices.
-    pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
-        let offers = wanted.offers.iter();
-        let offers = offers.filter(|offer| offer.class == class && is_device(offer));
-        let mut offers: Vec<&Offer> = offers.collect();
+    pub fn new(input: SliceInput<'a>, class: Class, features: DraFeatures) -> SlicePool<'a> {
+        let devices = input.devices.iter();
+        let devices = devices.filter(|device| device.class == class && is_allocatable(device));
+        let mut devices: Vec<&HostDevice> = devices.collect();
         // Those that are not offered may be held, too.
-        let families = Families::of(class, &offers);
-        offers.retain(|offer| is_offered(offer, wanted.settings));
-        let most_slots = MOST_NUMBERED / offers.len().max(1);
-        let most_slots = u32::try_from(most_slots).unwrap_or(u32::MAX).max(1);
-        let mut pool = Pool {
-            wanted,
+        let families = PfFamilies::new(class, &devices);
+        devices.retain(|device| is_offered(device, input.settings));
+        let max_slots = MOST_NUMBERED / devices.len().max(1);
+        let max_slots = u32::try_from(max_slots).unwrap_or(u32::MAX).max(1);
+        let mut pool = SlicePool {
+            input,
             class,
-            name: wanted.node.pool(class),
+            name: input.node.pool_name(class),
             devices: Vec::new(),
             sets: BTreeMap::new(),
             per_slice: MOST,
             left_out: Vec::new(),
         };
-        for offer in offers {
-            let takes = match families.takes(offer, features) {
-                Ok(takes) => takes,
+        for device in devices {
+            let counter_use = match families.counter_use(device, features) {
+                Ok(counter_use) => counter_use,
                 Err(why) => {
                     pool.left_out.push(why);
                     continue;
                 }
             };
-            let held = families.is_held(offer).then_some(HELD);
-            pool.add(offer, takes, held, (features, most_slots));
+            let held = families.is_held(device).then_some(HELD);
+            pool.add(device, counter_use, held, (features, max_slots));
         }
         // The scheduler takes the first ones that are free: a claim of several gets those of different devices.
         pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
-        let used = pool.devices.iter().filter_map(|entry| entry.takes);
+        let used = pool.devices.iter().filter_map(|entry| entry.counter_use);
         let sets = used.filter_map(|(set, _)| families.family(Some(set)));
         pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
-        let has_more = |entry: &Entry<'_>| entry.trouble.is_some() || entry.takes.is_some();
+        let has_more =
+            |entry: &SlicePoolDevice<'_>| entry.trouble.is_some() || entry.counter_use.is_some();
         if pool.devices.iter().any(has_more) {
             pool.per_slice = MOST_WITH_MORE;
         }
@@ -116,40 +117,41 @@ impl<'a> Pool<'a> {
 
     fn add(
         &mut self,
-        offer: &'a Offer,
-        takes: Option<(PciAddress, u32)>,
+        device: &'a HostDevice,
+        counter_use: Option<(PciAddress, u32)>,
         held: Option<&'static str>,
-        (features, most_slots): (Features, u32),
+        (features, max_slots): (DraFeatures, u32),
     ) {
-        let trouble = trouble(offer).or(held);
+        let trouble = taint_key(device).or(held);
         // What cannot be marked is not offered.
         if trouble.is_some() && !features.taints {
             return;
         }
-        let entry = |form, trouble| Entry { offer, form, trouble, takes };
-        if offer.sharing == Sharing::Exclusive {
-            self.devices.push(entry(Form::One, trouble));
+        let entry = |form, trouble| SlicePoolDevice { device, form, trouble, counter_use };
+        if device.sharing == Sharing::Exclusive {
+            self.devices.push(entry(DeviceForm::One, trouble));
             return;
         }
-        let slots = offer.most().unwrap_or(self.wanted.settings.slots.get()).max(1);
+        let slots = device.max_holders().unwrap_or(self.input.settings.slots.get()).max(1);
         // Where none is left, the whole device has a taint.
-        let left = offer.left_beside(is_of_a_claim);
-        let left = left.map_or(slots, |(left, _)| if left == 0 { slots } else { left });
+        let remaining = device.free_slots_excluding(is_claim_lease);
+        let remaining = remaining
+            .map_or(slots, |(remaining, _)| if remaining == 0 { slots } else { remaining });
         if features.sharing {
-            self.devices.push(entry(Form::Shared(left), trouble));
+            self.devices.push(entry(DeviceForm::Shared(remaining), trouble));
             return;
         }
-        if slots > most_slots {
+        if slots > max_slots {
             self.left_out.push(format!(
-                "{} {} has {most_slots} of its {slots} slots: this cluster has no consumable capacity, and each slot is a device; set a lower number in [leases] share or [kubernetes] slots",
-                offer.class, offer.name
+                "{} {} has {max_slots} of its {slots} slots: this cluster has no consumable capacity, and each slot is a device; set a lower number in [leases] share or [kubernetes] slots",
+                device.class, device.name
             ));
         }
         // The last slots are those that others have: the scheduler takes the first one that is free.
-        let offered = if features.taints { slots } else { left };
-        let slots = (0..offered.min(most_slots)).map(|slot| {
-            let trouble = trouble.or((slot >= left).then_some(HELD));
-            entry(Form::Slot(slot), trouble)
+        let slot_count = if features.taints { slots } else { remaining };
+        let slots = (0..slot_count.min(max_slots)).map(|slot| {
+            let trouble = trouble.or((slot >= remaining).then_some(HELD));
+            entry(DeviceForm::Slot(slot), trouble)
         });
         self.devices.extend(slots);
     }
@@ -167,35 +169,35 @@ impl<'a> Pool<'a> {
         &self.left_out
     }
 
-    fn of_devices(&self) -> usize {
+    fn device_slice_count(&self) -> usize {
         self.devices.len().div_ceil(self.per_slice)
     }
 
     pub fn slices(&self) -> usize {
-        self.of_devices() + self.sets.len().div_ceil(MOST_SETS)
+        self.device_slice_count() + self.sets.len().div_ceil(MOST_SETS)
     }
 
     /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
-    pub fn slice_name(&self, at: usize) -> String {
+    pub fn slice_name(&self, index: usize) -> String {
         let class = self.class;
-        let end = match at.checked_sub(self.of_devices()) {
-            None => format!("-onload-dev-{class}-{at}"),
-            Some(at) => format!("-onload-dev-{class}-counters-{at}"),
+        let end = match index.checked_sub(self.device_slice_count()) {
+            None => format!("-onload-dev-{class}-{index}"),
+            Some(index) => format!("-onload-dev-{class}-counters-{index}"),
         };
-        behind_node(self.wanted.node.as_str(), &end)
+        append_to_node(self.input.node.as_str(), &end)
     }
 
-    pub fn slice(&self, at: usize, generation: i64) -> ResourceSlice {
-        let (devices, shared_counters) = match at.checked_sub(self.of_devices()) {
-            None => (Some(self.of_slice(at)), None),
-            Some(at) => (None, Some(self.counter_sets(at))),
+    pub fn slice(&self, index: usize, generation: i64) -> ResourceSlice {
+        let (devices, shared_counters) = match index.checked_sub(self.device_slice_count()) {
+            None => (Some(self.slice_devices(index)), None),
+            Some(index) => (None, Some(self.counter_sets(index))),
         };
         let count = i64::try_from(self.slices()).unwrap_or(i64::MAX);
         ResourceSlice {
-            metadata: metadata(self.slice_name(at), self.wanted.node, self.wanted.uid),
+            metadata: slice_metadata(self.slice_name(index), self.input.node, self.input.uid),
             spec: ResourceSliceSpec {
                 driver: DRIVER.to_owned(),
-                node_name: Some(self.wanted.node.to_string()),
+                node_name: Some(self.input.node.to_string()),
                 pool: ResourcePool {
                     name: self.name().to_owned(),
                     generation,
@@ -208,29 +210,29 @@ impl<'a> Pool<'a> {
         }
     }
 
-    fn of_slice(&self, at: usize) -> Vec<Device> {
-        let entries = self.devices.chunks(self.per_slice).nth(at);
+    fn slice_devices(&self, index: usize) -> Vec<Device> {
+        let entries = self.devices.chunks(self.per_slice).nth(index);
         let entries = entries.unwrap_or_default().iter();
         entries.map(|entry| self.device(entry)).collect()
     }
 
-    fn device(&self, entry: &Entry<'_>) -> Device {
-        let name = self.wanted.names.device(self.class, &entry.offer.name, entry.slot());
-        let consumes = entry.takes.map(|(set, number)| {
+    fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
+        let name = self.input.names.device_name(self.class, &entry.device.name, entry.slot());
+        let consumes = entry.counter_use.map(|(set, number)| {
             vec![DeviceCounterConsumption {
                 counter_set: set_name(set),
                 counters: counters(number),
             }]
         });
-        let resource = resource_of(entry.offer, self.wanted.settings);
+        let resource = resource_name(entry.device, self.input.settings);
         Device {
             consumes_counters: consumes,
-            ..device(name, entry.offer, entry.form, resource.as_ref(), entry.trouble)
+            ..slice_device(name, entry.device, entry.form, resource.as_ref(), entry.trouble)
         }
     }
 
-    fn counter_sets(&self, at: usize) -> Vec<CounterSet> {
-        let sets = self.sets.iter().skip(at * MOST_SETS).take(MOST_SETS);
+    fn counter_sets(&self, index: usize) -> Vec<CounterSet> {
+        let sets = self.sets.iter().skip(index * MOST_SETS).take(MOST_SETS);
         let sets = sets.map(|(function, number)| CounterSet {
             name: set_name(*function),
             counters: counters(*number),
@@ -239,7 +241,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-pub(super) fn metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
+pub(super) fn slice_metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         owner_references: Some(vec![OwnerReference {
@@ -266,10 +268,10 @@ fn counters(number: u32) -> BTreeMap<String, Counter> {
 /// Physical functions that are offered beside functions that are made of them. Who has the one must not have
 /// the others. Only vfio gives a function away whole: interfaces and RDMA devices of both are independent.
 #[derive(Debug, Default)]
-struct Families(BTreeMap<PciAddress, Family>);
+struct PfFamilies(BTreeMap<PciAddress, PfFamily>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Family {
+struct PfFamily {
     /// How many functions are made of the physical one.
     members: u32,
     /// Whether somebody has the physical function.
@@ -282,79 +284,80 @@ struct Family {
     is_shared: bool,
 }
 
-impl Families {
-    fn of(class: Class, offers: &[&Offer]) -> Families {
-        let mut families = Families::default();
+impl PfFamilies {
+    fn new(class: Class, devices: &[&HostDevice]) -> PfFamilies {
+        let mut families = PfFamilies::default();
         if !class.is_iommu_group() {
             return families;
         }
-        let parents: BTreeMap<PciAddress, &Offer> =
-            offers.iter().filter_map(|offer| Some((offer.pci?, *offer))).collect();
-        for offer in offers {
-            let Some((pf, parent)) = pf_of(offer).and_then(|pf| Some((pf, *parents.get(&pf)?)))
+        let parents: BTreeMap<PciAddress, &HostDevice> =
+            devices.iter().filter_map(|device| Some((device.pci?, *device))).collect();
+        for device in devices {
+            let Some((pf, parent)) = pf_of(device).and_then(|pf| Some((pf, *parents.get(&pf)?)))
             else {
                 continue;
             };
-            let is_shared = |offer: &Offer| offer.sharing != Sharing::Exclusive;
+            let is_shared = |device: &HostDevice| device.sharing != Sharing::Exclusive;
             let family = families.0.entry(pf).or_default();
             family.members += 1;
             family.is_taken |= !parent.leases.is_empty();
             family.is_foreign |= is_foreign(parent);
-            family.has_foreign_member |= is_foreign(offer);
-            family.is_shared |= is_shared(offer) || is_shared(parent);
+            family.has_foreign_member |= is_foreign(device);
+            family.is_shared |= is_shared(device) || is_shared(parent);
         }
         families
     }
 
-    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, Family)> {
+    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, PfFamily)> {
         let pf = pf?;
         Some((pf, *self.0.get(&pf)?))
     }
 
     /// Whether somebody has, without a claim, a function of the same family that excludes this one.
-    fn is_held(&self, offer: &Offer) -> bool {
-        let own = self.family(offer.pci);
-        let parent = self.family(pf_of(offer));
-        own.is_some_and(|(_, own)| own.has_foreign_member)
+    fn is_held(&self, device: &HostDevice) -> bool {
+        let own_family = self.family(device.pci);
+        let parent = self.family(pf_of(device));
+        own_family.is_some_and(|(_, family)| family.has_foreign_member)
             || parent.is_some_and(|(_, parent)| parent.is_foreign)
     }
 
     /// How many of which set it takes, if it is counted; why it is not offered.
-    fn takes(
+    fn counter_use(
         &self,
-        offer: &Offer,
-        features: Features,
+        device: &HostDevice,
+        features: DraFeatures,
     ) -> Result<Option<(PciAddress, u32)>, String> {
-        let own = self.family(offer.pci);
-        let Some((pf, family)) = own.or_else(|| self.family(pf_of(offer))) else {
+        let own_family = self.family(device.pci);
+        let Some((pf, family)) = own_family.or_else(|| self.family(pf_of(device))) else {
             return Ok(None);
         };
         if features.counters && !family.is_shared {
-            let number = own.map_or(1, |(_, own)| own.members);
+            let number = own_family.map_or(1, |(_, own_family)| own_family.members);
             return Ok(Some((pf, number)));
         }
-        match own {
+        match own_family {
             Some(_) => Err(format!(
                 "vfio {} is not offered beside its virtual functions: nothing in this cluster keeps two pods from having both; take those away, or offer them to nobody by [discover] offer-pf-with-vfs = false",
-                offer.name
+                device.name
             )),
             None if family.is_taken => Err(format!(
                 "vfio {} is not offered while somebody has its physical function {pf}",
-                offer.name
+                device.name
             )),
             None => Ok(None),
         }
     }
 }
 
-fn is_foreign(offer: &Offer) -> bool {
-    let is_known = |held: &Held| held.lease.as_ref().is_some_and(is_of_a_claim);
-    !offer.leases.iter().all(is_known)
+fn is_foreign(device: &HostDevice) -> bool {
+    let is_known =
+        |device_lease: &DeviceLease| device_lease.lease.as_ref().is_some_and(is_claim_lease);
+    !device.leases.iter().all(is_known)
 }
 
 /// The physical function that a function was made of.
-pub(crate) fn pf_of(offer: &Offer) -> Option<PciAddress> {
-    match offer.attributes.get("pf")? {
+pub(crate) fn pf_of(device: &HostDevice) -> Option<PciAddress> {
+    match device.attributes.get("pf")? {
         Attribute::Text(pf) => pf.parse().ok(),
         Attribute::Int(_) | Attribute::Bool(_) | Attribute::Version(_) => None,
     }

@@ -7,13 +7,13 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::device::{Form, UNHEALTHY, capacity, taint};
-use super::pool::metadata;
+use super::device::{DeviceForm, UNHEALTHY, capacity, taint};
+use super::pool::slice_metadata;
 use crate::dra::DRIVER;
-use crate::names::{NodeName, behind_node};
+use crate::names::{NodeName, append_to_node};
 
 pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
-    let form = Form::Shared(2);
+    let form = DeviceForm::Shared(2);
     let shared = Device {
         name: "shared".to_owned(),
         allow_multiple_allocations: Some(true),
@@ -35,12 +35,12 @@ pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
         ..Device::default()
     };
     ResourceSlice {
-        metadata: metadata(behind_node(node.as_str(), "-onload-dev-probe"), node, uid),
+        metadata: slice_metadata(append_to_node(node.as_str(), "-onload-dev-probe"), node, uid),
         spec: ResourceSliceSpec {
             driver: DRIVER.to_owned(),
             node_name: Some(node.to_string()),
             pool: ResourcePool {
-                name: behind_node(node.as_str(), "/probe"),
+                name: append_to_node(node.as_str(), "/probe"),
                 generation: 1,
                 resource_slice_count: 1,
             },

@@ -383,7 +383,7 @@ impl ApiServer {
         for class in Class::ALL {
             let name = format!("{class}.onload.dev");
             let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
-                "metadata": {"name": name}, "spec": {"extendedResourceName": class.kind()}});
+                "metadata": {"name": name}, "spec": {"extendedResourceName": class.cdi_kind()}});
             self.put_class(&name, object);
         }
     }

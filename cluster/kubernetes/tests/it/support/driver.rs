@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_host::offers::Offer;
-use onload_kubernetes::dra::amounts::Amounts;
-use onload_kubernetes::dra::api::{Access, Api};
-use onload_kubernetes::dra::classes::Told;
+use onload_host::offers::HostDevice;
+use onload_kubernetes::dra::amounts::ResourceAmounts;
+use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
-use onload_kubernetes::dra::{Offered, Registered};
-use onload_kubernetes::host_state::Snapshot;
-use onload_kubernetes::observe::metrics::Metrics;
+use onload_kubernetes::dra::{DraClasses, DraRegistration};
+use onload_kubernetes::observe::metrics::DaemonMetrics;
+use onload_kubernetes::snapshot::KubernetesSnapshot;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -24,43 +24,43 @@ use super::kubelet_files::ListeningKubelet;
 use super::offers::snapshot;
 
 pub(crate) struct Driver {
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    registered: watch::Sender<Registered>,
-    offered: watch::Sender<Offered>,
-    device_classes: watch::Sender<Told>,
+    snapshots: watch::Sender<Arc<KubernetesSnapshot>>,
+    registered: watch::Sender<DraRegistration>,
+    offered: watch::Sender<DraClasses>,
+    device_classes: watch::Sender<DeviceClasses>,
     stop: watch::Sender<bool>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<DaemonMetrics>,
     task: JoinHandle<()>,
     kubelet: Option<ListeningKubelet>,
 }
 
-pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
-    let access = Access::of_kubeconfig(kubeconfig).unwrap();
+pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<DaemonMetrics>) -> Api {
+    let access = ApiAccess::from_kubeconfig(kubeconfig).unwrap();
     Api::new(access, Arc::clone(metrics))
 }
 
-fn offered(classes: &[Class], undecided: &[Class]) -> Offered {
-    Offered {
+fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {
+    DraClasses {
         classes: classes.iter().copied().collect(),
         undecided: undecided.iter().copied().collect(),
     }
 }
 
 impl Driver {
-    pub(crate) fn start(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let driver = Driver::unregistered(server, node, offers);
+    pub(crate) fn start(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
+        let driver = Driver::unregistered(server, node, devices);
         driver.register();
         driver
     }
 
-    pub(crate) fn unregistered(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let driver = Driver::undecided(server, node, offers);
+    pub(crate) fn unregistered(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
+        let driver = Driver::undecided(server, node, devices);
         driver.classes(&Class::ALL);
         driver
     }
 
-    pub(crate) fn deciding(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let mut driver = Driver::undecided_with(server, node, offers, WRITE_INTERVAL);
+    pub(crate) fn deciding(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
+        let mut driver = Driver::undecided_with(server, node, devices, WRITE_INTERVAL);
         let kubelet = ListeningKubelet::start(&[]);
         let engine = Engine {
             api: api(&server.kubeconfig, &driver.metrics),
@@ -75,13 +75,13 @@ impl Driver {
             refused: REFUSED,
             has_offered: false,
         };
-        let amounts = Amounts {
+        let amounts = ResourceAmounts {
             api: api(&server.kubeconfig, &driver.metrics),
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
             registered: driver.registered.subscribe(),
-            offered: driver.offered.subscribe(),
-            looks: [Duration::ZERO; 2],
+            dra_classes: driver.offered.subscribe(),
+            pauses: [Duration::ZERO; 2],
         };
         tokio::spawn(amounts.run(watch::channel(BTreeSet::new()).0));
         let (plugin, _) = watch::channel(BTreeSet::new());
@@ -92,18 +92,18 @@ impl Driver {
     }
 
     /// One of which nobody has said yet what it offers; kubelet knows it not.
-    pub(crate) fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        Driver::undecided_with(server, node, offers, Duration::ZERO)
+    pub(crate) fn undecided(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
+        Driver::undecided_with(server, node, devices, Duration::ZERO)
     }
 
     /// One that kubelet knows, and that writes slices at most so often.
     pub(crate) fn writing_each(
         server: &ApiServer,
         node: &str,
-        offers: Vec<Offer>,
+        devices: Vec<HostDevice>,
         interval: Duration,
     ) -> Driver {
-        let driver = Driver::undecided_with(server, node, offers, interval);
+        let driver = Driver::undecided_with(server, node, devices, interval);
         driver.classes(&Class::ALL);
         driver.register();
         driver
@@ -112,21 +112,21 @@ impl Driver {
     fn undecided_with(
         server: &ApiServer,
         node: &str,
-        offers: Vec<Offer>,
+        devices: Vec<HostDevice>,
         write_interval: Duration,
     ) -> Driver {
-        let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
-        let (registered, of_registered) = watch::channel(Registered::default());
+        let (snapshots, of_snapshots) = watch::channel(snapshot(devices, ""));
+        let (registered, of_registered) = watch::channel(DraRegistration::default());
         let (offered, of_offered) = watch::channel(offered(&[], &Class::ALL));
         let (stop, stopped) = watch::channel(false);
-        let (device_classes, _) = watch::channel(Told::default());
-        let metrics = Arc::new(Metrics::default());
+        let (device_classes, _) = watch::channel(DeviceClasses::default());
+        let metrics = Arc::new(DaemonMetrics::default());
         let publisher = Publisher {
             api: api(&server.kubeconfig, &metrics),
             node: node.parse().unwrap(),
             snapshots: of_snapshots,
             registered: of_registered,
-            offered: of_offered,
+            dra_classes: of_offered,
             device_classes: device_classes.subscribe(),
             metrics: Arc::clone(&metrics),
             write_interval,
@@ -154,13 +154,13 @@ impl Driver {
         self.registered.send_modify(|registered| registered.now = false);
     }
 
-    pub(crate) fn offer(&self, offers: Vec<Offer>) {
-        self.offer_by(offers, "");
+    pub(crate) fn offer(&self, devices: Vec<HostDevice>) {
+        self.offer_by(devices, "");
     }
 
     /// With a configuration.
-    pub(crate) fn offer_by(&self, offers: Vec<Offer>, config: &str) {
-        self.snapshots.send_replace(snapshot(offers, config));
+    pub(crate) fn offer_by(&self, devices: Vec<HostDevice>, config: &str) {
+        self.snapshots.send_replace(snapshot(devices, config));
     }
 
     pub(crate) fn classes(&self, classes: &[Class]) {
@@ -185,7 +185,7 @@ impl Driver {
     /// Waits until the metrics of this driver are so.
     pub(crate) async fn until_measured(&self, is_so: impl Fn(&str) -> bool) {
         let wait = async {
-            while !is_so(&self.metrics.text()) {
+            while !is_so(&self.metrics.render()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

@@ -9,16 +9,18 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
-use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
-use onload_kubernetes::host_state::Snapshot;
+use onload_host::offers::{
+    Attribute, Attributes, DeviceLease, Health, HostDevice, Sharing, Survey,
+};
 use onload_kubernetes::names::DeviceNames;
-use onload_kubernetes::resources::{Plan, WrittenBy};
-use onload_sys::processes::{Cgroup, Process};
+use onload_kubernetes::resources::{ResourcePlan, SpecAuthor};
+use onload_kubernetes::snapshot::KubernetesSnapshot;
+use onload_sys::processes::{Cgroup, ProcessId};
 use onload_test_tree::Tree;
 
 use super::sources;
 
-pub(crate) fn offer(class: Class, name: &str) -> Offer {
+pub(crate) fn offer(class: Class, name: &str) -> HostDevice {
     let attributes = Attributes::from([
         ("kind", Attribute::Text(class.to_string())),
         ("name", Attribute::Text(name.to_owned())),
@@ -29,8 +31,8 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
         ("onload", Attribute::Text("9.1.0.86".to_owned())),
     ]);
     let is_vfio = class == Class::Vfio;
-    Offer {
-        cdi: vec![format!("{}={name}", class.kind())],
+    HostDevice {
+        cdi: vec![format!("{}={name}", class.cdi_kind())],
         pci: name.parse().ok(),
         pcie_root: is_vfio.then(|| "pci0000:80".to_owned()),
         numa_node: is_vfio.then_some(1),
@@ -39,18 +41,18 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
             true => Sharing::Exclusive,
             false => Sharing::Shared,
         },
-        ..Offer::new(class, name).unwrap()
+        ..HostDevice::new(class, name).unwrap()
     }
 }
 
-pub(crate) fn vf(name: &str, pf: &str) -> Offer {
-    let mut offer = offer(Class::Vfio, name);
+pub(crate) fn vf(name: &str, pf: &str) -> HostDevice {
+    let mut device = offer(Class::Vfio, name);
     let pf = Attribute::Text(pf.to_owned());
-    offer.attributes.insert("pf", pf);
-    offer
+    device.attributes.insert("pf", pf);
+    device
 }
 
-pub(crate) fn vfs(number: u32) -> Vec<Offer> {
+pub(crate) fn vfs(number: u32) -> Vec<HostDevice> {
     let vf = |at: u32| {
         let (bus, device, function) = (at / 256, at / 8 % 32, at % 8);
         offer(Class::Vfio, &format!("0000:{bus:02x}:{device:02x}.{function}"))
@@ -58,19 +60,19 @@ pub(crate) fn vfs(number: u32) -> Vec<Offer> {
     (0..number).map(vf).collect()
 }
 
-pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
-    offer.health = Health::Unhealthy("its link is down".to_owned());
-    offer
+pub(crate) fn unhealthy(mut device: HostDevice) -> HostDevice {
+    device.health = Health::Unhealthy("its link is down".to_owned());
+    device
 }
 
-pub(crate) fn held(mut offer: Offer) -> Offer {
-    offer.leases.push(Held { slot: 0, lease: None, text: "container 3f2a".to_owned() });
-    offer
+pub(crate) fn held(mut device: HostDevice) -> HostDevice {
+    device.leases.push(DeviceLease { slot: 0, lease: None, text: "container 3f2a".to_owned() });
+    device
 }
 
 /// One that a container of a pod has, for a claim or without.
-pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
-    let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+pub(crate) fn held_by_pod(mut device: HostDevice, claim: Option<&str>) -> HostDevice {
+    let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
     let cgroup = Some(Cgroup { path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(), inode: 1 });
     let lease = Lease {
         claim: claim.map(|uid| uid.parse().unwrap()),
@@ -84,11 +86,15 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
         ticket: None,
         moved: None,
     };
-    offer.leases.push(Held { slot: 0, lease: Some(lease), text: "container 3f2a".to_owned() });
-    offer
+    device.leases.push(DeviceLease {
+        slot: 0,
+        lease: Some(lease),
+        text: "container 3f2a".to_owned(),
+    });
+    device
 }
 
-pub(crate) fn captured(host: &str) -> Vec<Offer> {
+pub(crate) fn captured(host: &str) -> Vec<HostDevice> {
     let tree = Tree::sample(host);
     let root = Host::open(tree.root()).unwrap();
     let specs = sources().join("tests/golden").join(host);
@@ -96,18 +102,18 @@ pub(crate) fn captured(host: &str) -> Vec<Offer> {
     survey.offers()
 }
 
-pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
-    offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
-    Arc::new(Snapshot {
-        plan: Plan::default(),
-        names: DeviceNames::of(&offers),
-        offers,
+pub(crate) fn snapshot(mut devices: Vec<HostDevice>, config: &str) -> Arc<KubernetesSnapshot> {
+    devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    Arc::new(KubernetesSnapshot {
+        plan: ResourcePlan::default(),
+        names: DeviceNames::new(&devices),
+        devices,
         config: Config::parse(config).unwrap(),
-        written_by: WrittenBy::Operator,
+        written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: Vec::new(),
+        exclusions: Vec::new(),
         taken: Instant::now(),
     })
 }

@@ -116,7 +116,7 @@ impl Runtime {
     }
 
     pub fn refuse(&mut self, stream: u32, message: &str) {
-        let response = Response::refused(2, message.to_owned());
+        let response = Response::error(2, message.to_owned());
         self.send(RUNTIME, stream, 2, &response.encode_to_vec());
     }
 

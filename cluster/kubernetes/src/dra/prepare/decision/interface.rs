@@ -5,135 +5,140 @@ use std::fmt::Display;
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_core::class::Class;
-use onload_core::hook_arguments::MovedInterface;
-use onload_core::host_settings::Interface;
+use onload_core::hook_arguments::NetdevArgument;
+use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_core::lease::Device as LeasedDevice;
+use onload_core::lease::DeviceId;
 use onload_core::netdev::address::{InterfaceAddress, Network};
-use onload_core::vf::VfConfig;
-use onload_host::offers::{Attribute, Offer};
-use onload_sys::text::Listed;
+use onload_core::vf_config::VfConfig;
+use onload_host::offers::{Attribute, HostDevice};
+use onload_sys::text::ShortList;
 
-use crate::dra::prepare::allocation::Allocated;
-use crate::dra::prepare::own_spec::{Leased, PodInterface};
-use crate::dra::prepare::parameters::{Author, Said, misplaced};
-use crate::host_state::Snapshot;
+use crate::dra::prepare::allocation::AllocatedDevice;
+use crate::dra::prepare::claim_spec::{ClaimDevice, PodInterface};
+use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
+use crate::snapshot::KubernetesSnapshot;
 
 /// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
 const LEAST_OF_IPV6: u32 = 1280;
 
 /// The interface with what a claim or its class says of it, if it says something.
-pub(super) fn in_pod(
-    snapshot: &Snapshot,
-    offer: &Offer,
-    allocated: &Allocated,
+pub(super) fn pod_interface(
+    snapshot: &KubernetesSnapshot,
+    host_device: &HostDevice,
+    allocated: &AllocatedDevice,
 ) -> Result<Option<PodInterface>> {
-    let Some((parameter, is_of_request)) = first_said(offer.class, allocated) else {
+    let Some((parameter, is_of_request)) = first_interface_parameter(host_device.class, allocated)
+    else {
         return Ok(None);
     };
-    if offer.class != Class::Netdev {
+    if host_device.class != Class::Netdev {
         if is_of_request {
             let classes = match parameter {
                 "vlan" => "netdev or vfio",
                 _ => "netdev",
             };
-            return Err(misplaced(parameter, classes, offer));
+            return Err(misplaced_error(parameter, classes, host_device));
         }
         return Ok(None);
     }
-    let device = &offer.name;
-    if snapshot.is_moved_by_cni(offer) {
+    let device = &host_device.name;
+    if snapshot.is_moved_by_cni(host_device) {
         bail!(
             "parameter {parameter}: a CNI plugin moves {device}, and sets what it is there; set that in the plugin's configuration"
         );
     }
     check(&snapshot.config.kubernetes, allocated)?;
-    let moved = moved(offer).with_context(|| {
+    let netdev = netdev_argument(host_device).with_context(|| {
         format!(
             "parameter {parameter}: which interface {device} is, is not known; run `onload-ctk discover` on the node"
         )
     })?;
-    let said = &allocated.parameters;
+    let parameters = &allocated.parameters;
     Ok(Some(PodInterface {
-        moved,
-        name: value(said.name.as_ref()),
-        mtu: value(said.mtu.as_ref()),
-        addresses: value(said.address.as_ref()).unwrap_or_default(),
-        routes: value(said.routes.as_ref()).unwrap_or_default(),
+        netdev,
+        name: value(parameters.name.as_ref()),
+        mtu: value(parameters.mtu.as_ref()),
+        addresses: value(parameters.address.as_ref()).unwrap_or_default(),
+        routes: value(parameters.routes.as_ref()).unwrap_or_default(),
     }))
 }
 
 /// What the virtual function of a device is to be, if somebody says so. As any other container, a claim chooses from the
 /// VLANs that the operator lists for the device.
-pub(super) fn function(
-    snapshot: &Snapshot,
-    device: &LeasedDevice,
+pub(super) fn vf_config(
+    snapshot: &KubernetesSnapshot,
+    device: &DeviceId,
     is_leased: bool,
-    allocated: &Allocated,
+    allocated: &AllocatedDevice,
 ) -> Result<Option<VfConfig>> {
     if !Class::OF_FUNCTIONS.contains(&device.class) {
         return Ok(None);
     }
     let mut vf = snapshot.vf.get(device).cloned();
-    if let Some(said) = &allocated.parameters.vlan {
+    if let Some(vlan) = &allocated.parameters.vlan {
         if !is_leased {
             bail!(
                 "parameter vlan: the specification of {device} on this node has no hook, which would set it; look what `onload-ctk cdi generate` says there"
             );
         }
         let vf = vf.get_or_insert_default();
-        match said.author {
-            Author::Class => vf.vlan = Some(said.value),
-            Author::Claim => vf.choose(said.value).map_err(|refused| {
+        match vlan.author {
+            Author::Class => vf.vlan = Some(vlan.value),
+            Author::Claim => vf.choose(vlan.value).map_err(|refused| {
                 anyhow!(
                     "parameter vlan: {device}, which \"vlans\" in the table vf of its pool or device says on this node: {refused}; ask its operator for vlans there, or for a DeviceClass with it"
                 )
             })?,
         }
     }
-    let settings = vf.as_ref().map(VfConfig::settings).transpose();
+    let settings = vf.as_ref().map(VfConfig::to_settings).transpose();
     settings.with_context(|| device.to_string())?;
     Ok(vf)
 }
 
-fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
-    said.map(|said| said.value.clone())
+fn value<T: Clone>(parameter: Option<&Parameter<T>>) -> Option<T> {
+    parameter.map(|parameter| parameter.value.clone())
 }
 
 /// A parameter for interfaces alone that was said: one of this request, if there is one.
-fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool)> {
-    let said = &allocated.parameters;
+fn first_interface_parameter(
+    class: Class,
+    allocated: &AllocatedDevice,
+) -> Option<(&'static str, bool)> {
+    let parameters = &allocated.parameters;
     // A function that is no interface has a VLAN too.
     let is_bare = class != Class::Netdev && Class::OF_FUNCTIONS.contains(&class);
-    let vlan = said.vlan.as_ref().filter(|_| !is_bare);
-    fn of_request<T>(said: Option<&Said<T>>) -> Option<bool> {
-        said.map(|said| said.is_of_request)
+    let vlan = parameters.vlan.as_ref().filter(|_| !is_bare);
+    fn is_request_parameter<T>(parameter: Option<&Parameter<T>>) -> Option<bool> {
+        parameter.map(|parameter| parameter.is_of_request)
     }
     let all = [
-        ("name", of_request(said.name.as_ref())),
-        ("mtu", of_request(said.mtu.as_ref())),
-        ("vlan", of_request(vlan)),
-        ("address", of_request(said.address.as_ref())),
-        ("routes", of_request(said.routes.as_ref())),
+        ("name", is_request_parameter(parameters.name.as_ref())),
+        ("mtu", is_request_parameter(parameters.mtu.as_ref())),
+        ("vlan", is_request_parameter(vlan)),
+        ("address", is_request_parameter(parameters.address.as_ref())),
+        ("routes", is_request_parameter(parameters.routes.as_ref())),
     ];
-    let said = all.into_iter();
-    said.filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))
+    let parameters = all.into_iter();
+    parameters
+        .filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))
         .max_by_key(|(_, is_of_request)| *is_of_request)
 }
 
 /// A claim is written by whoever may make pods, so that its operator bounds it; a class by who runs the cluster.
-fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
-    let said = &allocated.parameters;
+fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<()> {
+    let parameters = &allocated.parameters;
     // A container that sets an address can impersonate any machine of its network.
-    for address in of_claim(said.address.as_ref()).into_iter().flatten() {
+    for address in claim_value(parameters.address.as_ref()).into_iter().flatten() {
         let contains = |network: &Network| network.contains(address);
-        within(&settings.addresses, contains, address, "address", "addresses")?;
+        check_within(&settings.addresses, contains, address, "address", "addresses")?;
     }
-    for route in of_claim(said.routes.as_ref()).into_iter().flatten() {
-        let covers = |network: &Network| network.covers(&route.network);
-        within(&settings.routes, covers, route, "routes", "routes")?;
+    for route in claim_value(parameters.routes.as_ref()).into_iter().flatten() {
+        let covers = |network: &Network| network.contains_network(&route.network);
+        check_within(&settings.routes, covers, route, "routes", "routes")?;
     }
-    if let Some(mtu) = of_claim(said.mtu.as_ref())
+    if let Some(mtu) = claim_value(parameters.mtu.as_ref())
         && mtu.get() > settings.mtu.get()
     {
         bail!(
@@ -141,9 +146,9 @@ fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
             settings.mtu
         );
     }
-    let addresses = said.address.iter().flat_map(|said| &said.value);
+    let addresses = parameters.address.iter().flat_map(|parameter| &parameter.value);
     let mut of_ipv6 = addresses.filter(|address| address.address().is_ipv6());
-    match (&said.mtu, of_ipv6.next()) {
+    match (&parameters.mtu, of_ipv6.next()) {
         (Some(mtu), Some(address)) if mtu.value.get() < LEAST_OF_IPV6 => bail!(
             "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {LEAST_OF_IPV6}",
             mtu.value
@@ -152,12 +157,12 @@ fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
     }
 }
 
-fn of_claim<T>(said: Option<&Said<T>>) -> Option<&T> {
-    let said = said?;
-    (said.author == Author::Claim).then_some(&said.value)
+fn claim_value<T>(parameter: Option<&Parameter<T>>) -> Option<&T> {
+    let parameter = parameter?;
+    (parameter.author == Author::Claim).then_some(&parameter.value)
 }
 
-fn within(
+fn check_within(
     networks: &[Network],
     has_it: impl Fn(&Network) -> bool,
     value: &impl Display,
@@ -168,25 +173,25 @@ fn within(
         return Ok(());
     }
     let names: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    let allowed = if names.is_empty() { "none".to_owned() } else { Listed(&names).to_string() };
+    let allowed = if names.is_empty() { "none".to_owned() } else { ShortList(&names).to_string() };
     bail!(
         "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
     )
 }
 
-pub(super) fn moved(offer: &Offer) -> Option<MovedInterface> {
-    let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
+pub(super) fn netdev_argument(device: &HostDevice) -> Option<NetdevArgument> {
+    let Some(Attribute::Text(name)) = device.attributes.get("interface") else {
         return None;
     };
-    let name = Interface::try_from(name.clone()).ok()?;
-    let pci = offer.pci?;
-    Some(MovedInterface { name, pci })
+    let name = InterfaceName::try_from(name.clone()).ok()?;
+    let pci = device.pci?;
+    Some(NetdevArgument { name, pci })
 }
 
 /// Two interfaces of one address would answer for each other, and a pod cannot have two of one name.
-pub(super) fn refuse_twice(before: &[Leased], given: &[Leased]) -> Result<()> {
-    let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique).collect();
-    for (parameter, value) in given.iter().flat_map(unique) {
+pub(super) fn refuse_twice(before: &[ClaimDevice], added: &[ClaimDevice]) -> Result<()> {
+    let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique_values).collect();
+    for (parameter, value) in added.iter().flat_map(unique_values) {
         if !taken.insert((parameter, value.clone())) {
             bail!(
                 "parameter {parameter} sets {value} for two devices of the claim; name the request that it is for in requests of the configuration"
@@ -196,8 +201,8 @@ pub(super) fn refuse_twice(before: &[Leased], given: &[Leased]) -> Result<()> {
     Ok(())
 }
 
-fn unique(leased: &Leased) -> Vec<(&'static str, String)> {
-    let Some(interface) = &leased.interface else {
+fn unique_values(device: &ClaimDevice) -> Vec<(&'static str, String)> {
+    let Some(interface) = &device.interface else {
         return Vec::new();
     };
     let addresses = interface.addresses.iter().map(InterfaceAddress::address);

@@ -1,7 +1,7 @@
 //! What containers of a claim get. Nothing is read or written here.
 
-mod described;
 mod interface;
+mod network_data;
 #[cfg(test)]
 mod tests;
 
@@ -11,52 +11,55 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::{ClaimUid, Device as LeasedDevice};
-use onload_host::offers::{Health, Offer, Sharing};
-use onload_sys::text::{Listed, Quoted};
+use onload_core::lease::{ClaimUid, DeviceId};
+use onload_host::offers::{Health, HostDevice, Sharing};
+use onload_sys::text::{Quoted, ShortList};
 
-use super::allocation::Allocated;
-use super::metadata::Described;
-use super::own_spec::{Leased, Variables, own_name, request_name};
-use super::parameters::misplaced;
+use super::allocation::AllocatedDevice;
+use super::claim_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_request_name};
+use super::metadata::DeviceMetadata;
+use super::parameters::misplaced_error;
 use crate::dra::slices::pf_of;
-use crate::host_state::Snapshot;
 use crate::names::{DeviceNames, NodeName};
-use crate::resources::{Function, variables};
+use crate::resources::{VariableDevice, pci_variables};
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Device;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct PrepareContext<'a> {
     pub(crate) node: &'a NodeName,
     pub(crate) names: &'a DeviceNames,
-    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) snapshot: &'a KubernetesSnapshot,
     /// The CDI devices that specifications on disk have now.
     pub(crate) specs: &'a BTreeSet<String>,
 }
 
 /// What kubelet is answered, and what has to be done before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Decision {
+pub(crate) struct PrepareDecision {
     pub(crate) devices: Vec<Device>,
-    pub(crate) leased: Vec<Leased>,
+    pub(crate) leased: Vec<ClaimDevice>,
     /// What nobody else may have then: the physical function of a virtual one, and those made of a physical one.
-    pub(crate) beside: Vec<Leased>,
+    pub(crate) other_functions: Vec<ClaimDevice>,
     /// What containers are told that asked for resources.
-    pub(crate) variables: Variables,
-    pub(crate) described: Vec<Described>,
+    pub(crate) variables: VariablesByRequest,
+    pub(crate) metadata: Vec<DeviceMetadata>,
 }
 
 /// Decides for each device of an allocation: one that cannot be given refuses all.
 pub(crate) fn decide(
-    all: Vec<Allocated>,
+    all: Vec<AllocatedDevice>,
     uid: &ClaimUid,
-    around: Surroundings<'_>,
-) -> Result<Decision> {
-    let mut decision = Decision { variables: around.variables(&all)?, ..Decision::default() };
+    context: PrepareContext<'_>,
+) -> Result<PrepareDecision> {
+    let mut decision = PrepareDecision {
+        variables: context.device_variables(&all)?,
+        ..PrepareDecision::default()
+    };
     for allocated in all {
-        let given = around.give(&allocated, uid, &mut decision);
-        let mut cdi_device_ids = given.with_context(|| of_request(&allocated.request))?;
-        cdi_device_ids.push(request_name(uid, &allocated.request));
+        let ids = context.add_device(&allocated, uid, &mut decision);
+        let mut cdi_device_ids = ids.with_context(|| describe_request(&allocated.request))?;
+        cdi_device_ids.push(cdi_request_name(uid, &allocated.request));
         decision.devices.push(Device {
             request_names: vec![allocated.request],
             pool_name: allocated.pool,
@@ -68,67 +71,67 @@ pub(crate) fn decide(
     Ok(decision)
 }
 
-fn of_request(request: &str) -> String {
+fn describe_request(request: &str) -> String {
     format!("request {}", Quoted(request))
 }
 
-impl Surroundings<'_> {
+impl PrepareContext<'_> {
     /// Notes what is to be done for a device; the CDI devices that give it.
-    fn give(
+    fn add_device(
         &self,
-        allocated: &Allocated,
+        allocated: &AllocatedDevice,
         uid: &ClaimUid,
-        decision: &mut Decision,
+        decision: &mut PrepareDecision,
     ) -> Result<Vec<String>> {
-        let offer = self.offer(allocated)?;
-        let class = class(offer, allocated)?;
-        let profile = profile(offer, allocated)?;
-        let in_pod = interface::in_pod(self.snapshot, offer, allocated)?;
+        let device = self.find_device(allocated)?;
+        let class = effective_class(device, allocated)?;
+        let profile = profile_name(device, allocated)?;
+        let pod_interface = interface::pod_interface(self.snapshot, device, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
-        decision.described.push(self.describe(allocated, offer));
-        if allocated.is_admin && (is_leased || offer.sharing == Sharing::Exclusive) {
+        decision.metadata.push(self.describe(allocated, device));
+        if allocated.is_admin && (is_leased || device.sharing == Sharing::Exclusive) {
             // Who only watches takes a device away from nobody, also where no hook leases it.
             return Ok(Vec::new());
         }
-        let own = self.cdi_devices(offer, class)?;
-        let leased = |name| leased(&allocated.request, offer, class, name);
-        let mut leased: Vec<Leased> = own.iter().map(leased).collect();
-        for leased in &mut leased {
-            let vf = interface::function(self.snapshot, &leased.device, is_leased, allocated)?;
+        let names = self.cdi_devices(device, class)?;
+        let new_entry = |name| claim_device(&allocated.request, device, class, name);
+        let mut claim_devices: Vec<ClaimDevice> = names.iter().map(new_entry).collect();
+        for entry in &mut claim_devices {
+            let vf = interface::vf_config(self.snapshot, &entry.device, is_leased, allocated)?;
             // An interface is one CDI device.
-            leased.interface.clone_from(&in_pod);
+            entry.interface.clone_from(&pod_interface);
             // The device's own hook does what the operator alone says.
-            let is_said = in_pod.is_some() || allocated.parameters.vlan.is_some();
-            leased.vf = vf.filter(|_| is_said);
+            let is_set = pod_interface.is_some() || allocated.parameters.vlan.is_some();
+            entry.vf = vf.filter(|_| is_set);
         }
-        let is_set_up = leased.iter().any(|leased| leased.vf.is_some());
-        let profile = self.profile(profile)?;
+        let is_set_up = claim_devices.iter().any(|entry| entry.vf.is_some());
+        let profile = self.profile_device(profile)?;
         let mut ids = Vec::new();
         if is_leased {
-            interface::refuse_twice(&decision.leased, &leased)?;
+            interface::refuse_twice(&decision.leased, &claim_devices)?;
             // The hook of the claim has to come before the device's own, which then finds that the container has the
             // device already.
-            ids.extend(leased.iter().map(|leased| own_name(uid, &leased.device)));
-            decision.leased.extend(leased);
-            let family = self.family(&allocated.request, offer);
-            decision.beside.extend(family);
+            ids.extend(claim_devices.iter().map(|entry| cdi_device_name(uid, &entry.device)));
+            decision.leased.extend(claim_devices);
+            let family = self.excluded_functions(&allocated.request, device);
+            decision.other_functions.extend(family);
         }
         // An interface has nothing but its hook, which would want the function as the operator alone says. That of a vfio
         // function leaves to the claim's what that has set up, and brings nodes.
         if !(is_set_up && class == Class::Netdev) {
-            ids.extend(own.iter().map(|name| cdi(class, name)));
+            ids.extend(names.iter().map(|name| qualified_name(class, name)));
         }
         ids.extend(profile);
         Ok(ids)
     }
 
-    fn offer(&self, allocated: &Allocated) -> Result<&Offer> {
+    fn find_device(&self, allocated: &AllocatedDevice) -> Result<&HostDevice> {
         let (pool, device) = (&allocated.pool, &allocated.device);
-        let offers = &self.snapshot.offers;
-        let found = self.names.offer(offers, self.node, pool, device);
-        found.ok_or_else(|| {
+        let devices = &self.snapshot.devices;
+        let host_device = self.names.find_device(devices, self.node, pool, device);
+        host_device.ok_or_else(|| {
             let quoted = Quoted(device);
-            match self.why_not_offered(pool, device) {
+            match self.exclusion_reason(pool, device) {
                 Some(reason) => anyhow!("device {quoted} is not offered: {reason}"),
                 None => anyhow!(
                     "this node has no device {quoted} in pool {}; delete the pod, so that its claim is allocated anew",
@@ -139,143 +142,154 @@ impl Surroundings<'_> {
     }
 
     /// What a device plugin tells of the functions of each request that is for a resource.
-    fn variables(&self, devices: &[Allocated]) -> Result<Variables> {
-        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&Offer>)> = BTreeMap::new();
+    fn device_variables(&self, devices: &[AllocatedDevice]) -> Result<VariablesByRequest> {
+        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&HostDevice>)> = BTreeMap::new();
         for allocated in devices {
             let Some(resource) = &allocated.resource else {
                 continue;
             };
-            let offer = self.offer(allocated);
-            let offer = offer.with_context(|| of_request(&allocated.request))?;
+            let device = self.find_device(allocated);
+            let device = device.with_context(|| describe_request(&allocated.request))?;
             let request = requests.entry(&allocated.request);
-            request.or_insert((resource, Vec::new())).1.push(offer);
+            request.or_insert((resource, Vec::new())).1.push(device);
         }
-        let told = requests.into_iter().map(|(request, (resource, offers))| {
-            let functions = offers.into_iter().map(|offer| self.function(offer));
-            (request.to_owned(), variables(resource, functions))
+        let by_request = requests.into_iter().map(|(request, (resource, request_devices))| {
+            let functions = request_devices.into_iter().map(|device| self.variable_device(device));
+            (request.to_owned(), pci_variables(resource, functions))
         });
-        Ok(told.filter(|(_, variables)| !variables.is_empty()).collect())
+        Ok(by_request.filter(|(_, variables)| !variables.is_empty()).collect())
     }
 
-    fn function<'o>(&'o self, offer: &'o Offer) -> Function<'o> {
-        let nodes = self.snapshot.nodes.get(&(offer.class, offer.name.clone()));
-        Function {
-            class: offer.class,
-            name: offer.name.as_str(),
-            pci: offer.pci,
+    fn variable_device<'o>(&'o self, device: &'o HostDevice) -> VariableDevice<'o> {
+        let nodes = self.snapshot.nodes.get(&(device.class, device.name.clone()));
+        VariableDevice {
+            class: device.class,
+            name: device.name.as_str(),
+            pci: device.pci,
             nodes: nodes.map_or(&[], Vec::as_slice),
         }
     }
 
     /// The functions that exclude one: who has them may have the same hardware.
-    fn family(&self, request: &str, offer: &Offer) -> Vec<Leased> {
-        let is_of =
-            |child: &Offer, parent: &Offer| parent.pci.is_some() && pf_of(child) == parent.pci;
-        let others = self.snapshot.offers.iter();
-        let others =
-            others.filter(|other| offer.class.is_iommu_group() && other.class == offer.class);
-        let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
-        let all = family.flat_map(|other| cdi_names(other).chain([other.name.clone()]));
+    fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
+        let is_of = |child: &HostDevice, parent: &HostDevice| {
+            parent.pci.is_some() && pf_of(child) == parent.pci
+        };
+        let other_devices = self.snapshot.devices.iter();
+        let other_devices = other_devices
+            .filter(|other| device.class.is_iommu_group() && other.class == device.class);
+        let family = other_devices.filter(|other| is_of(other, device) || is_of(device, other));
+        let all = family.flat_map(|other| cdi_device_names(other).chain([other.name.clone()]));
         let all: BTreeSet<DeviceName> = all.collect();
-        let leased =
-            all.iter().map(|name| Leased { most: 1, ..leased(request, offer, offer.class, name) });
-        leased.collect()
+        let claim_devices = all.iter().map(|name| ClaimDevice {
+            max_holders: 1,
+            ..claim_device(request, device, device.class, name)
+        });
+        claim_devices.collect()
     }
 
     /// What discovery says of a device that has this name, or had it.
-    fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
-        let class = self.node.class_of(pool)?;
-        let mut not_offered = self.snapshot.not_offered.iter();
-        let found = not_offered.find(|refused| {
-            let name = DeviceName::try_from(refused.name.as_str());
-            refused.kind == class.into()
-                && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
+    fn exclusion_reason(&self, pool: &str, device: &str) -> Option<String> {
+        let class = self.node.parse_pool(pool)?;
+        let mut exclusions = self.snapshot.exclusions.iter();
+        let exclusion = exclusions.find(|exclusion| {
+            let name = DeviceName::try_from(exclusion.name.as_str());
+            exclusion.kind == class.into()
+                && name.is_ok_and(|name| self.names.device_name(class, &name, None) == device)
         })?;
-        Some(found.reason.clone())
+        Some(exclusion.reason.clone())
     }
 
-    fn cdi_devices(&self, offer: &Offer, class: Class) -> Result<Vec<DeviceName>> {
-        let mut names: Vec<DeviceName> = cdi_names(offer).collect();
+    fn cdi_devices(&self, device: &HostDevice, class: Class) -> Result<Vec<DeviceName>> {
+        let mut names: Vec<DeviceName> = cdi_device_names(device).collect();
         if names.is_empty() {
-            names.push(offer.name.clone());
+            names.push(device.name.clone());
         }
-        let has = |name: &&DeviceName| self.specs.contains(&cdi(class, name));
+        let has = |name: &&DeviceName| self.specs.contains(&qualified_name(class, name));
         match names.iter().find(|name| !has(name)) {
             None => Ok(names),
-            Some(name) => bail!(self.missing_spec(offer, class, name)),
+            Some(name) => bail!(self.missing_spec_reason(device, class, name)),
         }
     }
 
     /// Why a container would not find the device, in the words of discovery where it has some.
-    fn missing_spec(&self, offer: &Offer, class: Class, name: &DeviceName) -> String {
-        let (id, written_by) = (cdi(class, name), self.snapshot.written_by);
-        match &offer.health {
-            Health::Unhealthy(reason) if class == offer.class => {
-                format!("{id}: {}", written_by.reason(reason))
+    fn missing_spec_reason(&self, device: &HostDevice, class: Class, name: &DeviceName) -> String {
+        let (id, written_by) = (qualified_name(class, name), self.snapshot.written_by);
+        match &device.health {
+            Health::Unhealthy(reason) if class == device.class => {
+                format!("{id}: {}", written_by.with_node_advice(reason))
             }
-            _ => written_by.no_spec(&id),
+            _ => written_by.missing_spec_reason(&id),
         }
     }
 
-    fn profile(&self, profile: Option<&DeviceName>) -> Result<Option<String>> {
+    fn profile_device(&self, profile: Option<&DeviceName>) -> Result<Option<String>> {
         let Some(name) = profile else {
             return Ok(None);
         };
-        let id = cdi(Class::Profile, name);
+        let id = qualified_name(Class::Profile, name);
         if self.specs.contains(&id) {
             return Ok(Some(id));
         }
-        let prefix = format!("{}=", Class::Profile.kind());
-        let there = self.specs.iter();
-        let there = there.filter_map(|id| id.strip_prefix(&prefix));
-        let there: Vec<String> = there.map(str::to_owned).collect();
-        let there = Listed(&there);
-        bail!("no CDI specification has {id}; this node has the profiles {there}")
+        let prefix = format!("{}=", Class::Profile.cdi_kind());
+        let profiles = self.specs.iter();
+        let profiles = profiles.filter_map(|id| id.strip_prefix(&prefix));
+        let profiles: Vec<String> = profiles.map(str::to_owned).collect();
+        let profiles = ShortList(&profiles);
+        bail!("no CDI specification has {id}; this node has the profiles {profiles}")
     }
 }
 
 /// The names of its CDI devices.
-fn cdi_names(offer: &Offer) -> impl Iterator<Item = DeviceName> {
-    let names = offer.cdi.iter().filter_map(|name| name.split_once('='));
+fn cdi_device_names(device: &HostDevice) -> impl Iterator<Item = DeviceName> {
+    let names = device.cdi.iter().filter_map(|name| name.split_once('='));
     names.filter_map(|(_, name)| DeviceName::try_from(name).ok())
 }
 
-fn cdi(class: Class, name: &DeviceName) -> String {
-    format!("{}={name}", class.kind())
+fn qualified_name(class: Class, name: &DeviceName) -> String {
+    format!("{}={name}", class.cdi_kind())
 }
 
-fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leased {
+fn claim_device(
+    request: &str,
+    device: &HostDevice,
+    class: Class,
+    name: &DeviceName,
+) -> ClaimDevice {
     let name = name.clone();
-    Leased {
+    ClaimDevice {
         request: request.to_owned(),
-        device: LeasedDevice { class, name },
-        most: offer.most().unwrap_or(u32::MAX),
+        device: DeviceId { class, name },
+        max_holders: device.max_holders().unwrap_or(u32::MAX),
         interface: None,
         vf: None,
     }
 }
 
 /// The class whose edits a container gets: those of an interface without the preload are of a class of their own.
-fn class(offer: &Offer, allocated: &Allocated) -> Result<Class> {
+fn effective_class(device: &HostDevice, allocated: &AllocatedDevice) -> Result<Class> {
     let Some(preload) = &allocated.parameters.preload else {
-        return Ok(offer.class);
+        return Ok(device.class);
     };
-    match (offer.class, preload.value) {
+    match (device.class, preload.value) {
         (Class::Nic, false) => Ok(Class::NicPlain),
-        (Class::Nic, true) | (Class::NicPlain | Class::NicNodes, false) => Ok(offer.class),
-        _ if preload.is_of_request => Err(misplaced("preload", "nic", offer)),
-        _ => Ok(offer.class),
+        (Class::Nic, true) | (Class::NicPlain | Class::NicNodes, false) => Ok(device.class),
+        _ if preload.is_of_request => Err(misplaced_error("preload", "nic", device)),
+        _ => Ok(device.class),
     }
 }
 
-fn profile<'a>(offer: &Offer, allocated: &'a Allocated) -> Result<Option<&'a DeviceName>> {
+fn profile_name<'a>(
+    device: &HostDevice,
+    allocated: &'a AllocatedDevice,
+) -> Result<Option<&'a DeviceName>> {
     let Some(profile) = &allocated.parameters.profile else {
         return Ok(None);
     };
-    match offer.class {
+    match device.class {
         Class::Nic | Class::NicPlain | Class::NicNodes => Ok(Some(&profile.value)),
         _ if profile.is_of_request => {
-            Err(misplaced("profile", "nic, nic-plain or nic-nodes", offer))
+            Err(misplaced_error("profile", "nic, nic-plain or nic-nodes", device))
         }
         _ => Ok(None),
     }

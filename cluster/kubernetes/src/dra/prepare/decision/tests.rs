@@ -3,32 +3,32 @@ use std::time::Instant;
 
 use onload_cdi::Hook;
 use onload_core::config::Config;
-use onload_core::vf::VfConfig;
-use onload_host::discover::not_offered::NotOffered;
+use onload_core::vf_config::VfConfig;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
-use super::super::own_spec::PodInterface;
+use super::super::claim_spec::PodInterface;
 use super::super::parameters::{Author, Parameters};
 use super::*;
 use crate::dra::test_offers::offer;
-use crate::resources::{Plan, WrittenBy};
+use crate::resources::{ResourcePlan, SpecAuthor};
 
 const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
 /// A node with an interface, a function that is leased, an RDMA device and a profile.
-fn node() -> Snapshot {
-    let vfio = Offer { sharing: Sharing::Exclusive, ..offer(Class::Vfio, "0000:81:10.0") };
-    let gone = Offer {
+fn node() -> KubernetesSnapshot {
+    let vfio = HostDevice { sharing: Sharing::Exclusive, ..offer(Class::Vfio, "0000:81:10.0") };
+    let gone = HostDevice {
         cdi: Vec::new(),
         health: Health::Unhealthy("its specification has it no longer".to_owned()),
         ..offer(Class::Nic, "ens9")
     };
     let reason = "bound to igbvf; bind it to vfio-pci".to_owned();
-    Snapshot {
-        plan: Plan::default(),
+    KubernetesSnapshot {
+        plan: ResourcePlan::default(),
         names: DeviceNames::default(),
-        offers: vec![
+        devices: vec![
             offer(Class::Nic, "ens1"),
             gone,
             offer(Class::NicPlain, "ens1"),
@@ -36,22 +36,27 @@ fn node() -> Snapshot {
             vfio,
         ],
         config: Config::default(),
-        written_by: WrittenBy::Operator,
+        written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: vec![
-            NotOffered::new(Class::Nic, "0000:81:10.7", "no"),
-            NotOffered::new(Class::Vfio, "0000:81:10.7", reason),
+        exclusions: vec![
+            Exclusion::new(Class::Nic, "0000:81:10.7", "no"),
+            Exclusion::new(Class::Vfio, "0000:81:10.7", reason),
         ],
         taken: Instant::now(),
     }
 }
 
-fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
+fn allocated(
+    request: &str,
+    pool: &str,
+    device: &str,
+    parameters: &serde_json::Value,
+) -> AllocatedDevice {
     let mut merged = Parameters::default();
-    merged.override_by(&Parameters::parse(parameters, Author::Claim).unwrap(), request != "any");
-    Allocated {
+    merged.override_with(&Parameters::parse(parameters, Author::Claim).unwrap(), request != "any");
+    AllocatedDevice {
         request: request.to_owned(),
         chosen: request.to_owned(),
         pool: pool.to_owned(),
@@ -63,12 +68,15 @@ fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::V
     }
 }
 
-fn decided(devices: Vec<Allocated>) -> Result<Decision, String> {
+fn decided(devices: Vec<AllocatedDevice>) -> Result<PrepareDecision, String> {
     decided_on(&node(), devices)
 }
 
-fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, String> {
-    let (node, names) = ("n1".parse().unwrap(), DeviceNames::of(&snapshot.offers));
+fn decided_on(
+    snapshot: &KubernetesSnapshot,
+    devices: Vec<AllocatedDevice>,
+) -> Result<PrepareDecision, String> {
+    let (node, names) = ("n1".parse().unwrap(), DeviceNames::new(&snapshot.devices));
     let specs = [
         "onload.dev/nic=ens1",
         "onload.dev/nic-plain=ens1",
@@ -79,7 +87,7 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
         "onload.dev/netdev=ens1v1",
         "onload.dev/netdev=ens2v0",
     ];
-    let around = Surroundings {
+    let around = PrepareContext {
         node: &node,
         names: &names,
         snapshot,
@@ -89,12 +97,12 @@ fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, 
     decided.map_err(|error| format!("{error:#}"))
 }
 
-fn ids(device: Allocated) -> Result<Vec<String>, String> {
+fn ids(device: AllocatedDevice) -> Result<Vec<String>, String> {
     Ok(of_first(decided(vec![device])?))
 }
 
 /// The CDI devices of the first device, without that of its request, which is the last.
-fn of_first(decision: Decision) -> Vec<String> {
+fn of_first(decision: PrepareDecision) -> Vec<String> {
     let Device { request_names, mut cdi_device_ids, .. } =
         decision.devices.into_iter().next().unwrap();
     let last = cdi_device_ids.pop().unwrap();
@@ -109,29 +117,29 @@ fn of_request(request: &str) -> String {
 #[test]
 fn a_function_is_given_beside_nobody_who_has_its_family() {
     let mut snapshot = node();
-    let function = |name: &str, pf: &str| Offer {
+    let function = |name: &str, pf: &str| HostDevice {
         pci: name.parse().ok(),
         sharing: Sharing::Exclusive,
         attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
         ..offer(Class::Vfio, name)
     };
-    snapshot.offers.truncate(4);
-    snapshot.offers.extend([
+    snapshot.devices.truncate(4);
+    snapshot.devices.extend([
         function("0000:81:00.0", ""),
         function("0000:81:10.0", "0000:81:00.0"),
         function("0000:81:10.2", "0000:81:00.0"),
         function("0000:82:00.0", ""),
     ]);
     let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
-    let names = |decision: &Decision| -> Vec<String> {
-        let beside = decision.beside.iter();
+    let names = |decision: &PrepareDecision| -> Vec<String> {
+        let beside = decision.other_functions.iter();
         beside.map(|leased| leased.device.to_string()).collect()
     };
     let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
     assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
-    let around = Surroundings {
+    let around = PrepareContext {
         node: &"n1".parse().unwrap(),
-        names: &DeviceNames::of(&snapshot.offers),
+        names: &DeviceNames::new(&snapshot.devices),
         snapshot: &snapshot,
         specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
     };
@@ -170,10 +178,10 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
     let decision = decided(vec![vfio]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
     let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
-    let leased = Leased {
+    let leased = ClaimDevice {
         request: "vf".to_owned(),
         device: "vfio:0000:81:10.0".parse().unwrap(),
-        most: 1,
+        max_holders: 1,
         interface: None,
         vf: None,
     };
@@ -183,8 +191,10 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
 
 #[test]
 fn who_only_watches_takes_nothing_away() {
-    let admin =
-        |pool, device| Allocated { is_admin: true, ..allocated("w", pool, device, &json!({})) };
+    let admin = |pool, device| AllocatedDevice {
+        is_admin: true,
+        ..allocated("w", pool, device, &json!({}))
+    };
     let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
     assert!(decision.leased.is_empty());
     assert_eq!(of_first(decision), [""; 0]);
@@ -196,7 +206,7 @@ fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
     let mut node = node();
     node.lease_hooks.clear();
     let admin =
-        Allocated { is_admin: true, ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({})) };
+        AllocatedDevice { is_admin: true, ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({})) };
     let decision = decided_on(&node, vec![admin]).unwrap();
     assert_eq!(of_first(decision), [""; 0]);
 }
@@ -204,13 +214,13 @@ fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
 #[test]
 fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
     let mut node = node();
-    for (at, offer) in node.offers.iter_mut().enumerate() {
-        offer.pci = format!("0000:81:10.{at}").parse().ok();
+    for (at, host_device) in node.devices.iter_mut().enumerate() {
+        host_device.pci = format!("0000:81:10.{at}").parse().ok();
     }
     let key = |name: &str| (Class::Vfio, DeviceName::try_from(name).unwrap());
     let nodes = vec!["/dev/vfio/15".to_owned(), "/dev/vfio/vfio".to_owned()];
     node.nodes.insert(key("0000:81:10.0"), nodes);
-    let of = |request: &str, pool: &str, device: &str, resource: &str| Allocated {
+    let of = |request: &str, pool: &str, device: &str, resource: &str| AllocatedDevice {
         resource: Some(resource.to_owned().try_into().unwrap()),
         ..allocated(request, pool, device, &json!({}))
     };
@@ -267,11 +277,11 @@ fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
 #[test]
 fn a_specification_that_is_missing_is_asked_of_who_writes_it() {
     let mut snapshot = node();
-    let gone = snapshot.offers.iter_mut().find(|offer| offer.name.as_str() == "ens9");
+    let gone = snapshot.devices.iter_mut().find(|device| device.name.as_str() == "ens9");
     gone.unwrap().health = Health::Healthy;
     for (written_by, says) in [
-        (WrittenBy::Operator, "\"systemctl restart onload-cdi.service\""),
-        (WrittenBy::Daemon, "onload-kubernetes on the node writes it"),
+        (SpecAuthor::Operator, "\"systemctl restart onload-cdi.service\""),
+        (SpecAuthor::Daemon, "onload-kubernetes on the node writes it"),
     ] {
         snapshot.written_by = written_by;
         let nic = allocated("nic", "n1/nic", "ens9", &json!({}));
@@ -311,21 +321,21 @@ fn a_parameter_of_a_request_is_for_the_class_that_has_a_use_for_it() {
 }
 
 /// The same node with two interfaces that may move, of which a plugin moves the second.
-fn node_with_interfaces() -> Snapshot {
+fn node_with_interfaces() -> KubernetesSnapshot {
     let mut node = node();
-    let interface = |name: &str, pci: &str, pool: &str| Offer {
+    let interface = |name: &str, pci: &str, pool: &str| HostDevice {
         sharing: Sharing::Exclusive,
         pci: pci.parse().ok(),
         pools: vec![pool.to_owned()],
         attributes: [("interface", Attribute::Text(name.to_owned()))].into(),
         ..offer(Class::Netdev, name)
     };
-    node.offers.extend([
+    node.devices.extend([
         interface("ens1v0", "0000:81:11.0", "fast"),
         interface("ens1v1", "0000:81:11.1", "fast"),
         interface("ens2v0", "0000:82:11.0", "sriov"),
     ]);
-    node.offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    node.devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     node.lease_hooks.insert(Class::Netdev, vec![Hook::default()]);
     let of_cni = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
     node.config = Config::parse(of_cni).unwrap();
@@ -336,16 +346,16 @@ fn node_with_interfaces() -> Snapshot {
 }
 
 /// As the operator's configuration says of a virtual function.
-fn set_up(node: &mut Snapshot, device: &str, vf: &str) {
+fn set_up(node: &mut KubernetesSnapshot, device: &str, vf: &str) {
     let device = device.parse().unwrap();
     node.vf.insert(device, vf.parse().unwrap());
 }
 
-fn moved(request: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
+fn moved(request: &str, device: &str, parameters: &serde_json::Value) -> AllocatedDevice {
     allocated(request, "n1/netdev", device, parameters)
 }
 
-fn addressed(request: &str, device: &str, address: &str) -> Allocated {
+fn addressed(request: &str, device: &str, address: &str) -> AllocatedDevice {
     moved(request, device, &json!({"address": address}))
 }
 
@@ -359,7 +369,7 @@ fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
     assert_eq!(ids, [of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
     let whole = PodInterface {
-        moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+        netdev: "ens1v0@0000:81:11.0".parse().unwrap(),
         name: Some("net1".parse().unwrap()),
         mtu: Some("1400".parse().unwrap()),
         addresses: vec!["192.0.2.10/24".parse().unwrap()],
@@ -385,7 +395,7 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
     node.vf.insert("netdev:ens1v1".parse().unwrap(), of_function);
     let network = |device| {
         let decision = decided_on(&node, vec![device]).unwrap();
-        decision.described[0].prepared.network.clone()
+        decision.metadata[0].prepared.network.clone()
     };
     let is = |device, ips: Option<&[&str]>| {
         let network = network(device).unwrap();
@@ -412,7 +422,7 @@ fn what_describes_a_device_says_which_alternative_and_slot_it_is() {
     let mut slot = allocated("nic", "n1/nic", "ens1-slot-3", &json!({}));
     slot.chosen = "nic/fast".to_owned();
     let decision = decided(vec![slot]).unwrap();
-    let described = &decision.described[0];
+    let described = &decision.metadata[0];
     assert_eq!((described.request.as_str(), described.chosen.as_str()), ("nic", "nic/fast"));
     assert_eq!(described.attributes["slot"].int, Some(3));
 }
@@ -438,7 +448,7 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
         let refused = decided_on(&node, vec![foreign.clone()]).unwrap_err();
         assert_eq!(refused, format!("request \"fast\": {says}"));
         let said = Parameters::parse(&parameters, Author::Class).unwrap();
-        foreign.parameters.override_by(&said, true);
+        foreign.parameters.override_with(&said, true);
         decided_on(&node, vec![foreign]).unwrap();
     }
     let mut wide = node_with_interfaces();
@@ -478,7 +488,7 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
         format!("{}it may choose no VLAN{end}", beginning("ens1v1"))
     );
     let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
-    unlisted.parameters.override_by(&said, true);
+    unlisted.parameters.override_with(&said, true);
     let decision = decided_on(&node, vec![unlisted]).unwrap();
     assert_eq!(decision.leased[0].vf, vf("vlan=300"));
 }
@@ -493,7 +503,7 @@ fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choos
         let says = "request \"a\": netdev:ens1v0: it has to choose a VLAN from 100-199; ";
         assert!(refused.starts_with(says), "{refused}");
     }
-    let watching = Allocated { is_admin: true, ..moved("a", "ens1v0", &json!({})) };
+    let watching = AllocatedDevice { is_admin: true, ..moved("a", "ens1v0", &json!({})) };
     decided_on(&node, vec![watching]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v1");
     let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({}))]).unwrap();
@@ -537,7 +547,7 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     let says = "request \"vf\": vfio:0000:81:10.0: it has to choose a VLAN from 100-199; ";
     assert!(refused.starts_with(says), "{refused}");
     let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
-    unsaid.parameters.override_by(&said, false);
+    unsaid.parameters.override_with(&said, false);
     let decision = decided_on(&node, vec![unsaid.clone()]).unwrap();
     let set = "vlan=300;vlans=100-199;trust=false".parse().unwrap();
     assert_eq!(decision.leased[0].vf, Some(set));
@@ -661,5 +671,5 @@ fn one_device_that_cannot_be_given_refuses_the_claim() {
     let good = allocated("a", "n1/nic", "ens1", &json!({}));
     let bad = allocated("b", "n1/nic", "ens2", &json!({}));
     assert!(decided(vec![good, bad]).unwrap_err().starts_with("request \"b\": "));
-    assert_eq!(decided(Vec::new()), Ok(Decision::default()));
+    assert_eq!(decided(Vec::new()), Ok(PrepareDecision::default()));
 }

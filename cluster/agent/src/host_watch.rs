@@ -1,0 +1,114 @@
+//! Looks at the host, again and again, in a thread of its own: reading thousands of files would hold up answers to the
+//! engine.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use onload_host::watch::Watcher;
+
+/// What waits for changes between two looks. It is made anew after it failed.
+pub struct HostWatch {
+    watcher: Option<Watcher>,
+    /// Whether `untold` has said so, and nothing was told since.
+    is_failing: bool,
+    on_failure: fn(&io::Error),
+}
+
+impl HostWatch {
+    /// Begins to wait, before the look itself, so that what changes meanwhile is not lost.
+    pub fn begin(&mut self, new_watcher: impl FnOnce() -> io::Result<Watcher>) {
+        if self.watcher.is_none() {
+            match new_watcher() {
+                Ok(watcher) => self.watcher = Some(watcher),
+                Err(error) => self.log_failure(&error),
+            }
+        }
+    }
+
+    /// The next look begins anew.
+    pub fn discard(&mut self) {
+        self.watcher = None;
+    }
+
+    /// Waits for a change, or sleeps where that cannot be done.
+    fn wait(&mut self, pause: Duration) {
+        if let Some(watcher) = &mut self.watcher {
+            match watcher.wait() {
+                Ok(()) => {
+                    self.is_failing = false;
+                    return;
+                }
+                Err(error) => {
+                    self.discard();
+                    self.log_failure(&error);
+                }
+            }
+        }
+        thread::sleep(pause);
+    }
+
+    fn log_failure(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            (self.on_failure)(error);
+        }
+    }
+}
+
+/// Starts the thread. It ends when `look` gives no time, which is how long to sleep where changes cannot be waited for;
+/// `untold` says why they cannot, once.
+pub fn start(
+    mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
+    on_failure: fn(&io::Error),
+) -> io::Result<()> {
+    let run = move || {
+        let mut watch = HostWatch { watcher: None, is_failing: false, on_failure };
+        while let Some(pause) = survey(&mut watch) {
+            watch.wait(pause);
+        }
+    };
+    let thread = thread::Builder::new().name("surveyor".to_owned());
+    thread.spawn(run).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use onload_host::watch::{Damping, WatchSources};
+
+    use super::*;
+
+    thread_local! {
+        static TOLD: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn watcher() -> io::Result<Watcher> {
+        let now = Damping { quiet: Duration::ZERO, longest: Duration::ZERO };
+        Watcher::new(WatchSources {
+            directories: Vec::new(),
+            kernel: false,
+            interval: Duration::ZERO,
+            damping: now,
+        })
+    }
+
+    #[test]
+    fn a_watcher_is_kept_until_it_is_discarded_and_a_failure_is_told_once_until_one_works() {
+        let mut watch = HostWatch {
+            watcher: None,
+            is_failing: false,
+            on_failure: |_| TOLD.set(TOLD.get() + 1),
+        };
+        let fails = || Err(io::Error::other("no"));
+        for told in 1..=2 {
+            watch.begin(fails);
+            watch.begin(fails);
+            assert_eq!(TOLD.get(), told);
+            watch.begin(watcher);
+            watch.begin(|| unreachable!("there is one"));
+            watch.wait(Duration::ZERO);
+            watch.discard();
+        }
+    }
+}

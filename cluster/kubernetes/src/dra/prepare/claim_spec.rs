@@ -1,0 +1,564 @@
+//! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
+//! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
+//! it. It gives no node: the device's own specification does, and is read anew for each container. Each request is a
+//! device too: it has the file that describes the request's devices, and where the pod asked for a resource, the variables
+//! that a device plugin gives.
+//!
+//! Beside it stands a file that says which claim it is of and what that was given, for [`mod@super::sweep`] and for its
+//! status: the name of a claim does not fit into that of a file, and CDI readers take `.json` and `.yaml` alone. It tells
+//! the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::resource::v1::NetworkDeviceData;
+use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_version, to_json};
+use onload_core::class::Class;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
+use onload_core::lease::{ClaimUid, DeviceId};
+use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::new_name::NewInterfaceName;
+use onload_core::netdev::settings::{InterfaceRoute, Mtu};
+use onload_core::vf_config::{VfArgument, VfConfig};
+use onload_sys::fs::atomic;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{CLAIM_FILES, CLAIM_KIND};
+use crate::wire::dra::Claim;
+
+/// Engines of any user may read specifications.
+const READABLE: u32 = 0o644;
+const SPEC: &str = ".json";
+const OWNER: &str = ".claim";
+/// The most bytes of the latter: a claim has at most 32 devices, each with names of at most 500 bytes and 16 addresses.
+const MOST_OWNER: usize = 64 * 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimDevice {
+    pub(crate) request: String,
+    pub(crate) device: DeviceId,
+    /// How many containers, or claims, may have it at once.
+    pub(crate) max_holders: u32,
+    /// The interface that it is, where the claim says something of it.
+    pub(crate) interface: Option<PodInterface>,
+    /// What its virtual function is to be, where the claim's hook sets that up.
+    pub(crate) vf: Option<VfConfig>,
+}
+
+/// An interface with what a claim says of it. The hook of the claim comes first and moves it, so that the device's own
+/// hook finds it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodInterface {
+    pub(crate) netdev: NetdevArgument,
+    pub(crate) name: Option<NewInterfaceName>,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) addresses: Vec<InterfaceAddress>,
+    pub(crate) routes: Vec<InterfaceRoute>,
+}
+
+impl PodInterface {
+    fn arguments(&self) -> HookArguments {
+        HookArguments {
+            netdev: vec![self.netdev.clone()],
+            address: self.interface_values(&self.addresses),
+            route: self.interface_values(&self.routes),
+            mtu: self.interface_values(&self.mtu),
+            rename: self.interface_values(&self.name),
+            ..HookArguments::default()
+        }
+    }
+
+    fn interface_values<'a, T: Clone + 'a>(
+        &self,
+        values: impl IntoIterator<Item = &'a T>,
+    ) -> Vec<InterfaceValue<T>> {
+        let arguments = values.into_iter().map(|value| InterfaceValue {
+            interface: self.netdev.name.clone(),
+            value: value.clone(),
+        });
+        arguments.collect()
+    }
+}
+
+/// Which claim it is, and what it was given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreparedClaim {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// What its pod calls it, where it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod_claim: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) devices: Vec<PreparedDevice>,
+}
+
+impl PreparedClaim {
+    /// The claim, as kubelet names it.
+    pub(crate) fn claim(&self, uid: &ClaimUid) -> Claim {
+        Claim { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_string() }
+    }
+}
+
+/// A device of a claim, as the API server knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreparedDevice {
+    pub(crate) pool: String,
+    pub(crate) device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share_id: Option<String>,
+    /// What an interface is in the pod, once it has moved there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<NetworkDeviceData>,
+}
+
+pub(crate) type HooksByClass = BTreeMap<Class, Vec<Hook>>;
+
+pub(crate) type VariablesByRequest = BTreeMap<String, BTreeMap<String, String>>;
+
+/// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
+pub(crate) fn cdi_device_name(uid: &ClaimUid, device: &DeviceId) -> String {
+    format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
+}
+
+pub(crate) fn cdi_request_name(uid: &ClaimUid, request: &str) -> String {
+    format!("{CLAIM_KIND}={uid}.request.{request}")
+}
+
+/// The specification; `None` if the claim has nothing for itself. `mounts` are what describes the devices of each request.
+fn build_spec(
+    uid: &ClaimUid,
+    claim_devices: &[ClaimDevice],
+    hooks: &HooksByClass,
+    variables: &VariablesByRequest,
+    mounts: &BTreeMap<String, Mount>,
+) -> Option<Spec> {
+    let claim_devices = claim_devices.iter().filter_map(|claim_device| {
+        let hooks = hooks.get(&claim_device.device.class)?.iter();
+        let edits = ContainerEdits {
+            hooks: hooks.map(|hook| hook_for_claim(hook, uid, claim_device)).collect(),
+            ..ContainerEdits::default()
+        };
+        Some((cdi_device_name(uid, &claim_device.device), edits))
+    });
+    let requests: BTreeSet<&String> = variables.keys().chain(mounts.keys()).collect();
+    let requests = requests.into_iter().map(|request| {
+        let variables = variables.get(request).into_iter().flatten();
+        let edits = ContainerEdits {
+            env: variables.map(|(name, value)| format!("{name}={value}")).collect(),
+            mounts: mounts.get(request).cloned().into_iter().collect(),
+            ..ContainerEdits::default()
+        };
+        (cdi_request_name(uid, request), edits)
+    });
+    let devices = claim_devices.chain(requests).filter_map(|(name, container_edits)| {
+        let (_, name) = name.split_once('=')?;
+        let name = DeviceName::try_from(name).ok()?;
+        let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
+        Some((name, device))
+    });
+    let devices: BTreeMap<DeviceName, Device> = devices.collect();
+    if devices.is_empty() {
+        return None;
+    }
+    let mut spec = Spec {
+        kind: CLAIM_KIND.into(),
+        devices: devices.into_values().collect(),
+        ..Spec::default()
+    };
+    spec.cdi_version = minimum_version(&spec).version.to_string();
+    Some(spec)
+}
+
+/// The same program at the same stage, for a device and a claim.
+fn hook_for_claim(hook: &Hook, uid: &ClaimUid, device: &ClaimDevice) -> Hook {
+    let interface = device.interface.as_ref();
+    let vf =
+        device.vf.iter().map(|vf| VfArgument { device: device.device.clone(), vf: vf.clone() });
+    let arguments = HookArguments {
+        lease: vec![device.device.clone()],
+        claim: Some(uid.clone()),
+        vf: vf.collect(),
+        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
+    };
+    let mut hook = hook.clone();
+    hook.args.truncate(2);
+    hook.args.extend(arguments.to_args());
+    hook
+}
+
+/// Where the specifications of claims stand.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimSpecs {
+    dir: PathBuf,
+}
+
+impl ClaimSpecs {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        ClaimSpecs { dir }
+    }
+
+    /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
+    pub(crate) fn write_owner(&self, uid: &ClaimUid, prepared_claim: &PreparedClaim) -> Result<()> {
+        let bytes = serde_json::to_vec(prepared_claim).with_context(|| self.open_context())?;
+        self.write_one(&file_name(uid, OWNER), &bytes)
+    }
+
+    /// Writes the specification of a claim, if it has something for itself.
+    pub(crate) fn write(
+        &self,
+        uid: &ClaimUid,
+        claim_devices: &[ClaimDevice],
+        hooks: &HooksByClass,
+        variables: &VariablesByRequest,
+        mounts: &BTreeMap<String, Mount>,
+    ) -> Result<()> {
+        match build_spec(uid, claim_devices, hooks, variables, mounts) {
+            None => Ok(()),
+            Some(spec) => self.write_one(&file_name(uid, SPEC), to_json(&spec).as_bytes()),
+        }
+    }
+
+    /// What is there already is not written again: engines would read all of the directory anew.
+    fn write_one(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if fs::read(self.dir.join(name)).is_ok_and(|existing| existing == bytes) {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.dir).with_context(|| self.open_context())?;
+        let dir = self.open().with_context(|| self.open_context())?;
+        // Who writes the devices' specifications each minute removes what killed runs have left.
+        let written = atomic::write_atomic_locked(dir, OsStr::new(name), bytes, READABLE);
+        written.with_context(|| self.write_context())
+    }
+
+    /// Removes what there is of a claim; whether it had a specification.
+    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
+        let dir = match self.open() {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error).with_context(|| self.open_context()),
+        };
+        let remove = |end| {
+            let removed = atomic::remove(&dir, OsStr::new(&file_name(uid, end)));
+            removed.with_context(|| self.write_context())
+        };
+        let had_spec = remove(SPEC)?;
+        remove(OWNER)?;
+        Ok(had_spec)
+    }
+
+    pub(crate) fn has(&self, uid: &ClaimUid) -> bool {
+        self.dir.join(file_name(uid, OWNER)).exists()
+    }
+
+    /// The claims that are prepared, and which they are, where that is known.
+    pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<PreparedClaim>> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let uids = entries.filter_map(|entry| parse_uid(&entry.file_name()));
+        uids.map(|uid| {
+            let prepared_claim = self.read_claim(&uid);
+            (uid, prepared_claim)
+        })
+        .collect()
+    }
+
+    pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<PreparedClaim> {
+        let bytes = fs::read(self.dir.join(file_name(uid, OWNER))).ok()?;
+        serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(&self.dir, flags, Mode::empty())?)
+    }
+
+    fn open_context(&self) -> String {
+        let dir = self.dir.display();
+        format!("opening the directory of specifications {dir}")
+    }
+
+    fn write_context(&self) -> String {
+        let dir = self.dir.display();
+        format!("writing what the claim's containers share to {dir}")
+    }
+}
+
+fn file_name(uid: &ClaimUid, end: &str) -> String {
+    format!("{CLAIM_FILES}{uid}{end}")
+}
+
+fn parse_uid(name: &OsStr) -> Option<ClaimUid> {
+    let rest = name.to_str()?.strip_prefix(CLAIM_FILES)?;
+    let uid = rest.strip_suffix(SPEC).or_else(|| rest.strip_suffix(OWNER));
+    uid?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use onload_cdi::{Registry, validate};
+
+    use super::*;
+    use onload_test_tree::names_in;
+
+    const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+    fn uid() -> ClaimUid {
+        UID.parse().unwrap()
+    }
+
+    fn owner() -> PreparedClaim {
+        PreparedClaim {
+            namespace: "default".to_owned(),
+            name: "c".to_owned(),
+            ..PreparedClaim::default()
+        }
+    }
+
+    fn leased(name: &str) -> ClaimDevice {
+        ClaimDevice {
+            request: "vf".to_owned(),
+            device: format!("vfio:{name}").parse().unwrap(),
+            max_holders: 1,
+            interface: None,
+            vf: None,
+        }
+    }
+
+    /// As the generator writes them for some other device.
+    fn hooks() -> HooksByClass {
+        let hook = |stage: &str| Hook {
+            hook_name: stage.into(),
+            path: "/opt/onload-ctk/0.1.0/onload-hook".to_owned(),
+            args: ["onload-hook", stage, "--memlock", "unlimited", "--lease", "vfio:other"]
+                .map(str::to_owned)
+                .to_vec(),
+            env: vec!["PATH=/usr/bin".to_owned()],
+            timeout: Some(10),
+        };
+        BTreeMap::from([(Class::Vfio, vec![hook("createRuntime"), hook("poststop")])])
+    }
+
+    const NONE: &VariablesByRequest = &VariablesByRequest::new();
+    const NO_MOUNTS: &BTreeMap<String, Mount> = &BTreeMap::new();
+
+    fn write(specs: &ClaimSpecs, names: &[&str]) {
+        let leased: Vec<ClaimDevice> = names.iter().map(|name| leased(name)).collect();
+        specs.write_owner(&uid(), &owner()).unwrap();
+        specs.write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS).unwrap();
+    }
+
+    #[test]
+    fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
+        let spec =
+            build_spec(&uid(), &[leased("b"), leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
+        validate(&spec).unwrap();
+        let device = &spec.devices[0];
+        assert_eq!(device.name.valid().unwrap().as_str(), format!("{UID}.vfio.a"));
+        let hooks = &device.container_edits.hooks;
+        let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
+        let args_of = |stage| ["onload-hook", stage, "--lease", "vfio:a", "--claim", UID];
+        assert_eq!(args, [args_of("createRuntime"), args_of("poststop")]);
+        assert!(
+            hooks.iter().all(|hook| hook.path.ends_with("/onload-hook") && !hook.env.is_empty())
+        );
+        let edits = &device.container_edits;
+        assert!(edits.device_nodes.is_empty() && edits.env.is_empty() && edits.mounts.is_empty());
+        assert_eq!(spec.devices.len(), 2);
+    }
+
+    #[test]
+    fn a_request_of_a_resource_is_a_device_that_has_its_variables_alone() {
+        let of_request =
+            |value: &str| BTreeMap::from([("PCIDEVICE_A".to_owned(), value.to_owned())]);
+        let variables = BTreeMap::from([
+            ("container-0-request-0".to_owned(), of_request("0000:81:10.0")),
+            ("container-1-request-0".to_owned(), of_request("0000:81:10.1")),
+        ]);
+        let spec = build_spec(&uid(), &[], &HooksByClass::new(), &variables, NO_MOUNTS).unwrap();
+        validate(&spec).unwrap();
+        let env = spec.devices.iter().map(|device| {
+            let name = device.name.valid().unwrap().as_str();
+            let edits = &device.container_edits;
+            assert!(edits.hooks.is_empty() && edits.device_nodes.is_empty());
+            (format!("{CLAIM_KIND}={name}"), edits.env.clone())
+        });
+        let env: Vec<(String, Vec<String>)> = env.collect();
+        let device = |container: u8, value: &str| {
+            let name = cdi_request_name(&uid(), &format!("container-{container}-request-0"));
+            (name, vec![format!("PCIDEVICE_A={value}")])
+        };
+        assert_eq!(env, [device(0, "0000:81:10.0"), device(1, "0000:81:10.1")]);
+    }
+
+    #[test]
+    fn the_hook_of_a_claim_moves_an_interface_of_which_it_says_something() {
+        let interface = PodInterface {
+            netdev: "ens1v0@0000:81:11.0".parse().unwrap(),
+            name: Some("net1".parse().unwrap()),
+            mtu: Some("1400".parse().unwrap()),
+            addresses: ["192.0.2.10/24", "2001:db8::10/64"]
+                .map(|one| one.parse().unwrap())
+                .to_vec(),
+            routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
+        };
+        let plain = PodInterface {
+            name: None,
+            mtu: None,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            ..interface.clone()
+        };
+        let vf = "vlan=100;vlans=100-199".parse().ok();
+        let moved = ["--netdev", "ens1v0@0000:81:11.0"];
+        let more = [
+            "--vf",
+            "netdev:ens1v0=vlan=100;vlans=100-199",
+            "--address",
+            "ens1v0=192.0.2.10/24",
+            "--address",
+            "ens1v0=2001:db8::10/64",
+            "--route",
+            "ens1v0=198.51.100.0/24 via 192.0.2.1",
+            "--mtu",
+            "ens1v0=1400",
+            "--rename",
+            "ens1v0=net1",
+        ];
+        let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
+        for (interface, vf, more) in [(interface, vf, &more[..]), (plain, None, &[])] {
+            let leased = ClaimDevice {
+                device: "netdev:ens1v0".parse().unwrap(),
+                interface: Some(interface),
+                vf,
+                ..leased("a")
+            };
+            let spec = build_spec(&uid(), &[leased], &hooks, NONE, NO_MOUNTS).unwrap();
+            validate(&spec).unwrap();
+            let hook = &spec.devices[0].container_edits.hooks[0];
+            let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
+            let words = [&first[..], &["--claim", UID], &moved, more].concat();
+            assert_eq!(hook.args, words);
+            let (_, asked) = HookArguments::from_command(&hook.args).unwrap();
+            assert_eq!(asked.claim, Some(uid()));
+        }
+    }
+
+    #[test]
+    fn the_hook_of_a_claim_sets_up_a_function_of_which_it_says_something() {
+        let set_up =
+            ClaimDevice { vf: "vlan=150;vlans=100-199".parse().ok(), ..leased("0000:81:10.0") };
+        let spec = build_spec(&uid(), &[set_up], &hooks(), NONE, NO_MOUNTS).unwrap();
+        validate(&spec).unwrap();
+        let hooks = &spec.devices[0].container_edits.hooks;
+        let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
+        let (device, vf) = ("vfio:0000:81:10.0", "vfio:0000:81:10.0=vlan=150;vlans=100-199");
+        let args_of = |stage| {
+            let leased = ["onload-hook", stage, "--lease", device];
+            [&leased[..], &["--claim", UID, "--vf", vf]].concat()
+        };
+        assert_eq!(args, [args_of("createRuntime"), args_of("poststop")]);
+    }
+
+    #[test]
+    fn an_engine_finds_what_the_answer_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = ClaimSpecs::new(dir.path().join("cdi"));
+        write(&specs, &["0000:81:10.0"]);
+        let registry = Registry::scan(&[dir.path().join("cdi")]);
+        let found: Vec<String> = registry.devices().map(|found| found.name.to_string()).collect();
+        assert_eq!(found, [cdi_device_name(&uid(), &leased("0000:81:10.0").device)]);
+        assert!(registry.errors().is_empty(), "{:?}", registry.errors());
+        let mode =
+            fs::metadata(dir.path().join("cdi").join(file_name(&uid(), SPEC))).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn hook_and_wrapper_have_no_work_with_it() {
+        assert!(!file_name(&uid(), SPEC).starts_with("onload.dev-"));
+    }
+
+    #[test]
+    fn a_claim_that_has_nothing_for_itself_has_no_specification_and_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = ClaimSpecs::new(dir.path().to_owned());
+        write(&specs, &[]);
+        assert_eq!(names_in(dir.path()), [file_name(&uid(), OWNER)]);
+        assert_eq!(specs.list(), BTreeMap::from([(uid(), Some(owner()))]));
+        assert!(!specs.remove(&uid()).unwrap());
+        assert!(names_in(dir.path()).is_empty());
+        let rdma = ClaimDevice { device: "rdma:mlx5_0".parse().unwrap(), ..leased("a") };
+        assert_eq!(build_spec(&uid(), &[rdma], &hooks(), NONE, NO_MOUNTS), None);
+    }
+
+    #[test]
+    fn what_is_there_is_not_written_again_and_what_differs_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = ClaimSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        let path = dir.path().join(file_name(&uid(), SPEC));
+        let before = fs::metadata(&path).unwrap().ino();
+        write(&specs, &["a"]);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), before);
+        fs::write(&path, "{").unwrap();
+        write(&specs, &["a"]);
+        assert!(fs::read_to_string(&path).unwrap().contains(".vfio.a"));
+    }
+
+    #[test]
+    fn its_removal_leaves_nothing_and_touches_nobody_else_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = ClaimSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        let others = ["claim.onload.dev-other.json", "onload.dev-vfio.json", "vendor.json"];
+        for other in others {
+            fs::write(dir.path().join(other), "{}").unwrap();
+        }
+        assert!(specs.remove(&uid()).unwrap());
+        assert_eq!(names_in(dir.path()), others);
+        assert!(!specs.remove(&uid()).unwrap());
+    }
+
+    #[test]
+    fn claims_that_have_one_are_listed_with_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = ClaimSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        for foreign in [
+            "claim.onload.dev-.json",
+            "claim.onload.dev-a b.json",
+            "claim.onload.dev-x.yaml",
+            "x.claim",
+        ] {
+            fs::write(dir.path().join(foreign), "{}").unwrap();
+        }
+        fs::write(dir.path().join("claim.onload.dev-u2.json"), "{}").unwrap();
+        let listed = specs.list();
+        let expected = [(uid(), Some(owner())), ("u2".parse().unwrap(), None)];
+        assert_eq!(listed, BTreeMap::from(expected));
+        assert!(ClaimSpecs::new(dir.path().join("none")).list().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cdi"), "").unwrap();
+        let specs = ClaimSpecs::new(dir.path().join("cdi"));
+        for written in [
+            specs.write_owner(&uid(), &owner()),
+            specs.write(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS),
+        ] {
+            let line = written.unwrap_err().to_string();
+            assert!(line.starts_with("opening the directory of specifications "), "{line}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Resources with names of the operator's, and those of pools. The device plugin has them by the configuration of its
+//! node; by DRA they need a DeviceClass each, of the whole cluster, which no daemon of a node may write.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, ResourceSource};
+use onload_host::offers::HostDevice;
+use serde_json::{Value, json};
+
+use super::DRIVER;
+use crate::names::is_allocatable;
+use crate::snapshot::KubernetesSnapshot;
+
+/// The resources beside a class's own that have devices of it, each with its pool if it is one's.
+pub(super) fn other_resources(
+    snapshot: &KubernetesSnapshot,
+    class: Class,
+) -> BTreeMap<ResourceName, Option<String>> {
+    let devices = snapshot.devices.iter().filter(|device| device.class == class);
+    let pools: Vec<&String> = devices.flat_map(|device| &device.pools).collect();
+    let settings = &snapshot.config.kubernetes.resources;
+    let named = settings.iter().filter_map(|(name, resource)| match resource.source()? {
+        ResourceSource::Class(of) => (of == class).then(|| (name.clone(), None)),
+        ResourceSource::Pool(pool) => {
+            let is_of_class = pools.iter().any(|other| *other == pool);
+            is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
+        }
+    });
+    let mut resources: BTreeMap<ResourceName, Option<String>> = named.collect();
+    for pool in pools {
+        let is_named = resources.values().flatten().any(|other| other == pool);
+        if let Ok(name) = ResourceName::onload_dev(pool)
+            && !is_named
+            && pool.parse::<Class>().is_err()
+        {
+            resources.entry(name).or_insert_with(|| Some(pool.clone()));
+        }
+    }
+    resources.retain(|name, _| name.as_str() != class.cdi_kind());
+    resources
+}
+
+/// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
+/// has it.
+pub(super) fn is_offered(device: &HostDevice, settings: &KubernetesSettings) -> bool {
+    let mut named = settings.resources.values();
+    is_allocatable(device)
+        && (settings.classes.as_slice().contains(&device.class)
+            || !device.pools.is_empty()
+            || named.any(|resource| resource.class == Some(device.class)))
+}
+
+/// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
+/// first pool, else that of its class.
+pub(super) fn resource_name(
+    device: &HostDevice,
+    settings: &KubernetesSettings,
+) -> Option<ResourceName> {
+    let is_of = |source: ResourceSource<'_>| match source {
+        ResourceSource::Class(class) => class == device.class,
+        ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
+    };
+    let mut named = settings.resources.iter();
+    if let Some((name, _)) = named.find(|(_, resource)| resource.source().is_some_and(is_of)) {
+        return Some(name.clone());
+    }
+    let mut pools = device.pools.iter();
+    let of_pool = pools.find(|pool| pool.parse::<Class>().is_err());
+    let word = of_pool.map_or(device.class.as_str(), String::as_str);
+    ResourceName::onload_dev(word).ok()
+}
+
+/// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.
+pub(super) fn device_class_manifest(
+    class: Class,
+    resources: &BTreeMap<ResourceName, Option<String>>,
+) -> Value {
+    let items = resources.iter();
+    let items = items.map(|(name, pool)| device_class(class, name, pool.as_deref()));
+    json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<Value>>()})
+}
+
+fn device_class(class: Class, name: &ResourceName, pool: Option<&str>) -> Value {
+    let mut expression =
+        format!("device.driver == {DRIVER:?} && device.attributes[{DRIVER:?}].kind == \"{class}\"");
+    if let Some(pool) = pool {
+        expression += &format!(
+            " && device.attributes[{DRIVER:?}].pools.split(\",\").exists(pool, pool == {pool:?})"
+        );
+    }
+    json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": object_name(name)},
+        "spec": {
+            "extendedResourceName": name.as_str(),
+            "selectors": [{"cel": {"expression": expression}}],
+        },
+    })
+}
+
+/// The name of a resource as one of an object: a DNS subdomain, such as `onload.amd.com` for `amd.com/onload`.
+fn object_name(name: &ResourceName) -> String {
+    let (domain, rest) = name.as_str().split_once('/').unwrap_or((DRIVER, name.as_str()));
+    let legal = |c: char| {
+        if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }
+    };
+    let rest: String = rest.chars().map(legal).collect();
+    format!("{rest}.{domain}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dra::test_offers::{offer, snapshot};
+
+    fn beside_of(class: Class, settings: &str) -> Vec<(String, Option<String>)> {
+        let settings: KubernetesSettings = serde_json::from_str(settings).unwrap();
+        let of_pools = |class, name, pools: &[&str]| HostDevice {
+            pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+            ..offer(class, name)
+        };
+        let devices = vec![
+            of_pools(Class::Nic, "ens1", &[]),
+            of_pools(Class::Vfio, "0000:81:10.0", &["fast", "vfio"]),
+            of_pools(Class::Vfio, "0000:81:10.1", &["slow"]),
+        ];
+        let beside = other_resources(&snapshot(devices, settings), class);
+        let beside = beside.into_iter();
+        beside.map(|(name, pool)| (name.to_string(), pool)).collect()
+    }
+
+    #[test]
+    fn a_device_is_one_of_the_resource_that_the_device_plugin_would_have_it_in() {
+        let of = |pools: &[&str], settings: &str| {
+            let device = HostDevice {
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                ..offer(Class::Vfio, "0000:81:10.0")
+            };
+            let settings = serde_json::from_str(settings).unwrap();
+            resource_name(&device, &settings).unwrap().to_string()
+        };
+        assert_eq!(of(&[], "{}"), "onload.dev/vfio");
+        assert_eq!(of(&["vfio"], "{}"), "onload.dev/vfio");
+        assert_eq!(of(&["fast", "slow"], "{}"), "onload.dev/fast");
+        let named = r#"{"resources": {"example.com/s": {"pool": "slow"}, "intel.com/vf": {"class": "vfio"}}}"#;
+        assert_eq!(of(&["fast", "slow"], named), "example.com/s");
+        assert_eq!(of(&["fast"], named), "intel.com/vf");
+    }
+
+    #[test]
+    fn a_device_is_offered_where_its_class_is_listed_or_a_resource_or_a_pool_has_it() {
+        let is = |pools: &[&str], settings: &str| {
+            let device = HostDevice {
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                ..offer(Class::Vfio, "0000:81:10.0")
+            };
+            is_offered(&device, &serde_json::from_str(settings).unwrap())
+        };
+        assert!(is(&[], "{}"));
+        assert!(is(&[], r#"{"classes": ["vfio"]}"#));
+        assert!(!is(&[], r#"{"classes": ["nic"]}"#));
+        assert!(is(&["fast"], r#"{"classes": ["nic"]}"#));
+        let named = |source: &str| {
+            format!(r#"{{"classes": ["nic"], "resources": {{"amd.com/vf": {source}}}}}"#)
+        };
+        assert!(is(&[], &named(r#"{"class": "vfio"}"#)));
+        assert!(!is(&[], &named(r#"{"class": "rdma"}"#)));
+        assert!(!is(&[], &named(r#"{"pool": "fast"}"#)));
+        let loopback = HostDevice::new(Class::Nic, "loopback").unwrap();
+        assert!(!is_offered(&loopback, &KubernetesSettings::default()));
+    }
+
+    #[test]
+    fn every_class_that_is_a_resource_is_offered_and_no_other() {
+        let settings = KubernetesSettings::default();
+        let classes = Class::ALL.into_iter();
+        let offered = classes.filter(|class| is_offered(&offer(*class, "a"), &settings));
+        assert_eq!(offered.collect::<Vec<_>>(), settings.classes.as_slice());
+    }
+
+    fn named(name: &str, pool: Option<&str>) -> (String, Option<String>) {
+        (name.to_owned(), pool.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_class_has_the_resources_of_the_operator_and_of_pools_with_its_devices() {
+        let settings = r#"{"resources": {
+            "amd.com/onload": {"class": "nic", "slots": 100},
+            "onload.dev/nic": {"class": "nic"},
+            "example.com/fast": {"pool": "fast"},
+            "example.com/none": {"pool": "none"}
+        }}"#;
+        assert_eq!(beside_of(Class::Nic, settings), [named("amd.com/onload", None)]);
+        assert_eq!(
+            beside_of(Class::Vfio, settings),
+            [named("example.com/fast", Some("fast")), named("onload.dev/slow", Some("slow"))]
+        );
+        assert_eq!(beside_of(Class::Rdma, settings), []);
+        assert_eq!(beside_of(Class::Nic, "{}"), []);
+    }
+
+    #[test]
+    fn a_resource_becomes_a_device_class_with_its_name() {
+        let resources = BTreeMap::from([
+            (ResourceName::try_from("amd.com/onload".to_owned()).unwrap(), None),
+            (
+                ResourceName::try_from("rdma/Hca_fast.1".to_owned()).unwrap(),
+                Some("fast".to_owned()),
+            ),
+        ]);
+        let list = device_class_manifest(Class::Nic, &resources);
+        let of = |at: usize| {
+            let item = &list["items"][at];
+            let expression = &item["spec"]["selectors"][0]["cel"]["expression"];
+            (
+                item["metadata"]["name"].as_str().unwrap(),
+                item["spec"]["extendedResourceName"].as_str().unwrap(),
+                expression.as_str().unwrap(),
+            )
+        };
+        let nic =
+            r#"device.driver == "onload.dev" && device.attributes["onload.dev"].kind == "nic""#;
+        assert_eq!(of(0), ("onload.amd.com", "amd.com/onload", nic));
+        let fast = format!(
+            r#"{nic} && device.attributes["onload.dev"].pools.split(",").exists(pool, pool == "fast")"#
+        );
+        assert_eq!(of(1), ("hca-fast-1.rdma", "rdma/Hca_fast.1", fast.as_str()));
+    }
+}

@@ -1,0 +1,101 @@
+//! What the server has, held against what it was told.
+
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+use onload_host::specdir::sha256;
+
+use super::features::DraFeatures;
+use crate::names::parse_slot;
+
+/// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
+/// kept.
+pub fn fingerprint(slice: &ResourceSlice) -> String {
+    let mut spec = slice.spec.clone();
+    spec.pool.generation = 0;
+    spec.pool.resource_slice_count = 0;
+    let devices = spec.devices.iter_mut().flatten();
+    for taint in devices.flat_map(|device| device.taints.iter_mut().flatten()) {
+        // The server adds it.
+        taint.time_added = None;
+    }
+    let owners = slice.metadata.owner_references.iter().flatten();
+    let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+    // What is made of texts, numbers and lists is always JSON.
+    sha256(&serde_json::to_vec(&(owners, &spec)).unwrap_or_default())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceSummary {
+    pub version: String,
+    pub pool: String,
+    pub generation: i64,
+    pub count: i64,
+    pub fingerprint: String,
+    /// Whether slots of a device are devices in it; none if it has no shared device.
+    pub is_numbered: Option<bool>,
+}
+
+impl SliceSummary {
+    pub fn from_slice(slice: &ResourceSlice) -> SliceSummary {
+        let pool = &slice.spec.pool;
+        SliceSummary {
+            version: slice.metadata.resource_version.clone().unwrap_or_default(),
+            pool: pool.name.clone(),
+            generation: pool.generation,
+            count: pool.resource_slice_count,
+            fingerprint: fingerprint(slice),
+            is_numbered: is_numbered(slice),
+        }
+    }
+}
+
+fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
+    let mut devices = slice.spec.devices.iter().flatten();
+    devices.find_map(|device| {
+        let is_shared = device.allow_multiple_allocations == Some(true);
+        let is_slot = parse_slot(&device.name).is_some();
+        (is_shared || is_slot).then_some(is_slot)
+    })
+}
+
+/// The features whose fields the server did not keep, and whether anything else differs.
+pub fn lost_features(sent: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> (DraFeatures, bool) {
+    let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
+    let (sent_devices, stored_devices) = (devices(sent), devices(stored));
+    let mut lost = DraFeatures::NONE;
+    lost.counters = sent.shared_counters.is_some() && is_empty(&stored.shared_counters);
+    for (sent, stored) in sent_devices.iter().zip(&stored_devices) {
+        lost.counters |= sent.consumes_counters.is_some() && is_empty(&stored.consumes_counters);
+        lost.taints |= sent.taints.is_some() && is_empty(&stored.taints);
+        let multiple = |device: &Device| device.allow_multiple_allocations == Some(true);
+        lost.sharing |= multiple(sent) && !multiple(stored);
+        lost.sharing |= has_policy(sent) && !has_policy(stored);
+    }
+    (lost, without_features(sent) != without_features(stored))
+}
+
+fn is_empty<T>(list: &Option<Vec<T>>) -> bool {
+    list.as_ref().is_none_or(Vec::is_empty)
+}
+
+fn has_policy(device: &Device) -> bool {
+    let capacities = device.capacity.iter().flatten();
+    let mut capacities = capacities.map(|(_, capacity)| capacity);
+    capacities.any(|capacity| capacity.request_policy.is_some())
+}
+
+/// A content without what belongs to features.
+fn without_features(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
+    let mut spec = spec.clone();
+    spec.shared_counters = None;
+    spec.devices = Some(spec.devices.unwrap_or_default());
+    for device in spec.devices.iter_mut().flatten() {
+        device.consumes_counters = None;
+        device.taints = None;
+        device.allow_multiple_allocations = None;
+        let capacities = device.capacity.iter_mut().flatten();
+        for (_, capacity) in capacities {
+            capacity.request_policy = None;
+        }
+    }
+    spec
+}

@@ -1,0 +1,324 @@
+//! What of the host answers are made of: the resources, and the specifications on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use onload_cdi::{DeviceName, Hook, Registry};
+use onload_core::class::Class;
+use onload_core::config::{Config, Mover};
+use onload_core::hook_arguments::HookArguments;
+use onload_core::kubernetes_settings::OfferMethod;
+use onload_core::lease::DeviceId;
+use onload_core::vf_config::VfConfig;
+use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
+use onload_host::offers::{HostDevice, Survey};
+
+use crate::names::DeviceNames;
+use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
+
+/// The kind of the devices that are of one claim of Kubernetes each.
+pub const CLAIM_KIND: &str = "onload.dev/claim";
+/// How the names of their files begin. Hook and wrapper read every file whose name begins with `onload.dev-`, and
+/// are to have no work with these.
+pub const CLAIM_FILES: &str = "claim.onload.dev-";
+
+fn is_claim_spec(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(CLAIM_FILES.as_bytes())
+}
+
+#[derive(Debug)]
+pub struct KubernetesSnapshot {
+    pub plan: ResourcePlan,
+    /// What the host offers, sorted by class and name.
+    pub devices: Vec<HostDevice>,
+    /// What the API server knows them by.
+    pub names: DeviceNames,
+    pub config: Config,
+    /// Who writes the specifications, as far as is known.
+    pub written_by: SpecAuthor,
+    /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
+    /// arguments is for another device is to be replaced. A class that is not leased has none.
+    pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
+    /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
+    pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
+    /// What virtual functions are set up to be while a container has them.
+    pub vf: BTreeMap<DeviceId, VfConfig>,
+    pub exclusions: Vec<Exclusion>,
+    pub taken: Instant,
+}
+
+impl KubernetesSnapshot {
+    /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
+    pub fn from_survey(
+        survey: Survey,
+        devices: Vec<HostDevice>,
+        config: &Config,
+        written_by: SpecAuthor,
+    ) -> Self {
+        let Survey { specs, mut inventory, pools, leases } = survey;
+        let exclusions = std::mem::take(&mut inventory.not_offered);
+        drop((inventory, pools, leases));
+        KubernetesSnapshot {
+            plan: plan(&devices, &specs, config),
+            nodes: device_nodes(&devices, &specs, config),
+            names: DeviceNames::new(&devices),
+            devices,
+            config: config.clone(),
+            written_by,
+            lease_hooks: lease_hooks(&specs),
+            vf: vf_configs(&specs),
+            exclusions,
+            taken: Instant::now(),
+        }
+    }
+
+    /// Whether a CNI plugin moves an interface into its container.
+    pub fn is_moved_by_cni(&self, device: &HostDevice) -> bool {
+        let pools = device.pools.iter();
+        let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
+        pools.any(|pool| pool.mover == Mover::Cni)
+    }
+
+    /// Why a resource has no device with that id, where discovery knows.
+    pub fn exclusion_reason(&self, resource: &Resource, id: &str) -> Option<String> {
+        let devices = &resource.devices;
+        let is_of = |exclusion: &&Exclusion| match exclusion.kind {
+            ExclusionSubject::Device(class) => {
+                devices.is_empty() || devices.iter().any(|device| device.class == class)
+            }
+            ExclusionSubject::Tool => false,
+        };
+        let of_slot = id.rsplit_once('-').map(|(name, _)| name);
+        let mut matching = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
+            let all = self.exclusions.iter();
+            all.filter(move |exclusion| exclusion.name == name)
+        });
+        Some(matching.find(is_of)?.reason.clone())
+    }
+}
+
+fn device_nodes(
+    devices: &[HostDevice],
+    specs: &Registry,
+    config: &Config,
+) -> BTreeMap<(Class, DeviceName), Vec<String>> {
+    let method = |device: &&HostDevice| config.kubernetes.offer.method(device.class);
+    let devices = devices.iter().filter(|device| method(device) != OfferMethod::DevicePlugin);
+    let nodes =
+        devices.map(|device| ((device.class, device.name.clone()), container_nodes(device, specs)));
+    nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
+}
+
+fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
+    let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
+    let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
+    let devices = specs.devices().filter(|resolved| is_one(resolved.name.kind().as_str()));
+    let hooks = devices.flat_map(|resolved| &resolved.device.container_edits.hooks);
+    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+    let vf_arguments = arguments.flat_map(|(_, arguments)| arguments.vf);
+    vf_arguments.map(|argument| (argument.device, argument.vf)).collect()
+}
+
+/// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
+/// their arguments.
+fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
+    let leases = |hook: &&Hook| {
+        let arguments = HookArguments::from_command(&hook.args);
+        arguments.is_some_and(|(_, arguments)| !arguments.lease.is_empty())
+    };
+    let kinds = Class::ALL.map(|class| (class, class.cdi_kind()));
+    let mut hooks = BTreeMap::new();
+    for resolved in specs.devices() {
+        let kind = resolved.name.kind().as_str();
+        let class = kinds.iter().find(|(_, of_class)| of_class == kind);
+        let Some((class, _)) = class.filter(|(class, _)| !hooks.contains_key(class)) else {
+            continue;
+        };
+        let edits = &resolved.device.container_edits;
+        let leasing: Vec<Hook> = edits.hooks.iter().filter(leases).cloned().collect();
+        if !leasing.is_empty() {
+            hooks.insert(*class, leasing);
+        }
+    }
+    hooks
+}
+
+/// The names of all CDI devices in the specifications on disk. They are read again only when a file has
+/// changed, so that asking for a name costs a few calls of stat(2).
+#[derive(Debug)]
+pub struct SpecNames {
+    dirs: Vec<PathBuf>,
+    read: Mutex<(FileStamp, Arc<BTreeSet<String>>)>,
+}
+
+/// The files with what tells one content from another: device, inode, change time in seconds and
+/// nanoseconds, and bytes.
+type FileStamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
+
+impl SpecNames {
+    /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
+    /// nobody asks for another's.
+    pub fn new(dirs: Vec<PathBuf>) -> Self {
+        SpecNames { dirs, read: Mutex::new((None, Arc::default())) }
+    }
+
+    pub fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    pub fn now(&self) -> Arc<BTreeSet<String>> {
+        let stamp = self.stamp();
+        let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = lock();
+        if read.0.is_some() && read.0 == stamp {
+            return Arc::clone(&read.1);
+        }
+        drop(read);
+        // Nobody waits for the lock meanwhile. Who reads last may have the older files: then the stamp tells.
+        let registry = Registry::scan(&self.dirs);
+        let names = registry.devices().map(|device| device.name.to_string());
+        let of_claim = format!("{CLAIM_KIND}=");
+        let names = Arc::new(names.filter(|name| !name.starts_with(&of_claim)).collect());
+        *lock() = (stamp, Arc::clone(&names));
+        names
+    }
+
+    fn stamp(&self) -> FileStamp {
+        let mut stamp = Vec::new();
+        for dir in &self.dirs {
+            let Ok(entries) = fs::read_dir(dir) else {
+                continue;
+            };
+            for entry in entries {
+                // What cannot be looked at may have changed.
+                let entry = entry.ok()?;
+                if is_claim_spec(&entry.file_name()) {
+                    continue;
+                }
+                // A link that leads nowhere is its own content.
+                let metadata = fs::metadata(entry.path());
+                let metadata = metadata.or_else(|_| entry.metadata()).ok()?;
+                let (dev, inode, bytes) = (metadata.dev(), metadata.ino(), metadata.size());
+                let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
+                stamp.push((entry.path(), dev, inode, seconds, nanos, bytes));
+            }
+        }
+        stamp.sort();
+        Some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{"name":"NAME","containerEdits":{"env":["A=1"]}}]}"#;
+
+    fn names(specs: &SpecNames) -> Vec<String> {
+        specs.now().iter().cloned().collect()
+    }
+
+    #[test]
+    fn the_names_are_those_that_stand_on_disk_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        assert!(names(&specs).is_empty());
+        let file = dir.path().join("onload.dev-nic.json");
+        fs::write(&file, SPEC.replace("NAME", "ens1")).unwrap();
+        assert_eq!(names(&specs), ["onload.dev/nic=ens1"]);
+        // A file of the same length and name takes its place, as the generator does it.
+        let other = dir.path().join("new");
+        fs::write(&other, SPEC.replace("NAME", "ens2")).unwrap();
+        fs::rename(&other, &file).unwrap();
+        assert_eq!(names(&specs), ["onload.dev/nic=ens2"]);
+        fs::remove_file(&file).unwrap();
+        assert!(names(&specs).is_empty());
+    }
+
+    #[test]
+    fn a_specification_that_is_broken_has_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        fs::write(dir.path().join("onload.dev-nic.json"), "{").unwrap();
+        assert!(names(&specs).is_empty());
+    }
+
+    #[test]
+    fn specifications_of_claims_are_no_reason_to_read_again_and_have_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        fs::write(dir.path().join("a.json"), SPEC).unwrap();
+        let before = specs.now();
+        let of_claim = SPEC.replace("onload.dev/nic", CLAIM_KIND);
+        fs::write(dir.path().join("claim.onload.dev-1.json"), &of_claim).unwrap();
+        assert!(Arc::ptr_eq(&before, &specs.now()));
+        let again = SpecNames::new(vec![dir.path().to_owned()]);
+        assert_eq!(names(&again), ["onload.dev/nic=NAME"]);
+    }
+
+    #[test]
+    fn each_class_that_is_leased_has_the_hooks_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let golden =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/debian13-2numa-stand-ins");
+        for class in ["nic", "vfio"] {
+            let name = format!("onload.dev-{class}.json");
+            fs::copy(format!("{golden}/{name}"), dir.path().join(name)).unwrap();
+        }
+        let hooks = lease_hooks(&Registry::scan(&[dir.path().to_owned()]));
+        assert_eq!(hooks.keys().collect::<Vec<_>>(), [&Class::Vfio]);
+        let stages = hooks[&Class::Vfio].iter().map(|hook| hook.args[1].as_str());
+        assert_eq!(stages.collect::<Vec<_>>(), ["createRuntime", "poststop"]);
+    }
+
+    #[test]
+    fn what_a_function_is_to_be_is_what_its_own_hook_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |kind: &str, vf: &str| {
+            let (leased, _) = vf.split_once('=').unwrap();
+            let args = ["onload-hook", "createRuntime", "--lease", leased, "--vf", vf];
+            let hook = serde_json::json!({"hookName": "createRuntime", "path": "/h", "args": args});
+            let edits = serde_json::json!({"hooks": [hook]});
+            let devices = serde_json::json!([{"name": "ens1v0", "containerEdits": edits}]);
+            serde_json::json!({"cdiVersion": "0.3.0", "kind": kind, "devices": devices}).to_string()
+        };
+        for (file, kind, vf) in [
+            ("onload.dev-netdev.json", "onload.dev/netdev", "netdev:ens1v0=vlans=100-199"),
+            ("onload.dev-vfio.json", "onload.dev/vfio", "vfio:0000:81:10.0=vlan=7"),
+            ("claim.onload.dev-1.json", CLAIM_KIND, "netdev:ens1v0=vlan=150;vlans=100-199"),
+        ] {
+            fs::write(dir.path().join(file), of(kind, vf)).unwrap();
+        }
+        let functions = vf_configs(&Registry::scan(&[dir.path().to_owned()]));
+        let listed: Vec<String> =
+            functions.iter().map(|(device, vf)| format!("{device} {vf}")).collect();
+        let expected = ["vfio:0000:81:10.0 vlan=7", "netdev:ens1v0 vlans=100-199"];
+        assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned(), dir.path().join("absent")]);
+        fs::write(dir.path().join("a.json"), SPEC).unwrap();
+        assert!(Arc::ptr_eq(&specs.now(), &specs.now()));
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_makes_nothing_be_read_again_until_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("a.json");
+        std::os::unix::fs::symlink(&target, dir.path().join("a.json")).unwrap();
+        let before = specs.now();
+        assert!(Arc::ptr_eq(&before, &specs.now()));
+        fs::write(target, SPEC).unwrap();
+        assert!(!Arc::ptr_eq(&before, &specs.now()));
+    }
+}

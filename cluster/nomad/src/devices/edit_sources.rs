@@ -1,0 +1,164 @@
+//! Where the edits of each class stand: in the specifications on disk, or in those that the plugin's own paths
+//! make.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::exclusion::ExclusionSubject;
+use onload_host::generate::{InstalledFiles, generate};
+use onload_host::host::Host;
+use onload_host::offers::{Attribute, Health, HostDevice, Survey, build_offers};
+use onload_host::pools;
+use onload_sys::text::{ErrorChain, Quoted};
+
+use super::layout::class_layouts;
+use super::plan::NONE;
+use super::trust;
+use crate::settings::PluginSettings;
+
+/// What edits of the plugin's own are said to stand in.
+const OWN_SOURCE: &str = "the settings of the plugin";
+
+/// Where the kernel lists what `ignored_interfaces` names.
+const NAMED: [&str; 4] =
+    ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
+
+#[derive(Clone, Debug, Default)]
+pub struct EditSources {
+    dirs: Vec<PathBuf>,
+    /// The classes that the plugin's settings have their own edits of.
+    own_registries: Vec<(&'static [Class], Arc<Registry>)>,
+}
+
+impl EditSources {
+    /// The edits of devices. What is on disk is read once for a reservation, which keeps it in `on_disk`.
+    pub fn edits(
+        &self,
+        host: &Host,
+        class: Class,
+        names: &[QualifiedName],
+        on_disk: &mut Option<Registry>,
+    ) -> Result<ContainerEdits> {
+        let own_registry = self.own_registries.iter().find(|(classes, _)| classes.contains(&class));
+        let registry: &Registry = match (own_registry, on_disk) {
+            (Some((_, registry)), _) => registry,
+            (None, Some(registry)) => registry,
+            (None, on_disk) => {
+                if let Some(why) = trust::untrusted_reason(host, &self.dirs) {
+                    bail!(why);
+                }
+                on_disk.insert(Registry::scan(&self.dirs))
+            }
+        };
+        let edits = registry.edits_for(names);
+        edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", ErrorChain(&error)))
+    }
+
+    pub fn is_own(&self, class: Class) -> bool {
+        self.own_registries.iter().any(|(classes, _)| classes.contains(&class))
+    }
+}
+
+#[derive(Debug)]
+pub struct NomadSurvey {
+    pub devices: Vec<HostDevice>,
+    pub edit_sources: EditSources,
+    /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
+    pub exclusions: Vec<String>,
+    pub warnings: BTreeSet<String>,
+}
+
+pub fn survey_host(
+    host: &Host,
+    config: &Config,
+    settings: &PluginSettings,
+    dirs: &[PathBuf],
+) -> Result<NomadSurvey> {
+    let survey = Survey::read(host, config, dirs)?;
+    let mut devices = survey.offers();
+    if let Some(why) = trust::untrusted_reason(host, dirs) {
+        for device in &mut devices {
+            device.health = Health::Unhealthy(why.clone());
+        }
+    }
+    let mut edit_sources = EditSources { dirs: dirs.to_vec(), own_registries: Vec::new() };
+    let mut exclusions = Vec::new();
+    for (classes, config) in class_layouts(settings, config) {
+        let (inventory, pools) = pools::discover_with_pools(host, &config);
+        let registry = build_registry(host, &config, &inventory)?;
+        let own_devices = build_offers(&inventory, &registry, &pools, &survey.leases);
+        exclusions.extend(exclusion_reasons(&inventory, classes));
+        devices.retain(|device| !classes.contains(&device.class));
+        devices.extend(own_devices.into_iter().filter(|device| classes.contains(&device.class)));
+        edit_sources.own_registries.push((classes, Arc::new(registry)));
+    }
+    Ok(NomadSurvey {
+        warnings: unmatched_ignored(host, settings, &devices),
+        devices,
+        edit_sources,
+        exclusions,
+    })
+}
+
+/// A warning for each name of `ignored_interfaces` that no interface, clock or device of this host has.
+fn unmatched_ignored(
+    host: &Host,
+    settings: &PluginSettings,
+    devices: &[HostDevice],
+) -> BTreeSet<String> {
+    let is_listed = |dir: &str, name: &str| {
+        let listing = host.list(Path::new(dir));
+        listing.is_ok_and(|listing| listing.names.iter().any(|listed| *listed == name))
+    };
+    let is_offered = |name: &str| {
+        let interface = Attribute::Text(name.to_owned());
+        devices.iter().any(|device| {
+            device.name.as_str() == name || device.attributes.get("interface") == Some(&interface)
+        })
+    };
+    let is_known = |name: &str| {
+        name == NONE || is_offered(name) || NAMED.iter().any(|dir| is_listed(dir, name))
+    };
+    let ignored = settings.ignored_interfaces.iter();
+    let unmatched = ignored.filter(|name| !is_known(name));
+    let warnings = unmatched.map(|name| {
+        format!(
+            "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
+            Quoted(name)
+        )
+    });
+    warnings.collect()
+}
+
+/// The specifications of another configuration, which stand in no file.
+fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
+    let writing = "writing what tasks get by the paths of the plugin's configuration";
+    let installed = InstalledFiles::read(host, config).context(writing)?;
+    let specs = generate(inventory, &[], config, installed).context(writing)?;
+    let sources = specs.into_values().map(|spec| SpecSource {
+        path: Path::new(OWN_SOURCE).to_owned(),
+        priority: 0,
+        content: Ok(spec),
+    });
+    Ok(Registry::from_sources(sources.collect()))
+}
+
+/// Why classes have no devices, or fewer.
+fn exclusion_reasons(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
+    let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
+    let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());
+    let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));
+    let entries = inventory.not_offered.iter();
+    let entries = entries.filter(|entry| match entry.kind {
+        ExclusionSubject::Device(class) => classes.contains(&class),
+        _ => false,
+    });
+    let entries = entries.map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
+    obstacle.into_iter().chain(entries).collect()
+}

@@ -1,0 +1,232 @@
+//! What a look at the host gives: the devices that are published, and what a task of one gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail};
+use onload_cdi::QualifiedName;
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::lease::DeviceId;
+use onload_core::ticket::to_variable;
+use onload_host::host::Host;
+use onload_host::leases;
+use onload_host::offers::Health;
+use onload_sys::text::ShortList;
+
+use crate::devices::edit_sources::{self, EditSources};
+use crate::devices::group::{self, DevicePosition, NomadDevice, NomadGroup};
+use crate::devices::id;
+use crate::devices::plan::{NomadPlan, plan};
+use crate::devices::reservation::{
+    NomadReservation, ReservationOptions, UnsupportedEdit, unsupported_edits,
+};
+use crate::settings::PluginSettings;
+use crate::tickets::{self, OwnTasks};
+use crate::wire::device::{ContainerReservation, DeviceGroup};
+
+/// The variable that says what a task was not given.
+const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
+
+#[derive(Clone, Debug, Default)]
+pub struct NomadSnapshot {
+    pub plan: NomadPlan,
+    pub warnings: BTreeSet<String>,
+    pub settings: PluginSettings,
+    by_id: BTreeMap<String, DevicePosition>,
+    tasks: OwnTasks,
+    edit_sources: EditSources,
+}
+
+impl NomadSnapshot {
+    pub fn new(
+        host: &Host,
+        config: &Config,
+        settings: &PluginSettings,
+        dirs: &[PathBuf],
+        earlier: Option<&NomadSnapshot>,
+    ) -> Result<NomadSnapshot> {
+        let survey = edit_sources::survey_host(host, config, settings, dirs)?;
+        let leases = survey.devices.iter().flat_map(|host_device| {
+            let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
+            let device_leases = host_device.leases.iter();
+            device_leases.filter_map(move |device_lease| {
+                Some((device.clone(), device_lease.lease.as_ref()?))
+            })
+        });
+        let tasks = match earlier {
+            Some(earlier) => OwnTasks::read(host).merge_earlier(&earlier.tasks, leases),
+            None => OwnTasks::read(host),
+        };
+        let earlier_plan = earlier.map(|earlier| &earlier.plan);
+        let mut plan = plan(&survey.devices, settings, earlier_plan, |lease| tasks.holds(lease));
+        plan.left_out.extend(survey.exclusions);
+        Ok(NomadSnapshot {
+            by_id: group::positions_by_id(&plan.groups),
+            plan,
+            warnings: survey.warnings,
+            settings: settings.clone(),
+            tasks,
+            edit_sources: survey.edit_sources,
+        })
+    }
+
+    pub fn to_wire(&self) -> Vec<DeviceGroup> {
+        let groups = self.plan.groups.iter();
+        groups.map(|group| group.to_wire(&self.tasks.slots)).collect()
+    }
+
+    pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
+        let mut reservation = NomadReservation::default();
+        let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
+        let mut not_given = BTreeSet::new();
+        let mut on_disk = None;
+        for (id, group, device) in self.devices(ids)? {
+            for (class, names) in &device.cdi_devices {
+                let edits = self.edit_sources.edits(host, *class, names, &mut on_disk);
+                let edits = edits.with_context(|| format!("reserving {id}"))?;
+                // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
+                // merges what several blocks share.
+                if self.needs_ticket(*class) {
+                    by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
+                    exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
+                    continue;
+                }
+                let unsupported = unsupported_edits(&edits);
+                check_supported(&unsupported, id)?;
+                not_given.extend(unsupported);
+                reservation.add(&edits, &self.reservation_options(*class));
+            }
+        }
+        if !not_given.is_empty() {
+            let words: Vec<&str> = not_given.into_iter().map(UnsupportedEdit::as_str).collect();
+            reservation.set(NOT_GIVEN, words.join(","));
+        }
+        if !by_ticket.is_empty() {
+            let ids = ids.join(tickets::SEPARATOR);
+            let ticket = tickets::write(host, &by_ticket, &exclusive, &ids)
+                .with_context(|| format!("reserving {ids}"))?;
+            let (name, value) = to_variable(&ticket);
+            reservation.set(&name, value);
+        }
+        Ok(reservation.into_wire())
+    }
+
+    /// A task of this client that holds one of some devices of which nothing is left now, for people. Its lease is looked
+    /// for anew.
+    pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
+        let positions = ids.iter().filter_map(|id| self.by_id.get(id));
+        let devices = positions.filter_map(|(group_index, index)| {
+            self.plan.groups.get(*group_index)?.devices.get(*index)
+        });
+        let slots_by_device = devices.flat_map(|device| {
+            let members = device.cdi_devices.iter();
+            let members = members.flat_map(|(class, names)| leased_devices(*class, names));
+            members.map(|member| (member, device.slots))
+        });
+        let slots_by_device: BTreeMap<DeviceId, u32> = slots_by_device.collect();
+        let mut leases = leases::list(host)?;
+        leases.retain(|entry| !entry.has_ended);
+        let is_full = |device: &DeviceId| {
+            let held = leases.iter().filter(|entry| entry.device == *device);
+            let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+            slots_by_device.get(device).is_some_and(|slots| held >= *slots)
+        };
+        let own_leases = leases.iter().filter_map(|entry| {
+            let lease = entry.lease.as_ref().ok()?;
+            self.tasks.holds(lease).then_some((lease, &entry.device))
+        });
+        let mut own_leases = own_leases.filter(|(_, device)| is_full(device));
+        Ok(own_leases.next().map(|(lease, _)| lease.to_string()))
+    }
+
+    fn needs_ticket(&self, class: Class) -> bool {
+        self.settings.has_runtime && !self.edit_sources.is_own(class)
+    }
+
+    /// The devices of some ids, each once, with the first of its ids.
+    fn devices<'s>(
+        &'s self,
+        ids: &'s [String],
+    ) -> Result<Vec<(&'s str, &'s NomadGroup, &'s NomadDevice)>> {
+        let mut used = BTreeSet::new();
+        let mut devices = Vec::new();
+        for id in ids {
+            let position = self.by_id.get(id).copied();
+            let choice = position.and_then(|(group_index, index)| {
+                let group = self.plan.groups.get(group_index)?;
+                Some((
+                    group_index,
+                    group,
+                    find_unused(group, index, |index| used.contains(&(group_index, index))),
+                ))
+            });
+            let (group_index, group, index) = choice.ok_or_else(|| {
+                let why = self.gone_reason(id);
+                anyhow!("reserving {id}: {why}; let Nomad place the task again")
+            })?;
+            let Some(device) =
+                group.devices.get(index).filter(|_| used.insert((group_index, index)))
+            else {
+                continue;
+            };
+            if let Health::Unhealthy(why) = &device.health {
+                bail!("reserving {id}: {why}");
+            }
+            devices.push((id.as_str(), group, device));
+        }
+        Ok(devices)
+    }
+
+    fn gone_reason(&self, id: &str) -> String {
+        let Some((r#type, name, _)) = id::parse(id) else {
+            return "it is no device of this plugin".to_owned();
+        };
+        let left_out = format!("{type} {name} is not published: ");
+        let left_out = self.plan.left_out.iter().find_map(|line| line.strip_prefix(&left_out));
+        match left_out {
+            Some(why) => format!("it is not published any more: {why}"),
+            None => "this host has no such device any more".to_owned(),
+        }
+    }
+
+    fn reservation_options(&self, class: Class) -> ReservationOptions {
+        // Of these classes the device directory of nomad-onload is.
+        let has_place =
+            [Class::Nic, Class::NicPlain, Class::Zf, Class::Ptp, Class::Pps].contains(&class);
+        let paths = &self.settings.paths;
+        ReservationOptions {
+            library_dir: paths.onload_lib.task.path().cloned(),
+            without_nodes: has_place && paths.device.is_closed(),
+        }
+    }
+}
+
+/// Refuses a device that is of no use without something that Nomad cannot carry.
+fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
+    let required = unsupported.iter().filter(|edit| !edit.is_optional());
+    let required: Vec<String> = required.map(|edit| edit.as_str().to_owned()).collect();
+    if !required.is_empty() {
+        bail!(
+            "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
+            ShortList(&required)
+        );
+    }
+    Ok(())
+}
+
+/// The device that one of a group stands for where some are taken: Nomad chooses slots, so a second one of a device
+/// is another device where there is one.
+fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
+    let devices = group.devices.iter().enumerate();
+    let mut other_devices = devices.filter(|(_, device)| device.health == Health::Healthy);
+    if !is_taken(index) {
+        return index;
+    }
+    other_devices.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
+}
+
+fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = DeviceId> {
+    let names = names.iter().map(|name| name.device().clone());
+    names.map(move |name| DeviceId { class, name })
+}

@@ -1,0 +1,489 @@
+//! Chooses the slot of a device in which a container's lease is written. Does no I/O.
+//!
+//! Every container that uses a device has a lease file in one of the device's slots. Containers of the
+//! same ResourceClaim have a slot each but count as one holder, and so do containers in the network
+//! namespace that the device moved to.
+
+use super::file::{ClaimUid, Holder, Lease};
+use super::move_record::{MoveRecord, STAYS};
+use super::request::{LeaseRequest, MemberRequest};
+use onload_sys::error::{Error, Result, error};
+
+const RESERVATION_EXPIRED: &str = "its reservation has expired, and another container may have the device; let the engine create the container again, or regenerate config.json if you start the bundle yourself";
+
+/// Whether the holder of a lease still uses the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HolderState {
+    /// The container has exited, or its reservation is no longer valid. The slot can be reused.
+    Ended,
+    /// The device was moved into the container or configured for it, and must be restored before it
+    /// can be leased again.
+    Returning,
+    /// The container's init process has exited, but other processes in its cgroup may still be running.
+    /// Only a restart of the same container can reuse the slot.
+    InitExited,
+    /// The container is running or being created, or its state could not be determined.
+    Alive,
+}
+
+/// A lease file that could not be read or parsed. Its slot counts as in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnreadableLease {
+    pub(crate) reason: String,
+    /// Whether the container may still be running. If not, or if the file is too damaged to tell, an
+    /// operator can release the device.
+    pub(crate) may_be_running: bool,
+}
+
+/// A lease file of a device, with the state of its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Counts from 0.
+    pub(crate) number: u32,
+    pub(crate) state: HolderState,
+    pub(crate) content: Result<Lease, UnreadableLease>,
+}
+
+/// The slot in which a lease is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotChoice {
+    /// A slot that has no file.
+    Create(u32),
+    /// A slot whose holder has ended.
+    TakeOver(u32),
+    /// The slot that the container already has.
+    Keep(u32),
+}
+
+impl SlotChoice {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            SlotChoice::Create(number)
+            | SlotChoice::TakeOver(number)
+            | SlotChoice::Keep(number) => number,
+        }
+    }
+}
+
+impl Slot {
+    /// Describes the holder for messages. Returns `None` if the holder has ended.
+    pub(crate) fn describe_holder(&self) -> Option<String> {
+        match (&self.content, self.state) {
+            (_, HolderState::Ended) => None,
+            (Err(unreadable), _) => Some(format!("an unknown container ({})", unreadable.reason)),
+            (Ok(lease), HolderState::Returning) => Some(format!("{lease} (ended, not back yet)")),
+            (Ok(lease), HolderState::InitExited | HolderState::Alive) => Some(lease.to_string()),
+        }
+    }
+
+    /// Returns the lease, if its file could be parsed.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.content.as_ref().ok()
+    }
+
+    /// Returns the lease of a container that still uses the device.
+    pub(crate) fn live_lease(&self) -> Option<&Lease> {
+        match self.state {
+            HolderState::Ended | HolderState::Returning => None,
+            HolderState::InitExited | HolderState::Alive => self.lease(),
+        }
+    }
+
+    /// Returns the record of the device's move, if its container still uses it.
+    pub(crate) fn moved_device(&self) -> Option<&MoveRecord> {
+        self.live_lease()?.moved.as_ref()
+    }
+
+    /// Like [`Slot::moved_device`], but only for the given network namespace.
+    pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&MoveRecord> {
+        self.moved_device().filter(|moved| moved.namespace == namespace)
+    }
+
+    /// Returns whether a container of this ResourceClaim still uses the device.
+    pub(crate) fn is_held_by_claim(&self, claim: &ClaimUid) -> bool {
+        self.live_lease().is_some_and(|lease| lease.claim.as_ref() == Some(claim))
+    }
+}
+
+/// Chooses the slot for a container's lease of one device.
+///
+/// Fails if as many holders as the pool allows already have the device, or if the request names a
+/// reservation that no longer exists.
+pub(crate) fn choose_slot(
+    slots: &[Slot],
+    request: &LeaseRequest<'_>,
+    device: &MemberRequest,
+) -> Result<SlotChoice> {
+    if let Some(slot) = find_own_slot(slots, request) {
+        return Ok(SlotChoice::Keep(slot.number));
+    }
+    if request.token.is_some() {
+        return Err(Error::new(RESERVATION_EXPIRED));
+    }
+    let share = device.pool.share;
+    let holders = other_holders(slots, request.claim);
+    // Holders in slots numbered `share` or higher count too: the operator may have lowered `share`.
+    if holders.len() as u64 >= u64::from(share) && !may_share(slots, request, device) {
+        return Err(in_use_error(&holders));
+    }
+    let reusable =
+        slots.iter().find(|slot| slot.number < share && slot.state == HolderState::Ended);
+    if let Some(slot) = reusable {
+        return Ok(SlotChoice::TakeOver(slot.number));
+    }
+    // The number can exceed `share`, since every container of a ResourceClaim has its own slot.
+    (0..u32::MAX)
+        .find(|number| slots.iter().all(|slot| slot.number != *number))
+        .map(SlotChoice::Create)
+        .ok_or_else(|| in_use_error(&holders))
+}
+
+/// Returns whether the container already has the device, or may share it with a current holder.
+pub(crate) fn already_holds(
+    slots: &[Slot],
+    request: &LeaseRequest<'_>,
+    device: &MemberRequest,
+) -> bool {
+    find_own_slot(slots, request).is_some_and(|slot| slot.state != HolderState::Ended)
+        || may_share(slots, request, device)
+}
+
+/// Describes the holders of a device, except those of the given ResourceClaim. Containers of any other
+/// ResourceClaim are described once.
+pub(crate) fn other_holders(slots: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
+    let mut seen_claims = Vec::from_iter(claim);
+    let mut holders = Vec::new();
+    for slot in slots {
+        let Some(holder) = slot.describe_holder() else {
+            continue;
+        };
+        if let Some(claim) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
+            if seen_claims.contains(&claim) {
+                continue;
+            }
+            seen_claims.push(claim);
+        }
+        holders.push(holder);
+    }
+    holders
+}
+
+/// Returns the slots numbered `share` or higher whose container has exited. They are never reused, so
+/// their files can be removed. Expired reservations are kept, because their containers can still use
+/// them.
+pub(crate) fn surplus_slots(slots: &[Slot], share: u32) -> Vec<u32> {
+    slots
+        .iter()
+        .filter(|slot| slot.number >= share && slot.state == HolderState::Ended)
+        .filter(|slot| {
+            slot.lease().is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
+        })
+        .map(|slot| slot.number)
+        .collect()
+}
+
+/// Returns the error for a device that has as many holders as it may have.
+pub fn in_use_error(holders: &[String]) -> Error {
+    let holders = holders.join(", ");
+    error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
+}
+
+/// Finds the slot that the container already has.
+fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'a Slot> {
+    slots.iter().find(|slot| {
+        let Some(lease) = slot.lease() else {
+            return false;
+        };
+        match slot.state {
+            // A container can use an expired reservation until another container replaces it.
+            HolderState::Ended | HolderState::Alive => request.owns(lease),
+            // A runtime has at most one container with this ID and bundle, so an earlier start of the
+            // container left these processes.
+            HolderState::InitExited => request.is_same_container(lease),
+            HolderState::Returning => false,
+        }
+    })
+}
+
+/// Returns whether the container may share the device with a current holder: one of its ResourceClaim,
+/// or one in the network namespace that the device moves to.
+fn may_share(slots: &[Slot], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
+    let namespace =
+        device.moved.as_ref().map(|moved| moved.namespace).filter(|namespace| *namespace != STAYS);
+    slots.iter().any(|slot| {
+        request.claim.is_some_and(|claim| slot.is_held_by_claim(claim))
+            || namespace.is_some_and(|namespace| slot.moved_device_in(namespace).is_some())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use serde_json::json;
+
+    use super::super::file::Token;
+    use super::super::request::Numa;
+    use super::HolderState::{Alive, Ended, InitExited, Returning};
+    use super::SlotChoice::{Create, Keep, TakeOver};
+    use super::*;
+    use onload_sys::processes::ProcessId;
+
+    /// A container that requests a device, or has a slot of it.
+    #[derive(Clone, Copy)]
+    struct Container {
+        id: &'static str,
+        pid: u32,
+        /// The token of its reservation is this digit, repeated.
+        token: Option<char>,
+        claim: Option<&'static str>,
+        namespace: Option<u64>,
+    }
+
+    const A: Container = container("a", 1);
+    const B: Container = container("b", 2);
+    const C: Container = container("c", 3);
+    const D: Container = container("d", 4);
+
+    const fn container(id: &'static str, pid: u32) -> Container {
+        Container { id, pid, token: None, claim: None, namespace: None }
+    }
+
+    impl Container {
+        fn with_token(mut self, digit: char) -> Self {
+            self.token = Some(digit);
+            self
+        }
+
+        fn with_claim(mut self, uid: &'static str) -> Self {
+            self.claim = Some(uid);
+            self
+        }
+
+        fn in_namespace(mut self, namespace: u64) -> Self {
+            self.namespace = Some(namespace);
+            self
+        }
+
+        fn bundle(self) -> PathBuf {
+            format!("/bundles/{}", self.id).into()
+        }
+
+        fn token(self) -> Option<Token> {
+            self.token.map(|digit| digit.to_string().repeat(32).parse().unwrap())
+        }
+
+        fn claim_uid(self) -> Option<ClaimUid> {
+            self.claim.map(|uid| uid.parse().unwrap())
+        }
+
+        fn moved(self) -> Option<MoveRecord> {
+            let rdma = json!({"name": "m0", "pci": "0000:03:02.3", "index": 3});
+            self.namespace.map(|namespace| {
+                serde_json::from_value(json!({"rdma": rdma, "namespace": namespace})).unwrap()
+            })
+        }
+
+        fn holder(self) -> Holder {
+            Holder::Init {
+                process: ProcessId { pid: self.pid, start_time: 7, pid_namespace: 1 },
+                cgroup: None,
+            }
+        }
+
+        fn lease(self) -> Lease {
+            Lease {
+                boot: "b".to_owned(),
+                container: self.id.parse().unwrap(),
+                bundle: self.bundle(),
+                holder: self.holder(),
+                claim: self.claim_uid(),
+                entry_point: "createRuntime".to_owned(),
+                since: 0,
+                facts: BTreeMap::new(),
+                ticket: None,
+                moved: self.moved(),
+            }
+        }
+
+        /// Returns a slot with the container's lease.
+        fn slot(self, number: u32, state: HolderState) -> Slot {
+            slot(number, state, self.lease())
+        }
+
+        /// Returns a slot with a reservation for the container.
+        fn reserved_slot(self, number: u32, state: HolderState) -> Slot {
+            let mut lease = self.lease();
+            lease.holder =
+                Holder::Reservation { token: self.token().unwrap(), expires_ms: 1, maker: None };
+            slot(number, state, lease)
+        }
+
+        fn try_choose(self, slots: &[Slot], share: u32) -> Result<SlotChoice> {
+            let device = MemberRequest {
+                moved: self.moved(),
+                ..MemberRequest::for_device("rdma:m0".parse().unwrap(), share)
+            };
+            let (token, claim) = (self.token(), self.claim_uid());
+            let request = LeaseRequest {
+                devices: std::slice::from_ref(&device),
+                numa: Numa::Any,
+                container: &self.id.parse().unwrap(),
+                bundle: &self.bundle(),
+                holder: self.holder(),
+                token: token.as_ref(),
+                claim: claim.as_ref(),
+                entry_point: "createRuntime",
+            };
+            choose_slot(slots, &request, &device)
+        }
+
+        /// Returns the slot that the container gets, or `None` if the device is in use.
+        fn choose(self, slots: &[Slot], share: u32) -> Option<SlotChoice> {
+            let chosen = self.try_choose(slots, share);
+            if let Err(error) = &chosen {
+                assert!(error.to_string().starts_with("it is held by "), "{error}");
+            }
+            chosen.ok()
+        }
+    }
+
+    fn slot(number: u32, state: HolderState, lease: Lease) -> Slot {
+        Slot { number, state, content: Ok(lease) }
+    }
+
+    fn unreadable_slot() -> Slot {
+        Slot {
+            number: 0,
+            state: Alive,
+            content: Err(UnreadableLease {
+                reason: "it is of version 9".to_owned(),
+                may_be_running: false,
+            }),
+        }
+    }
+
+    #[test]
+    fn takes_a_free_slot_of_an_exclusive_device() {
+        assert_eq!(A.choose(&[], 1), Some(Create(0)));
+        assert_eq!(A.choose(&[B.slot(0, Ended)], 1), Some(TakeOver(0)));
+        for state in [Alive, InitExited, Returning] {
+            assert_eq!(A.choose(&[B.slot(0, state)], 1), None, "{state:?}");
+        }
+        assert_eq!(A.choose(&[unreadable_slot()], 1), None);
+    }
+
+    #[test]
+    fn keeps_the_slot_of_the_same_container() {
+        let earlier_start = container("a", 9).slot(0, InitExited);
+        assert_eq!(A.choose(&[A.slot(0, Alive)], 1), Some(Keep(0)));
+        assert_eq!(A.choose(&[earlier_start], 1), Some(Keep(0)));
+        assert_eq!(A.choose(&[A.slot(0, Returning)], 1), None);
+    }
+
+    #[test]
+    fn a_container_with_the_same_id_does_not_get_the_slot() {
+        let other_process = container("a", 9).slot(0, Alive);
+        let other_bundle = Lease { bundle: "/elsewhere/a".into(), ..A.lease() };
+        let reserved = A.with_token('1').reserved_slot(0, Alive);
+        for held in [other_process, slot(0, Alive, other_bundle), reserved] {
+            assert_eq!(A.choose(&[held], 1), None);
+        }
+    }
+
+    #[test]
+    fn names_the_holder_of_a_device_in_use() {
+        let refusal = |slot| A.try_choose(&[slot], 1).unwrap_err().to_string();
+        assert_eq!(
+            refusal(B.slot(0, Alive)),
+            "it is held by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
+        );
+        let line = refusal(unreadable_slot());
+        assert!(line.contains("an unknown container (it is of version 9)"), "{line}");
+    }
+
+    #[test]
+    fn accepts_a_reservation_until_another_container_replaces_it() {
+        let container = A.with_token('1');
+        let reserved = |state| [container.reserved_slot(3, state)];
+        assert_eq!(container.try_choose(&reserved(Alive), 1), Ok(Keep(3)));
+        assert_eq!(container.try_choose(&reserved(Ended), 1), Ok(Keep(3)));
+        // The hook runs a second time.
+        assert_eq!(container.try_choose(&[A.slot(0, Alive)], 1), Ok(Keep(0)));
+        for (container, slots) in [
+            (A.with_token('2'), &reserved(Alive)[..]),
+            (B.with_token('1'), &reserved(Alive)),
+            (container, &[B.slot(0, Alive)]),
+            (container, &[]),
+        ] {
+            let refused = Err(Error::new(RESERVATION_EXPIRED));
+            assert_eq!(container.try_choose(slots, 1), refused, "{slots:?}");
+        }
+    }
+
+    #[test]
+    fn limits_the_holders_of_a_shared_device() {
+        let [b, c, d] = [B.slot(0, Alive), C.slot(1, Alive), D.slot(2, Alive)];
+        assert_eq!(A.choose(&[b.clone(), d.clone()], 3), Some(Create(1)));
+        assert_eq!(A.choose(&[b, c, d], 3), None);
+    }
+
+    #[test]
+    fn counts_slots_above_a_lowered_share_but_does_not_reuse_them() {
+        let slots = [B.slot(0, Ended), C.slot(4, Alive)];
+        assert_eq!(A.choose(&slots, 1), None);
+        assert_eq!(A.choose(&slots, 2), Some(TakeOver(0)));
+        assert_eq!(A.choose(&[B.slot(4, Ended)], 1), Some(Create(0)));
+    }
+
+    #[test]
+    fn shares_a_device_within_a_claim() {
+        let held = [A.with_claim("u1").slot(0, Alive)];
+        assert_eq!(B.with_claim("u1").choose(&held, 1), Some(Create(1)));
+        assert_eq!(B.with_claim("u2").choose(&held, 1), None);
+        assert_eq!(B.choose(&held, 1), None);
+        let ended = [A.with_claim("u1").slot(0, Ended)];
+        assert_eq!(B.with_claim("u2").choose(&ended, 1), Some(TakeOver(0)));
+        for held_without_claim in [A.slot(0, Alive), unreadable_slot()] {
+            assert_eq!(B.with_claim("u1").choose(&[held_without_claim], 1), None);
+        }
+    }
+
+    #[test]
+    fn counts_a_claim_as_one_holder() {
+        let slots = |third| {
+            [A.with_claim("u1"), B.with_claim("u1"), C.with_claim(third)]
+                .map(|container| container.slot(container.pid - 1, Alive))
+        };
+        assert_eq!(D.with_claim("u2").choose(&slots("u1"), 2), Some(Create(3)));
+        assert_eq!(D.with_claim("u3").choose(&slots("u2"), 2), None);
+        let others = other_holders(&slots("u2"), Some(&"u1".parse().unwrap()));
+        assert_eq!(others.len(), 1);
+    }
+
+    #[test]
+    fn shares_a_moved_device_within_a_network_namespace() {
+        let moved = |state| [A.in_namespace(7).slot(0, state)];
+        assert_eq!(B.in_namespace(7).choose(&moved(Alive), 1), Some(Create(1)));
+        assert_eq!(B.in_namespace(8).choose(&moved(Alive), 1), None);
+        assert_eq!(B.in_namespace(7).choose(&moved(Returning), 1), None);
+        let on_host = [A.in_namespace(STAYS).slot(0, Alive)];
+        assert_eq!(B.in_namespace(STAYS).choose(&on_host, 1), None);
+    }
+
+    #[test]
+    fn lists_surplus_slots() {
+        let slots = [
+            A.slot(0, Ended),
+            B.slot(1, Ended),
+            C.with_token('1').reserved_slot(2, Ended),
+            D.slot(3, Alive),
+            D.slot(4, InitExited),
+            D.slot(5, Ended),
+        ];
+        assert_eq!(surplus_slots(&slots, 1), [1, 5]);
+        assert_eq!(surplus_slots(&slots, 2), [5]);
+        assert!(surplus_slots(&slots, 6).is_empty());
+    }
+}

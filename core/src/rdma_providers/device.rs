@@ -1,0 +1,107 @@
+//! What sysfs says of the RDMA devices that a container gets.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::drivers::provider_name;
+
+/// Bytes of an attribute of sysfs; a page is the most that the kernel gives.
+const MAX_ATTRIBUTE: u64 = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsDevice {
+    /// For instance `mlx5_0`.
+    pub name: String,
+    /// The kernel driver: the name of its module, for instance `mlx5_core`, `mlx5_ib` or `rdma_rxe`, or of its
+    /// provider, `mlx5` or `rxe`.
+    pub driver: String,
+    /// `/sys/class/infiniband_verbs/uverbsN/abi_version`.
+    pub kernel_abi: Option<u32>,
+}
+
+impl VerbsDevice {
+    /// Whether it is known which provider library its driver needs.
+    pub fn has_known_driver(&self) -> bool {
+        provider_name(&self.driver).is_some()
+    }
+
+    /// As `sysfs`, the directory, shows it; `None` if there is no such device. One that is in another network namespace is
+    /// not in the class of devices, and its node is in that of nodes, below the same function (`ib_class` and
+    /// `uverbs_class`, drivers/infiniband/core).
+    pub fn read(sysfs: &Path, name: &str) -> Option<VerbsDevice> {
+        let device = sysfs.join("class/infiniband").join(name);
+        // On a bus, those of its function; else those of all devices.
+        let of_function = device.join("device/infiniband_verbs");
+        let of_all = || fs::read_dir(sysfs.join("class/infiniband_verbs"));
+        let listed = fs::read_dir(of_function).or_else(|_| of_all());
+        let nodes = listed.into_iter().flatten().filter_map(Result::ok);
+        let mut nodes = nodes.map(|node| node.path());
+        let is_own =
+            |node: &PathBuf| read_attribute(&node.join("ibdev")).is_ok_and(|owner| owner == name);
+        let node = nodes.find(is_own);
+        let driver_link = |path: &Path| fs::read_link(path.join("device/driver")).ok();
+        let driver = match driver_link(&device).or_else(|| driver_link(node.as_ref()?)) {
+            // That of a sub-function is mlx5_core.sf.
+            Some(driver) => {
+                let name = driver.file_name()?.to_str()?;
+                name.split('.').next().unwrap_or(name).to_owned()
+            }
+            // One in software is on no bus. That of siw is an RNIC, that of rxe a CA
+            // (Documentation/ABI/stable/sysfs-class-infiniband, `node_type`).
+            None => match read_attribute(&device.join("node_type")).ok()?.split_once(':')? {
+                ("4", _) => "siw".to_owned(),
+                _ => "rxe".to_owned(),
+            },
+        };
+        let abi = node.and_then(|node| read_attribute(&node.join("abi_version")).ok());
+        Some(VerbsDevice {
+            name: name.to_owned(),
+            driver,
+            kernel_abi: abi.and_then(|abi| abi.parse().ok()),
+        })
+    }
+}
+
+fn read_attribute(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_ATTRIBUTE).read_to_string(&mut text)?;
+    text.truncate(text.trim_end().len());
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_test_tree::Tree;
+
+    use super::*;
+
+    fn found(tree: &Tree, name: &str) -> Option<(String, Option<u32>)> {
+        let device = VerbsDevice::read(&tree.path("/sys"), name)?;
+        Some((device.driver, device.kernel_abi))
+    }
+
+    #[test]
+    fn a_device_in_another_network_namespace_is_known_by_its_node() {
+        let tree = Tree::new();
+        let function = "/sys/devices/pci0000:3a/0000:3b:00.3";
+        tree.bind(function, "mlx5_core");
+        let attributes = [("ibdev", "mlx5_3"), ("abi_version", "1")];
+        tree.class_device("infiniband_verbs", function, "uverbs7", &attributes);
+        let known = Some(("mlx5_core".to_owned(), Some(1)));
+        assert_eq!(found(&tree, "mlx5_3"), known);
+        assert_eq!(found(&tree, "mlx5_4"), None);
+        // As its own namespace shows it.
+        tree.class_device("infiniband", function, "mlx5_3", &[("node_type", "1: CA")]);
+        assert_eq!(found(&tree, "mlx5_3"), known);
+    }
+
+    #[test]
+    fn a_device_in_software_is_told_apart_by_its_kind() {
+        let tree = Tree::new();
+        for (name, kind, driver) in [("rxe0", "1: CA", "rxe"), ("siw0", "4: RNIC", "siw")] {
+            tree.attribute(&format!("/sys/class/infiniband/{name}/node_type"), kind);
+            assert_eq!(found(&tree, name), Some((driver.to_owned(), None)));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Which provider serves which kernel driver, and what rdma-core (691953d8d) calls its libraries.
+
+/// Kernel drivers and their providers. The first is the driver of the PCI function, as sysfs shows it, or the name of
+/// a software device's module; RDMA's own modules follow.
+const PROVIDERS: [(&str, &[&str]); 18] = [
+    ("mlx4", &["mlx4_core", "mlx4_ib"]),
+    ("mlx5", &["mlx5_core", "mlx5_ib"]),
+    ("bnxt_re", &["bnxt_en"]),
+    ("irdma", &["ice", "i40e", "idpf"]),
+    ("ionic", &["ionic_rdma"]),
+    ("efa", &[]),
+    ("mana", &["mana_ib"]),
+    ("hns", &["hns3", "hns_roce_hw_v2"]),
+    ("erdma", &[]),
+    ("qedr", &["qede", "qed"]),
+    ("cxgb4", &["iw_cxgb4"]),
+    ("hfi1verbs", &["hfi1"]),
+    ("ipathverbs", &["ib_qib", "qib"]),
+    ("mthca", &["ib_mthca"]),
+    ("ocrdma", &["be2net"]),
+    ("vmw_pvrdma", &[]),
+    ("rxe", &["rdma_rxe"]),
+    ("siw", &[]),
+];
+
+pub const LIBRDMACM: &str = "librdmacm.so.1";
+
+/// Libraries that programs open by name and that hold a provider (`rdma_shared_provider` in providers/*/CMakeLists.txt),
+/// and librdmacm: all that has to be of the same rdma-core as libibverbs.
+pub(super) const PUBLIC_LIBRARIES: [&str; 7] = [
+    LIBRDMACM,
+    "libmlx4.so.1",
+    "libmlx5.so.1",
+    "libefa.so.1",
+    "libmana.so.1",
+    "libhns.so.1",
+    "libionic.so.1",
+];
+
+/// The provider's name, as in `libmlx5-rdmav34.so` and `driver mlx5`.
+pub(super) fn provider_name(driver: &str) -> Option<&'static str> {
+    let serves =
+        |(provider, drivers): &&(&str, &[&str])| *provider == driver || drivers.contains(&driver);
+    Some(PROVIDERS.iter().find(serves)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_s_provider_is_found_by_every_name_of_the_driver() {
+        for (driver, wanted) in [
+            ("mlx5_core", "mlx5"),
+            ("mlx5", "mlx5"),
+            ("bnxt_en", "bnxt_re"),
+            ("ice", "irdma"),
+            ("rdma_rxe", "rxe"),
+            ("siw", "siw"),
+            ("hfi1", "hfi1verbs"),
+            ("ib_qib", "ipathverbs"),
+            ("ib_mthca", "mthca"),
+            ("be2net", "ocrdma"),
+            ("vmw_pvrdma", "vmw_pvrdma"),
+        ] {
+            assert_eq!(provider_name(driver), Some(wanted));
+        }
+        assert_eq!(provider_name("of_tomorrow"), None);
+        assert_eq!(provider_name(""), None);
+    }
+}

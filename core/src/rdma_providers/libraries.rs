@@ -1,0 +1,144 @@
+//! Where a dynamic loader finds libraries: `LD_LIBRARY_PATH`, /etc/ld.so.cache, its default directories. What
+//! /etc/ld.so.conf names is in the cache, since no loader reads that file.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::fs::open::PATH_MAX;
+use onload_sys::ld_cache;
+
+use super::files::{LibraryFiles, NativeLibrary};
+
+/// Where a dynamic loader of glibc searches by default, one of Debian or of Red Hat.
+pub const LIBRARY_DIRS: [&str; 8] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+const CACHE: &str = "/etc/ld.so.cache";
+/// A distribution's cache with thousands of libraries has 500 kB.
+const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
+/// Directories of `LD_LIBRARY_PATH` that are searched.
+const MAX_PATH_DIRS: usize = 32;
+/// Where musl searches beside /lib and /usr/lib, if its list names nothing else.
+const MUSL_DIR: &str = "/usr/local/lib";
+const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"];
+/// Subdirectories for processors that can do more (glibc-hwcaps), the best first.
+const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
+
+pub(super) struct LibrarySearch<'a> {
+    pub(super) files: &'a dyn LibraryFiles,
+    /// Who has them, for a message: `the image`.
+    pub(super) owner: &'static str,
+    /// Searched before the cache.
+    path_dirs: Vec<PathBuf>,
+    cache: Vec<u8>,
+    default_dirs: Vec<PathBuf>,
+    /// What was found at a path: libraries that others need are asked for again and again.
+    opened: RefCell<BTreeMap<PathBuf, Option<Rc<NativeLibrary>>>>,
+}
+
+impl<'a> LibrarySearch<'a> {
+    pub(super) fn new(
+        files: &'a dyn LibraryFiles,
+        owner: &'static str,
+        library_path: Option<&str>,
+    ) -> Result<Self> {
+        let path = library_path.unwrap_or_default().split([':', ';']);
+        let path: Vec<&str> = path.filter(|dir| dir.starts_with('/')).collect();
+        if path.len() > MAX_PATH_DIRS || path.iter().any(|dir| dir.len() > PATH_MAX) {
+            bail!("LD_LIBRARY_PATH of the container is too long to be searched");
+        }
+        let cache = files.open(Path::new(CACHE))?;
+        let exists = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
+        let musl = MUSL_LOADERS.into_iter().any(exists).then_some(MUSL_DIR);
+        Ok(LibrarySearch {
+            files,
+            owner,
+            path_dirs: existing_directories(files, path.into_iter()),
+            cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
+            default_dirs: existing_directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
+            opened: RefCell::default(),
+        })
+    }
+
+    pub(super) fn open(&self, path: &Path) -> Result<Option<Rc<NativeLibrary>>> {
+        if let Some(library) = self.opened.borrow().get(path) {
+            return Ok(library.clone());
+        }
+        let library = NativeLibrary::open(self.files, path)?.map(Rc::new);
+        let mut opened = self.opened.borrow_mut();
+        opened.insert(path.to_owned(), library.clone());
+        Ok(library)
+    }
+
+    /// The library that a loader takes for a name.
+    pub(super) fn find_first(&self, name: &str) -> Result<Option<Rc<NativeLibrary>>> {
+        for path in self.candidate_paths(name) {
+            if let Some(library) = self.open(&path)? {
+                return Ok(Some(library));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first two different files that a loader could take for a name, the one that it takes first.
+    pub(super) fn find_two(&self, name: &str) -> Result<Vec<Rc<NativeLibrary>>> {
+        let mut libraries: Vec<Rc<NativeLibrary>> = Vec::new();
+        for path in self.candidate_paths(name) {
+            if let Some(library) = self.open(&path)?
+                && libraries.iter().all(|other| other.path != library.path)
+            {
+                libraries.push(library);
+            }
+            if libraries.len() == 2 {
+                break;
+            }
+        }
+        Ok(libraries)
+    }
+
+    pub(super) fn candidate_paths(&self, name: &str) -> Vec<PathBuf> {
+        // A name with a stroke is a path, which is not searched.
+        if name.is_empty() || name.contains(['/', '\0']) {
+            return Vec::new();
+        }
+        let join_each = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
+        let mut paths: Vec<PathBuf> = join_each(&self.path_dirs);
+        let cached = ld_cache::find_library_paths(&self.cache, name).into_iter();
+        paths.extend(cached.map(PathBuf::from));
+        paths.extend::<Vec<_>>(join_each(&self.default_dirs));
+        paths
+    }
+}
+
+/// Those directories that are there, each once, after those of them for processors that can do more.
+fn existing_directories<'a>(
+    files: &dyn LibraryFiles,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for dir in candidates {
+        let Some(dir) = files.find_directory(Path::new(dir)) else {
+            continue;
+        };
+        let capabilities = dir.join("glibc-hwcaps");
+        if !directories.contains(&dir) && files.find_directory(&capabilities).is_some() {
+            let names = CAPABILITIES.iter().map(|name| capabilities.join(name));
+            directories.extend(names.filter_map(|dir| files.find_directory(&dir)));
+        }
+        if !directories.contains(&dir) {
+            directories.push(dir);
+        }
+    }
+    directories
+}

@@ -1,0 +1,186 @@
+//! An installed libibverbs: which providers it opens, and where it expects them.
+
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use onload_sys::bail;
+use onload_sys::error::Result;
+
+use super::files::NativeLibrary;
+use super::libraries::LibrarySearch;
+
+pub const LIBIBVERBS: &str = "libibverbs.so.1";
+
+/// Where libraries may be mounted. Whatever an image's libibverbs names, it is no reason to cover anything else.
+const LIBRARY_ROOTS: [&str; 4] = ["/usr", "/lib", "/lib64", "/opt"];
+const CONFIG_DIR: &str = "/etc/libibverbs.d";
+
+/// What the code of libibverbs was compiled with (libibverbs/dynamic_driver.c, `load_driver` and `read_config`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VerbsLayout {
+    pub providers: PathBuf,
+    /// The number in `-rdmav34.so`.
+    pub private_abi: u32,
+    pub config: PathBuf,
+}
+
+pub(super) struct VerbsLibrary {
+    pub library: Rc<NativeLibrary>,
+    pub layout: VerbsLayout,
+}
+
+impl VerbsLibrary {
+    /// The libibverbs that a loader finds; more than one is refused.
+    pub(super) fn find(libraries: &LibrarySearch<'_>) -> Result<Option<VerbsLibrary>> {
+        let owner = libraries.owner;
+        let mut candidates = libraries.find_two(LIBIBVERBS)?.into_iter();
+        let Some(library) = candidates.next() else {
+            return Ok(None);
+        };
+        if let Some(other) = candidates.next() {
+            bail!(
+                "{owner} has two {LIBIBVERBS}, {:?} and {:?}, and programs may load either; remove one",
+                library.path,
+                other.path
+            );
+        }
+        let strings = library.find_strings(&["/lib%s-rdmav", "/libibverbs.d"])?;
+        let Some(layout) = VerbsLayout::new(&strings) else {
+            bail!(
+                "{:?} of {owner} does not name a directory of providers below /usr, /lib or /opt",
+                library.path
+            );
+        };
+        Ok(Some(VerbsLibrary { library, layout }))
+    }
+
+    /// Where a provider may be that it opens, in its order.
+    pub(super) fn provider_paths(&self, name: &str, libraries: &LibrarySearch<'_>) -> Vec<PathBuf> {
+        let mut paths = vec![self.layout.provider_path(name)];
+        paths.extend(libraries.candidate_paths(&self.layout.provider_file(name)));
+        paths
+    }
+
+    /// The provider that it opens: the one in its own directory, or else the one that the loader finds
+    /// (libibverbs/dynamic_driver.c, `load_driver`).
+    pub(super) fn find_provider(
+        &self,
+        name: &str,
+        libraries: &LibrarySearch<'_>,
+    ) -> Result<Option<Rc<NativeLibrary>>> {
+        match libraries.open(&self.layout.provider_path(name))? {
+            Some(library) => Ok(Some(library)),
+            None => libraries.find_first(&self.layout.provider_file(name)),
+        }
+    }
+}
+
+impl VerbsLayout {
+    fn new(strings: &[String]) -> Option<VerbsLayout> {
+        let (providers, private_abi) = strings.iter().find_map(|string| {
+            let (directory, suffix) = string.split_once("/lib%s-rdmav")?;
+            let number = suffix.strip_suffix(".so")?;
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            Some((directory, number.parse().ok().filter(|_| is_number)?))
+        })?;
+        let is_config = |string: &&String| string.ends_with("/libibverbs.d");
+        let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |directory| directory);
+        let layout = VerbsLayout {
+            providers: PathBuf::from(providers),
+            private_abi,
+            config: PathBuf::from(config),
+        };
+        let is_plausible = is_library_path(&layout.providers) && is_config_path(&layout.config);
+        is_plausible.then_some(layout)
+    }
+
+    pub(super) fn provider_path(&self, name: &str) -> PathBuf {
+        self.providers.join(self.provider_file(name))
+    }
+
+    fn provider_file(&self, name: &str) -> String {
+        format!("lib{name}-rdmav{}.so", self.private_abi)
+    }
+
+    pub(super) fn driver_file(&self, name: &str) -> PathBuf {
+        self.config.join(format!("{name}.driver"))
+    }
+}
+
+/// Whether libraries may be mounted at a path, or taken from there.
+pub(super) fn is_library_path(path: &Path) -> bool {
+    let is_below = |root: &str| path != Path::new(root) && path.starts_with(root);
+    is_plain(path) && LIBRARY_ROOTS.iter().any(|root| is_below(root))
+}
+
+/// The same for the files that name drivers.
+pub(super) fn is_config_path(path: &Path) -> bool {
+    is_plain(path) && path.starts_with(CONFIG_DIR) || is_library_path(path)
+}
+
+/// Each missing directory of a path is made and recorded, and the longest name that file systems take has 255 bytes.
+const MAX_COMPONENTS: usize = 32;
+const MAX_PATH_BYTES: usize = 255;
+
+fn is_plain(path: &Path) -> bool {
+    let is_name = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    let text = path.to_string_lossy();
+    let is_short = text.len() <= MAX_PATH_BYTES && path.components().count() <= MAX_COMPONENTS;
+    is_short && path.components().all(is_name) && !text.contains(|letter: char| letter.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(strings: &[&str]) -> Option<VerbsLayout> {
+        VerbsLayout::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_directory_and_the_private_abi_are_in_the_strings() {
+        let debian =
+            layout(&["/etc/libibverbs.d", "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so"])
+                .unwrap();
+        assert_eq!(
+            debian.provider_path("rxe"),
+            Path::new("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so")
+        );
+        let file = Path::new("/etc/libibverbs.d/rxe.driver");
+        assert_eq!(debian.driver_file("rxe"), file);
+        let built = layout(&["/opt/rdma/etc/libibverbs.d", "/opt/rdma/lib/lib%s-rdmav57.so"]);
+        assert_eq!(built.unwrap().config, Path::new("/opt/rdma/etc/libibverbs.d"));
+    }
+
+    #[test]
+    fn strings_that_lead_elsewhere_are_refused() {
+        for strings in [
+            &["lib%s-rdmav34.so"][..],
+            &["/lib%s-rdmav34.so"],
+            &["/etc/lib%s-rdmav34.so"],
+            &["/usr/lib/../../etc/lib%s-rdmav34.so"],
+            &["/usr/lib/./x\n/lib%s-rdmav34.so"],
+            &["usr/lib/lib%s-rdmav34.so"],
+            &["/usrlib/lib%s-rdmav34.so"],
+            &["/usr/lib/lib%s-rdmav34"],
+            &["/usr/lib/lib%s-rdmav.so"],
+            &["/usr/lib/lib%s-rdmav+4.so"],
+            &["/usr/lib/lib%s-rdmav34.so/x.so"],
+            &["/usr/lib/lib%s-rdmav99999999999.so"],
+            &["/usr/lib/lib%s-rdmav34.so", "/proc/libibverbs.d"],
+            &["/usr/lib/lib%s-rdmav34.so", "/etc/libibverbs.d/../x/libibverbs.d"],
+        ] {
+            assert_eq!(layout(strings), None, "{strings:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_too_deep_or_long_to_be_made_is_refused() {
+        for directory in ["/a".repeat(40), format!("/{}", "a".repeat(300))] {
+            let provider = format!("/usr/lib{directory}/lib%s-rdmav34.so");
+            assert_eq!(layout(&[&provider]), None, "{provider}");
+            let config = format!("/opt{directory}/libibverbs.d");
+            assert_eq!(layout(&["/usr/lib/lib%s-rdmav34.so", &config]), None);
+        }
+    }
+}

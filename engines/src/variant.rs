@@ -1,0 +1,115 @@
+//! Files of engines that stand elsewhere than usual: which program reads one, how that is restarted,
+//! and where its containers are.
+//!
+//! k3s and RKE2 write containerd's `config.toml` anew at each start, of a template beside it if there
+//! is one (k3s, `pkg/agent/containerd/config.go`); so does MicroK8s of `containerd-template.toml`
+//! (`microk8s-resources/default-args`). Rootless docker keeps all of its own in the user's home.
+
+use std::path::{Path, PathBuf};
+
+/// Below the data directory of k3s and RKE2, `/var/lib/rancher/…` unless said otherwise.
+const RANCHER: &str = "agent/etc/containerd";
+/// The state of both (k3s, `pkg/agent/config/config.go`).
+const RANCHER_STATE: &str = "/run/k3s/containerd";
+const MICROK8S: &str = "/var/snap/microk8s";
+/// The state of MicroK8s (`microk8s-resources/default-args/containerd`).
+const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
+/// Below the home of a user of rootless docker.
+const ROOTLESS: &str = ".config/docker/daemon.json";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineVariant {
+    K3s,
+    Rke2,
+    MicroK8s,
+    RootlessDocker,
+}
+
+impl EngineVariant {
+    /// None for a file of which nothing is known but its name.
+    pub(crate) fn from_path(file: &Path) -> Option<EngineVariant> {
+        let has_rancher = file.ancestors().any(|directory| directory.ends_with(RANCHER));
+        if has_rancher {
+            let is_rke2 = file.components().any(|part| part.as_os_str() == "rke2");
+            return Some(if is_rke2 { EngineVariant::Rke2 } else { EngineVariant::K3s });
+        }
+        if file.starts_with(MICROK8S) {
+            return Some(EngineVariant::MicroK8s);
+        }
+        file.ends_with(ROOTLESS).then_some(EngineVariant::RootlessDocker)
+    }
+
+    pub(crate) fn restart_command(self) -> &'static str {
+        match self {
+            EngineVariant::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
+            EngineVariant::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
+            EngineVariant::MicroK8s => "snap restart microk8s.daemon-containerd",
+            EngineVariant::RootlessDocker => "systemctl --user restart docker",
+        }
+    }
+
+    pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
+        match self {
+            EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(RANCHER_STATE),
+            EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
+            EngineVariant::RootlessDocker => {
+                let home = file.ancestors().nth(Path::new(ROOTLESS).iter().count());
+                home.unwrap_or(Path::new("/")).join(".local/share/docker")
+            }
+        }
+    }
+
+    pub(crate) fn template_name(self, file: &Path) -> Option<&'static str> {
+        let name = file.file_name()?;
+        match self {
+            EngineVariant::K3s | EngineVariant::Rke2 if name == "config.toml" => {
+                Some("config-v3.toml.tmpl")
+            }
+            EngineVariant::MicroK8s if name == "containerd.toml" => {
+                Some("containerd-template.toml")
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(file: &str) -> Option<EngineVariant> {
+        EngineVariant::from_path(Path::new(file))
+    }
+
+    #[test]
+    fn a_place_is_told_by_its_path() {
+        let rancher = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
+        assert_eq!(place(rancher), Some(EngineVariant::K3s));
+        let drop_in = "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/9.toml";
+        assert_eq!(place(drop_in), Some(EngineVariant::Rke2));
+        let moved = "/srv/k3s/agent/etc/containerd/config-v3.toml.tmpl";
+        assert_eq!(place(moved), Some(EngineVariant::K3s));
+        let snap = "/var/snap/microk8s/current/args/containerd-template.toml";
+        assert_eq!(place(snap), Some(EngineVariant::MicroK8s));
+        let user = "/home/u/.config/docker/daemon.json";
+        assert_eq!(place(user), Some(EngineVariant::RootlessDocker));
+        assert_eq!(place("/etc/docker/daemon.json"), None);
+        assert_eq!(place("/etc/containerd/config.toml"), None);
+    }
+
+    #[test]
+    fn containers_of_rootless_docker_are_in_the_home_of_the_user() {
+        let file = Path::new("/home/u/.config/docker/daemon.json");
+        let state = EngineVariant::RootlessDocker.state_dir(file);
+        assert_eq!(state, Path::new("/home/u/.local/share/docker"));
+    }
+
+    #[test]
+    fn a_file_that_is_written_anew_has_another_to_name() {
+        let directory = Path::new("/var/lib/rancher/k3s/agent/etc/containerd");
+        let instead = |name| EngineVariant::K3s.template_name(&directory.join(name));
+        assert_eq!(instead("config.toml"), Some("config-v3.toml.tmpl"));
+        assert_eq!(instead("config.toml.tmpl"), None);
+        assert_eq!(instead("config-v3.toml.d/99-onload-ctk.toml"), None);
+    }
+}

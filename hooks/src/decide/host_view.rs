@@ -1,0 +1,301 @@
+//! What the entry points need to know about this host. Nothing else on it is read.
+
+use std::cell::OnceCell;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use onload_cdi::oci::{HostNode, HostNodes, NodeLookup};
+use onload_core::class::Class;
+use onload_core::config::{CONFIG_PATH, HookConfig, LogConfig, OnIncompatible};
+use onload_core::drain::DrainList;
+use onload_core::onload::PRELOAD_FILE;
+use onload_sys::bail;
+use onload_sys::elf::{self, ElfSummary};
+use onload_sys::error;
+use onload_sys::error::{Context, Result};
+use onload_sys::fs::open::may_exist;
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
+use onload_sys::netlink::link::{self, Link};
+use onload_sys::netlink::socket::NetlinkSocket;
+use onload_sys::processes::Processes;
+use rustix::fs::stat;
+use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::specs::OnloadSpecs;
+use super::sysfs::Sysfs;
+
+/// Bytes of a configuration file that are read.
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// Bytes of a uid_map that are read. It has at most 340 lines (user_namespaces(7)); a truncated
+/// line does not parse.
+const MAX_MAP_BYTES: u64 = 16 * 1024;
+
+/// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
+/// `PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// The user that the kernel shows for users that a namespace does not map
+/// (Documentation/admin-guide/sysctl/kernel.rst, `overflowuid`).
+const OVERFLOW_USER: u32 = 65534;
+
+#[derive(Clone, Debug, Default)]
+pub struct HookSettings {
+    pub config: HookConfig,
+    /// Its file, whether it exists or not.
+    pub file: PathBuf,
+}
+
+impl HookSettings {
+    /// What the image's programs cannot load stops the container, or is left out with a warning, as the operator
+    /// chose.
+    pub(crate) fn refuse_or_warn(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
+        match self.config.annotations.on_incompatible {
+            OnIncompatible::Fail => {
+                bail!("{why}; {remedy}, or set on-incompatible = \"skip\"")
+            }
+            OnIncompatible::Skip => Ok(format!("{what}: {why}")),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privilege {
+    /// It is in the initial user namespace, where user 0 is root.
+    pub is_initial_namespace: bool,
+    /// It has CAP_SYS_RESOURCE there, so it may raise limits above the hard ones.
+    pub may_raise_limits: bool,
+    /// In bytes; `None` means unlimited.
+    pub memlock_hard: Option<u64>,
+    pub nofile_soft: Option<u64>,
+    pub nofile_hard: Option<u64>,
+}
+
+pub trait HostView: NodeLookup {
+    /// An absent file is an empty one.
+    fn settings(&self) -> Result<HookSettings>;
+
+    fn specs(&self, classes: &[Class]) -> Result<OnloadSpecs>;
+
+    fn sysfs(&self) -> Sysfs;
+
+    fn privilege(&self) -> Privilege;
+
+    /// Checks that [`PRELOAD_FILE`] exists and is trusted.
+    fn check_preload_file(&self) -> Result<()>;
+
+    /// The host's files.
+    fn files(&self) -> &TrustedTree;
+
+    /// What nobody new gets. It is asked only for what no specification has.
+    fn drain(&self) -> Result<DrainList>;
+
+    /// The interfaces that a runtime would find, with all of their names.
+    fn interfaces(&self) -> Result<Vec<Link>>;
+
+    /// What the ELF file of a library on the host needs; `None` if it cannot be read.
+    fn library_summary(&self, path: &str) -> Option<ElfSummary>;
+
+    /// How the user namespace of a process maps users to those of this host, in the form of
+    /// /proc/PID/uid_map; `None` if that cannot be read.
+    fn user_map(&self, pid: u32) -> Option<String>;
+}
+
+#[derive(Debug)]
+pub struct LocalHost {
+    root: PathBuf,
+    trusted: TrustedTree,
+    config: PathBuf,
+    /// The text of the configuration when it was first read, so that every caller gets the same
+    /// answer.
+    text: OnceCell<Option<String>>,
+    settings: OnceCell<HookConfig>,
+    is_initial_namespace: bool,
+    privilege: OnceCell<Privilege>,
+}
+
+impl LocalHost {
+    pub fn new() -> Result<Self> {
+        LocalHost::with_config(Path::new(CONFIG_PATH))
+    }
+
+    pub(crate) fn with_config(config: &Path) -> Result<Self> {
+        let is_initial_namespace = is_initial_namespace();
+        let owners = if is_initial_namespace {
+            TrustedOwners::root()
+        } else {
+            TrustedOwners::rootless(geteuid().as_raw(), OVERFLOW_USER)
+        };
+        let trusted = TrustedTree::for_host(owners)?;
+        Ok(LocalHost::with_root(Path::new("/"), trusted, config, is_initial_namespace))
+    }
+
+    /// A tree that represents a host, to see what would be done there. The owner of the tree takes
+    /// root's place.
+    pub fn for_tree(root: &Path, config: &Path) -> Result<Self> {
+        let owner = stat(root).map_or(0, |stat| stat.st_uid);
+        let trusted = TrustedTree::for_tree(root, TrustedOwners::from_users(&[0, owner]))?;
+        Ok(LocalHost::with_root(root, trusted, config, true))
+    }
+
+    fn with_root(
+        root: &Path,
+        trusted: TrustedTree,
+        config: &Path,
+        is_initial_namespace: bool,
+    ) -> Self {
+        LocalHost {
+            root: root.to_owned(),
+            trusted,
+            config: config.to_owned(),
+            text: OnceCell::new(),
+            settings: OnceCell::new(),
+            is_initial_namespace,
+            privilege: OnceCell::new(),
+        }
+    }
+
+    fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    #[must_use]
+    pub(crate) fn is_initial_namespace(&self) -> bool {
+        self.is_initial_namespace
+    }
+
+    #[must_use]
+    pub(crate) fn trusted(&self) -> &TrustedTree {
+        &self.trusted
+    }
+
+    /// `None` if there is no file.
+    pub(crate) fn config_text(&self) -> Result<Option<String>> {
+        if let Some(text) = self.text.get() {
+            return Ok(text.clone());
+        }
+        let text = self.config_bytes()?.map(String::from_utf8).transpose();
+        let text = text.map_err(|_| error!("{:?} is not UTF-8", self.config))?;
+        Ok(self.text.get_or_init(|| text).clone())
+    }
+
+    /// As [`LocalHost::config_text`], valid text or not.
+    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>> {
+        match self.trusted.open(&self.config) {
+            Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
+            // A link that leads nowhere is not an absent file: the operator has a configuration.
+            Err(error) if error.is_absent() && !may_exist(&self.path(&self.config)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config
+    }
+
+    /// What the operator wants logged; nothing where the configuration cannot be read.
+    #[must_use]
+    pub(crate) fn log(&self) -> LogConfig {
+        if let Some(settings) = self.settings.get() {
+            return settings.log.clone();
+        }
+        let text = self.config_text().ok().flatten();
+        text.map_or_else(LogConfig::default, |text| LogConfig::read(&text))
+    }
+}
+
+impl NodeLookup for LocalHost {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
+        HostNodes.node(&self.path(host_path).to_string_lossy())
+    }
+}
+
+impl HostView for LocalHost {
+    fn settings(&self) -> Result<HookSettings> {
+        let config = match self.settings.get() {
+            Some(config) => config,
+            None => {
+                let config = match self.config_text()? {
+                    None => HookConfig::default(),
+                    Some(text) => {
+                        HookConfig::parse(&text).with_context(|| format!("{:?}", self.config))?
+                    }
+                };
+                self.settings.get_or_init(|| config)
+            }
+        };
+        Ok(HookSettings { config: config.clone(), file: self.config.clone() })
+    }
+
+    fn specs(&self, classes: &[Class]) -> Result<OnloadSpecs> {
+        OnloadSpecs::read(&self.trusted, classes).context("specifications")
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at_root(self.path("/sys"))
+    }
+
+    fn privilege(&self) -> Privilege {
+        *self.privilege.get_or_init(|| {
+            let may = capabilities(None)
+                .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+            let nofile = getrlimit(Resource::Nofile);
+            Privilege {
+                is_initial_namespace: self.is_initial_namespace,
+                may_raise_limits: self.is_initial_namespace && may,
+                memlock_hard: getrlimit(Resource::Memlock).maximum,
+                nofile_soft: nofile.current,
+                nofile_hard: nofile.maximum,
+            }
+        })
+    }
+
+    fn check_preload_file(&self) -> Result<()> {
+        self.trusted.check(Path::new(PRELOAD_FILE))?;
+        Ok(())
+    }
+
+    fn files(&self) -> &TrustedTree {
+        &self.trusted
+    }
+
+    fn drain(&self) -> Result<DrainList> {
+        let boot = || Processes::at_root(&self.root).boot_id().ok();
+        DrainList::read(&self.trusted, boot)
+    }
+
+    fn interfaces(&self) -> Result<Vec<Link>> {
+        if self.root != Path::new("/") {
+            return Ok(Vec::new());
+        }
+        let list =
+            || NetlinkSocket::open(None)?.list(link::GET, &link::dump_payload(), &link::parse);
+        list().context("listing network interfaces")
+    }
+
+    fn library_summary(&self, path: &str) -> Option<ElfSummary> {
+        let library = self.trusted.open(Path::new(path)).ok()?;
+        elf::summarize_file(&library.file, library.size()).ok()
+    }
+
+    fn user_map(&self, pid: u32) -> Option<String> {
+        let file = std::fs::File::open(self.path(format!("/proc/{pid}/uid_map"))).ok()?;
+        let mut text = String::new();
+        file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+}
+
+/// Whether this process is the host's root, to whom the operator's files are given to write.
+#[must_use]
+pub(crate) fn is_root() -> bool {
+    geteuid().is_root() && is_initial_namespace()
+}
+
+fn is_initial_namespace() -> bool {
+    // If that is unknown, only root is trusted.
+    stat("/proc/self/ns/user").map_or(true, |stat| stat.st_ino == INITIAL_USER_NAMESPACE)
+}

@@ -1,0 +1,177 @@
+//! Memory for a program that lives for a millisecond: pieces of one array, which the kernel gives page by page as they
+//! are touched, without a system call. musl's allocator asks the kernel for single pages, and gives them back at once.
+#![expect(unsafe_code, reason = "an allocator hands out pointers")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A start that judges an image's RDMA libraries takes most of it, and others a quarter.
+const BYTES: usize = 1024 * 1024;
+
+/// A larger piece comes from the system's allocator, as everything does once the array is used up.
+const LARGEST: usize = 64 * 1024;
+
+/// Gives out the array from its beginning to its end. Only the last piece can be freed or grow.
+#[repr(C)]
+pub struct BumpAllocator {
+    /// First, since there the page is one that is touched anyway.
+    used: AtomicUsize,
+    array: UnsafeCell<[u8; BYTES]>,
+}
+
+// SAFETY: a byte of the array belongs to whoever took it by the exchange of `used`, as with any allocator.
+unsafe impl Sync for BumpAllocator {}
+
+impl BumpAllocator {
+    #[expect(clippy::new_without_default, reason = "a static needs a constant")]
+    #[must_use]
+    pub const fn new() -> Self {
+        BumpAllocator { used: AtomicUsize::new(0), array: UnsafeCell::new([0; BYTES]) }
+    }
+
+    /// Where a piece begins in the array; `None` if it is not of the array.
+    fn offset(&self, piece: *mut u8) -> Option<usize> {
+        let offset = piece.addr().wrapping_sub(self.array.get().addr());
+        (offset < BYTES).then_some(offset)
+    }
+
+    /// Moves the end of the last piece; false if another piece is behind it, or nothing is left.
+    fn move_end(&self, from: usize, to: usize) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        to <= BYTES && self.used.compare_exchange(from, to, done, failed).is_ok()
+    }
+
+    fn allocate(&self, layout: Layout) -> Option<*mut u8> {
+        if layout.size() > LARGEST {
+            return None;
+        }
+        let start = self.array.get();
+        loop {
+            let used = self.used.load(Ordering::Relaxed);
+            let next = (start.addr() + used).next_multiple_of(layout.align()) - start.addr();
+            if next + layout.size() > BYTES {
+                return None;
+            }
+            if self.move_end(used, next + layout.size()) {
+                // SAFETY: the piece lies within the array.
+                return Some(unsafe { start.cast::<u8>().add(next) });
+            }
+        }
+    }
+}
+
+// SAFETY: a piece is aligned and given out once, until it was freed; what is not of the array is the system's.
+unsafe impl GlobalAlloc for BumpAllocator {
+    #[inline(never)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        self.allocate(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
+    }
+
+    #[inline(never)]
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        match self.offset(piece) {
+            Some(start) => {
+                self.move_end(start + layout.size(), start);
+            }
+            // SAFETY: it was the system's allocator that gave it out.
+            None => unsafe { System.dealloc(piece, layout) },
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let Some(start) = self.offset(piece) else {
+            // SAFETY: as above.
+            return unsafe { System.realloc(piece, layout, size) };
+        };
+        if size <= LARGEST && self.move_end(start + layout.size(), start + size)
+            || size <= layout.size()
+        {
+            return piece;
+        }
+        // SAFETY: the size is not zero, and the caller promises that it fits the alignment.
+        unsafe {
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !moved.is_null() {
+                moved.copy_from_nonoverlapping(piece, layout.size());
+            }
+            moved
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static MEMORY: BumpAllocator = BumpAllocator::new();
+    static SHARED: BumpAllocator = BumpAllocator::new();
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    fn take(memory: &BumpAllocator, layout: Layout) -> *mut u8 {
+        // SAFETY: no size here is zero.
+        let piece = unsafe { memory.alloc(layout) };
+        assert!(!piece.is_null() && piece.addr().is_multiple_of(layout.align()));
+        piece
+    }
+
+    #[test]
+    fn only_the_last_piece_grows_where_it_is() {
+        let (first, small) = (take(&MEMORY, layout(3, 1)), layout(8, 8));
+        let last = take(&MEMORY, small);
+        assert_eq!(last.addr() - first.addr(), 8);
+        // SAFETY: the pieces are of this allocator and of these sizes.
+        unsafe {
+            first.write_bytes(7, 3);
+            let grown = MEMORY.realloc(last, small, 100);
+            assert_eq!(grown, last);
+            let moved = MEMORY.realloc(first, layout(3, 1), 20);
+            assert_eq!(moved.addr(), last.addr() + 100);
+            assert_eq!(std::slice::from_raw_parts(moved, 3), [7; 3]);
+            assert_eq!(MEMORY.realloc(moved, layout(20, 1), 2), moved);
+            MEMORY.dealloc(moved, layout(2, 1));
+            assert_eq!(take(&MEMORY, layout(5, 1)), moved);
+            // What is large, or no longer fits, is the system's; it moves there and is freed there.
+            for size in [LARGEST + 1, LARGEST * 2] {
+                let large = take(&MEMORY, layout(size, 1));
+                assert_eq!(MEMORY.offset(large), None);
+                MEMORY.dealloc(large, layout(size, 1));
+            }
+            let large = MEMORY.realloc(moved, layout(5, 1), LARGEST + 1);
+            assert_eq!(MEMORY.offset(large), None);
+            assert_eq!(large.read(), moved.read());
+            MEMORY.dealloc(large, layout(LARGEST + 1, 1));
+        }
+    }
+
+    #[test]
+    fn no_two_threads_have_the_same_piece_even_when_it_is_used_up() {
+        let rounds = BYTES / 64;
+        let fill = |mark: u8| {
+            for _ in 0..rounds {
+                let piece = take(&SHARED, layout(48, 16));
+                // SAFETY: the piece is this thread's own.
+                unsafe {
+                    piece.write_bytes(mark, 48);
+                    std::hint::spin_loop();
+                    assert_eq!(std::slice::from_raw_parts(piece, 48), [mark; 48]);
+                    if mark == 2 {
+                        SHARED.dealloc(piece, layout(48, 16));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for mark in 1..=3 {
+                scope.spawn(move || fill(mark));
+            }
+        });
+        let left = BYTES - SHARED.used.load(Ordering::Relaxed);
+        assert!(left < 2 * 48, "{left} bytes are left");
+    }
+}

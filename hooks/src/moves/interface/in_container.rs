@@ -1,0 +1,183 @@
+//! What an interface has in the container: its addresses, routes and size, and that it is up.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::settings::{InterfaceRoute, NetdevSettings};
+use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::address::Address;
+use onload_sys::netlink::link::{Link, LinkChange, UP};
+use onload_sys::netlink::route::{NewRoute, Route as OwnRoute};
+use onload_sys::text::Quoted;
+use rustix::io::Errno;
+
+use super::sysctl;
+use crate::moves::lifecycle::MoveRequest;
+use crate::moves::netns::Netns;
+
+pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Result<()> {
+    let index = link.index;
+    let setting = |what: String| {
+        let name = link.display_name();
+        move || format!("setting {what} of interface {name} in the container")
+    };
+    if let Some(mtu) = request.settings.mtu {
+        let set = netns.change_link(index, &LinkChange::Mtu(mtu.get()));
+        set.with_context(setting(format!("the MTU {}", mtu.get())))?;
+    }
+    if has_ipv6(&request.settings) {
+        let allowed = sysctl::enable_ipv6(netns, link);
+        allowed.with_context(setting("disable_ipv6".to_owned()))?;
+    }
+    let up = LinkChange::Flags { mask: UP, flags: UP };
+    netns.change_link(index, &up).with_context(setting("the state".to_owned()))?;
+    for address in &request.settings.addresses {
+        let added = netns.add_address(Address {
+            index,
+            address: address.address(),
+            prefix: address.prefix(),
+        });
+        added.with_context(setting(format!("the address {address}")))?;
+    }
+    for route in &request.settings.routes {
+        let network = (route.network.address(), route.network.prefix());
+        let via = route.via;
+        let added = netns.add_route(NewRoute { index, network, via });
+        added.with_context(setting(format!("the route {route}")))?;
+    }
+    for via in &request.settings.gateway {
+        let everywhere = match via {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
+        let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
+        let hint = if added.as_ref().is_err_and(is_taken) {
+            " beside the container's own, which its engine set,"
+        } else {
+            ""
+        };
+        added.with_context(setting(format!("the gateway {via}{hint}")))?;
+    }
+    Ok(())
+}
+
+/// What an interface that is in the container's network is not, though the container asks for it. What the operator's
+/// configuration says is for the first container of a network.
+pub(super) fn find_difference(
+    netns: &Netns,
+    link: &Link,
+    request: &MoveRequest<'_>,
+) -> Result<Option<String>> {
+    let (index, requested) = (link.index, &request.requested);
+    if let Some(name) = request.new_name.filter(|name| name.as_str().as_bytes() != link.name) {
+        return Ok(Some(format!("its name is {} and not {name}", Quoted(&link.display_name()))));
+    }
+    if let Some(mtu) = requested.mtu.filter(|mtu| mtu.get() != link.mtu) {
+        return Ok(Some(format!("its MTU is {} and not {mtu}", link.mtu)));
+    }
+    if !requested.addresses.is_empty() {
+        let addresses = netns.addresses()?;
+        let is_missing = |interface_address: &&InterfaceAddress| {
+            let (address, prefix) = (interface_address.address(), interface_address.prefix());
+            !addresses.contains(&Address { index, address, prefix })
+        };
+        if let Some(address) = requested.addresses.iter().find(is_missing) {
+            return Ok(Some(format!("it does not have the address {address}")));
+        }
+    }
+    if !requested.routes.is_empty() {
+        let routes = netns.routes()?;
+        let is_missing = |interface_route: &&InterfaceRoute| {
+            let destination = (interface_route.network.address(), interface_route.network.prefix());
+            let is_same = |route: &OwnRoute| {
+                (route.destination, route.via) == (destination, interface_route.via)
+                    && route.interfaces == [index]
+            };
+            !routes.iter().any(is_same)
+        };
+        if let Some(route) = requested.routes.iter().find(is_missing) {
+            return Ok(Some(format!("the route {route} does not lead over it")));
+        }
+    }
+    Ok(None)
+}
+
+fn has_ipv6(settings: &NetdevSettings) -> bool {
+    let addresses = &settings.addresses;
+    let routes = settings.routes.iter();
+    addresses.iter().any(|address| address.address().is_ipv6())
+        || routes.map(|route| route.network.address()).any(|network| network.is_ipv6())
+        || settings.gateway.iter().any(IpAddr::is_ipv6)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::net::UdpSocket;
+
+    use onload_test_tree::network::{self, Child};
+
+    use super::*;
+    use crate::moves::netns::test_namespace::netns;
+
+    /// Gives the interface `d0` of a namespace these addresses.
+    fn set_addresses(child: &Child, addresses: &[&str]) -> Result<()> {
+        let netns = netns(child);
+        let link = netns.links().unwrap().into_iter().find(|link| link.name == b"d0").unwrap();
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        let request = MoveRequest {
+            device: &"netdev:d0".parse().unwrap(),
+            name: "d0".to_owned(),
+            pci: "0000:03:10.0".parse().unwrap(),
+            new_name: None,
+            requested: NetdevSettings::default(),
+            settings: NetdevSettings {
+                addresses: addresses.collect(),
+                ..NetdevSettings::default()
+            },
+            vf: None,
+        };
+        set(&netns, &link, &request)
+    }
+
+    #[test]
+    fn a_program_can_bind_each_address_at_once() {
+        if !network::can_be("setting addresses") {
+            return;
+        }
+        let child = Child::of_root();
+        child.ip("link add d0 type veth peer name d1");
+        child.ip("link set d1 up");
+        set_addresses(&child, &["192.0.2.10/24", "2001:db8::10/64"]).unwrap();
+        child.within(|| {
+            for address in ["192.0.2.10:0", "[2001:db8::10]:0"] {
+                UdpSocket::bind(address).unwrap();
+            }
+        });
+    }
+
+    /// As docker before 26.0 does with a network that has no IPv6.
+    #[test]
+    fn an_ipv6_address_is_set_where_the_container_s_network_has_no_ipv6_by_its_engine() {
+        if !network::can_be("setting addresses") {
+            return;
+        }
+        let child = Child::of_root();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
+        let disabled = |wanted: [&str; 2]| {
+            child.within(|| {
+                let read = |name| {
+                    fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"))
+                };
+                assert_eq!(["d0", "d1"].map(|name| read(name).unwrap()), wanted);
+            });
+        };
+        set_addresses(&child, &["192.0.2.10/24"]).unwrap();
+        disabled(["1\n", "1\n"]);
+        set_addresses(&child, &["192.0.2.10/24", "2001:db8::10/64"]).unwrap();
+        disabled(["0\n", "1\n"]);
+        child.within(|| drop(UdpSocket::bind("[2001:db8::10]:0").unwrap()));
+    }
+}

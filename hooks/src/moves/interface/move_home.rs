@@ -1,0 +1,93 @@
+//! Takes an interface out of a container's network namespace. Whoever is in there may be in the way, and may put another
+//! interface in its place.
+
+use onload_core::lease::SavedInterface;
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::link::{Link, LinkChange, UP};
+
+use super::ops::InterfaceHostNetns;
+use super::uppers::{self, move_context};
+use crate::moves::netns::{Netns, SearchDepth};
+use crate::moves::transit_name::{is_transit_name, transit_name};
+
+/// Takes an interface out of a namespace, whatever was done to it there. A container may go on changing it
+/// meanwhile, so that only the move counts.
+pub(super) fn move_home(
+    from: &Netns,
+    link: &Link,
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
+) -> Result<()> {
+    let (before, _) = from.snapshot()?;
+    strip_settings(from, link, &before);
+    // The name is told to nobody before: where an interface that was put in its place has it as another name, the
+    // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
+    let name = transit_name();
+    let moved = from.move_link(link.index, &host_netns.netns, Some(name.as_bytes()));
+    let saved_name = saved.name.as_bytes();
+    moved.with_context(|| move_context(saved_name, "back to the host"))?;
+    return_impostor(host_netns, from, saved, name.as_bytes())
+}
+
+/// Takes from an interface what would keep it where it is, as far as that can be done.
+fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
+    let state = |flags| LinkChange::Flags { mask: UP, flags };
+    // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
+    if before.iter().any(|other| other.is_upper_of(link.index)) {
+        let _ = from.change_link(link.index, &state(UP));
+    }
+    let _ = uppers::delete_uppers(from, link, SearchDepth::Root, uppers::SHORT);
+    let _ = from.change_link(link.index, &state(0));
+    for mode in link.xdp_modes {
+        let _ = from.change_link(link.index, &LinkChange::NoXdp(*mode));
+    }
+    // Since Linux 6.6 one that the host has too makes the move fail.
+    for name in &link.alternative_names {
+        let _ = from.set_alternative(link.index, name, false);
+    }
+}
+
+/// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
+/// namespace may have put one of their own making in its place, with its number.
+fn return_impostor(
+    host_netns: &InterfaceHostNetns<'_>,
+    from: &Netns,
+    saved: &SavedInterface,
+    name: &[u8],
+) -> Result<()> {
+    let returned = host_netns.find(saved)?;
+    let (host_links, _) = host_netns.netns.snapshot()?;
+    let is_own =
+        |link: &Link| returned.as_ref().is_some_and(|returned| returned.index == link.index);
+    let impostor = host_links.iter().find(|link| link.name == name && !is_own(link));
+    if let Some(impostor) = impostor {
+        let moved_away =
+            host_netns.netns.move_link(impostor.index, from, Some(transit_name().as_bytes()));
+        moved_away
+            .or_else(|_| uppers::delete(&host_netns.netns, impostor.index))
+            .with_context(|| move_context(name, "away, which is another one"))?;
+    }
+    if returned.is_none() {
+        bail!(
+            "interface {} was replaced by another one in its container's network namespace while it was fetched; stop what runs there, then run \"onload-ctk lease restore\"",
+            saved.name
+        );
+    }
+    Ok(())
+}
+
+/// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
+/// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
+pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
+    let (host_links, _) = host_netns.netns.snapshot()?;
+    let is_left = |link: &&Link| {
+        let is_virtual = !link.kind.is_empty() && !host_netns.ops.is_function_interface(link);
+        is_virtual && is_transit_name(&link.name)
+    };
+    for impostor in host_links.iter().filter(is_left) {
+        // What cannot be deleted must not keep an interface from coming back.
+        let _ = host_netns.netns.delete(impostor.index);
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Which interface belongs to a PCI function, whatever it is called: the kernel says it of each interface, in every
+//! network namespace (`IFLA_PARENT_DEV_NAME`, Linux 5.14), and a container can change nothing of that.
+
+use std::collections::BTreeMap;
+
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::netlink::link::Link;
+use onload_sys::pci::PciAddress;
+
+use crate::moves::lifecycle;
+use crate::moves::netns::Netns;
+use crate::moves::vf::VfAccess;
+
+pub(super) type InterfaceHostNetns<'a> = lifecycle::HostNetns<'a, InterfaceOps>;
+
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceOps {
+    /// Virtual pairs (veth(4)) that stand in for functions, by the index of the other end, which stays where it is: for
+    /// tests on machines without virtual functions. The programs know none.
+    pub stand_ins: BTreeMap<u32, PciAddress>,
+    /// How their virtual functions are set up.
+    pub vf_access: VfAccess,
+}
+
+impl InterfaceOps {
+    fn pci_function(&self, link: &Link) -> Option<PciAddress> {
+        let stand_in = || {
+            let end = link.lower.filter(|_| link.kind == b"veth")?;
+            self.stand_ins.get(&end).copied()
+        };
+        link.function.or_else(stand_in)
+    }
+
+    pub(super) fn is_function_interface(&self, link: &Link) -> bool {
+        self.pci_function(link).is_some()
+    }
+
+    /// The interface of a function in a namespace, if it has one there; `name` is for messages.
+    pub(super) fn find_interface(
+        &self,
+        netns: &Netns,
+        pci: PciAddress,
+        name: &str,
+    ) -> Result<Option<Link>> {
+        let (links, is_whole) = netns.snapshot()?;
+        let mut matching = links.into_iter().filter(|link| self.pci_function(link) == Some(pci));
+        match (matching.next(), matching.next()) {
+            (_, Some(_)) => bail!(
+                "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
+            ),
+            (None, None) if !is_whole => bail!(
+                "looking for interface {name} in a network namespace whose interfaces never stand still"
+            ),
+            (link, None) => Ok(link),
+        }
+    }
+}

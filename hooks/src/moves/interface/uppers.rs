@@ -1,0 +1,227 @@
+//! What a container left on an interface: other interfaces that stand on it and take its packets, and BPF programs.
+//! Both stay on it when it moves. A container may have put the other interfaces into another namespace, so they are
+//! looked for in all that can be found.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::netlink::link::Link;
+use onload_sys::text::Quoted;
+use onload_sys::{bail, bpf};
+use rustix::io::Errno;
+
+use crate::moves::netns::{self, IncompleteSearch, Netns, SearchDepth};
+
+/// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
+/// anew.
+pub(super) const SHORT: Duration = Duration::from_secs(2);
+/// And how long where it cannot, since nothing may be left on an interface.
+pub(super) const LONG: Duration = Duration::from_secs(6);
+
+/// Tells `act` of what stands on an interface of `base` in other namespaces, of each when it is found: there may be more of
+/// them than files may be open. Why there may be more, or an error if not even all namespaces of the host could be looked at.
+pub(super) fn visit_uppers(
+    base: &Netns,
+    lower: &Link,
+    depth: SearchDepth,
+    timeout: Duration,
+    action: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
+) -> Result<Option<Error>> {
+    let mut unseen = None;
+    let looking = || search_context(&lower.display_name());
+    for namespace in netns::search_others(base, depth, timeout) {
+        let namespace = match namespace {
+            Ok(namespace) => namespace,
+            Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
+            Err(IncompleteSearch::Others(error)) => {
+                unseen = Err::<(), _>(error).with_context(looking).err();
+                break;
+            }
+        };
+        let uppers = list_uppers(base, lower, &namespace.netns).with_context(|| {
+            format!(
+                "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
+                namespace.keeper
+            )
+        });
+        match uppers {
+            Ok(uppers) => action(&namespace, &uppers)?,
+            // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
+            Err(error) => {
+                unseen.get_or_insert(error);
+            }
+        }
+    }
+    Ok(unseen)
+}
+
+fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
+    let (mut links, _) = netns.snapshot()?;
+    links.retain(|link| {
+        let namespace_id = link.lower_namespace;
+        namespace_id.is_some() && link.is_upper_of_in(namespace_id, lower.index)
+    });
+    if !links.is_empty() {
+        let namespace_id = netns.namespace_id(base);
+        let namespace_id = namespace_id.context("listing what stands on an interface")?;
+        links.retain(|link| link.lower_namespace == namespace_id);
+    }
+    Ok(links)
+}
+
+/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may. The kernel takes
+/// milliseconds for each, and a container may have made thousands.
+pub(super) fn delete_uppers(
+    base: &Netns,
+    lower: &Link,
+    depth: SearchDepth,
+    timeout: Duration,
+) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    let delete_all = |netns: &Netns, uppers: &[Link]| -> Result<()> {
+        for upper in uppers {
+            let deleted = delete(netns, upper.index);
+            deleted.with_context(|| move_context(&upper.name, "away, which stood on another"))?;
+            if Instant::now() >= deadline {
+                let (name, seconds) = (lower.display_name(), timeout.as_secs());
+                bail!(
+                    "interface {name}: what a container left on it was not all deleted within {seconds} seconds; run \"onload-ctk lease restore\""
+                );
+            }
+        }
+        Ok(())
+    };
+    let (mut base_uppers, _) = base.snapshot()?;
+    base_uppers.retain(|other| other.is_upper_of(lower.index));
+    delete_all(base, &base_uppers)?;
+    let unseen = visit_uppers(base, lower, depth, timeout, &mut |namespace, uppers| {
+        delete_all(&namespace.netns, uppers)
+    })?;
+    unseen.map_or(Ok(()), Err)
+}
+
+pub(super) fn search_context(name: &str) -> String {
+    format!("interface {name}: looking at other network namespaces")
+}
+
+/// `way` says where to or from.
+pub(super) fn move_context(name: &[u8], direction: &str) -> String {
+    format!("moving interface {} {direction}", Quoted(&String::from_utf8_lossy(name)))
+}
+
+/// Deletes an interface that may have gone by itself.
+pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
+    match netns.delete(index) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Detaches the programs that a container left on an interface of the host.
+pub(super) fn detach_programs(link: &Link) -> Result<()> {
+    bpf::interface::detach_all(link).with_context(|| {
+        let name = link.display_name();
+        format!("removing BPF programs from interface {name}; `bpftool net` shows them")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use onload_test_tree::network::{self, Child};
+
+    use super::*;
+    use crate::moves::netns::test_namespace::netns;
+
+    #[test]
+    fn what_the_host_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
+        if !network::can_be("moving interfaces") {
+            return;
+        }
+        let Some(_stranger) = Child::of_user() else {
+            return;
+        };
+        let (base, two) = (Child::of_root(), Child::of_root());
+        base.ip("link add d0 type veth peer name d1");
+        base.ip("link add link d0 name mac0 type macvlan");
+        base.ip(&format!("link set mac0 netns {}", two.pid()));
+        let netns = netns(&base);
+        let mut links = netns.links().unwrap().into_iter();
+        let link = links.find(|link| link.name == b"d0").unwrap();
+        let find = || {
+            let (mut found, depth) = (0, SearchDepth::Processes);
+            let mut count = |_: &netns::FoundNetns, uppers: &[Link]| {
+                found += uppers.len();
+                Ok(())
+            };
+            let unseen = visit_uppers(&netns, &link, depth, Duration::ZERO, &mut count);
+            (found, unseen.unwrap())
+        };
+        // An interface may move then, with a warning.
+        let (found, unseen) = find();
+        assert_eq!(found, 1);
+        let unseen = unseen.unwrap().to_string();
+        assert_eq!(unseen, "interface d0: looking at other network namespaces");
+        // And does not come back as it was.
+        delete_uppers(&netns, &link, SearchDepth::Processes, Duration::ZERO).unwrap_err();
+        assert_eq!(find().0, 0);
+    }
+
+    #[test]
+    fn what_there_is_no_time_to_delete_is_an_error_and_the_rest_is_deleted_the_next_time() {
+        if !network::can_be("moving interfaces") {
+            return;
+        }
+        let base = Child::of_root();
+        base.ip("link add d0 type veth peer name d1");
+        for number in 0..3 {
+            base.ip(&format!("link add link d0 name mac{number} type macvlan"));
+        }
+        let netns = netns(&base);
+        let left = || {
+            let links = netns.links().unwrap().into_iter();
+            links.filter(|link| link.kind == b"macvlan").count()
+        };
+        let mut links = netns.links().unwrap().into_iter();
+        let link = links.find(|link| link.name == b"d0").unwrap();
+        let delete = |patience| delete_uppers(&netns, &link, SearchDepth::Root, patience);
+        let late = delete(Duration::ZERO).unwrap_err().to_string();
+        let wanted = "interface d0: what a container left on it was not all deleted within 0 seconds; run \"onload-ctk lease restore\"";
+        assert_eq!((late.as_str(), left()), (wanted, 2));
+        delete(LONG).unwrap();
+        assert_eq!(left(), 0);
+    }
+
+    #[test]
+    fn nothing_hides_in_a_namespace_whose_interfaces_come_and_go() {
+        if !network::can_be("moving interfaces") {
+            return;
+        }
+        let (one, two) = (Child::of_root(), Child::of_root());
+        one.ip("link add moves index 7 type veth");
+        // More than one datagram of the kernel's has.
+        for number in 0..60 {
+            one.ip(&format!("link add b{number} type bridge"));
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (one, two) = (netns(&one), netns(&two));
+                while !is_done.load(Relaxed) {
+                    one.move_link(7, &two, None).unwrap();
+                    two.move_link(7, &one, None).unwrap();
+                }
+            });
+            let netns = netns(&one);
+            let fewer = (0..20).find_map(|_| {
+                let (links, _) = netns.snapshot().unwrap();
+                let bridges = links.iter().filter(|link| link.kind == b"bridge");
+                Some(bridges.count()).filter(|count| *count != 60)
+            });
+            is_done.store(true, Relaxed);
+            assert_eq!(fewer, None);
+        });
+    }
+}

@@ -1,0 +1,100 @@
+//! The virtual function of an interface that is set up for a container. The physical function may give it another hardware
+//! address, which the interface has to take too.
+
+use onload_core::lease::{SavedInterface, SavedVf};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
+
+use super::ops::{InterfaceHostNetns, InterfaceOps};
+use crate::moves::lifecycle::{MoveRequest, RestoreError};
+use crate::moves::netns::Netns;
+
+/// Everything that may be wrong, before anything is changed.
+pub(super) fn check_vf(
+    ops: &InterfaceOps,
+    host_netns: &Netns,
+    request: &MoveRequest<'_>,
+) -> Result<Option<SavedVf>> {
+    let Some(vf_config) = &request.vf else {
+        return Ok(None);
+    };
+    let saved = ops.vf_access.examine(host_netns, request.pci, vf_config);
+    Ok(Some(saved.with_context(|| format!("interface {}", request.name))?))
+}
+
+/// Sets it up, while the interface is on the host.
+pub(super) fn set_up_vf(
+    host_netns: &InterfaceHostNetns<'_>,
+    link: &Link,
+    saved: &SavedInterface,
+) -> Result<()> {
+    let Some(vf) = &saved.vf else {
+        return Ok(());
+    };
+    let name = &saved.name;
+    if let Some(mac) = vf.given.mac {
+        let (_, change) =
+            (set_link_state(host_netns, link.index, 0), LinkChange::Address(mac.to_vec()));
+        // Some drivers take another one only until the physical function has set one.
+        let _ = host_netns.netns.change_link(link.index, &change);
+    }
+    let set = host_netns.ops.vf_access.set_up(&host_netns.netns, saved.pci, vf);
+    set.with_context(|| format!("interface {name}"))?;
+    match vf.given.mac {
+        Some(mac) if !apply_address(host_netns, saved, &mac)? => bail!(
+            "interface {name}: its driver does not take the hardware address {} that its physical function gives it; leave mac out of [netdev.NAME.vf]",
+            format_hwaddr(&mac)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Has it as it was, when nothing of a container is on the interface any more.
+pub(super) fn restore_vf(
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
+) -> Result<(), RestoreError> {
+    let Some(vf) = &saved.vf else {
+        return Ok(());
+    };
+    let vf_access = &host_netns.ops.vf_access;
+    vf_access.restore_settings(&host_netns.netns, saved.pci, vf)?;
+    if let Some(address) = parse_hwaddr(&saved.mac).filter(|_| vf.given.mac.is_some()) {
+        // Where it is not taken, that is told with what else of the interface is not as it was.
+        apply_address(host_netns, saved, &address)?;
+    }
+    Ok(())
+}
+
+/// Has an interface take the address that its function has. A driver takes it when it is told, or asks for it when the
+/// interface goes down.
+fn apply_address(
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
+    address: &[u8],
+) -> Result<bool> {
+    let mut is_applied = false;
+    for bounces in [false, true] {
+        let Some(link) = host_netns.find(saved)? else {
+            return Ok(false);
+        };
+        is_applied = link.address == address;
+        if is_applied {
+            break;
+        }
+        if bounces {
+            set_link_state(host_netns, link.index, UP);
+        }
+        set_link_state(host_netns, link.index, 0);
+        let change = LinkChange::Address(address.to_vec());
+        let _ = host_netns.netns.change_link(link.index, &change);
+        let link = host_netns.find(saved)?;
+        is_applied = link.is_some_and(|link| link.address == address);
+    }
+    Ok(is_applied)
+}
+
+fn set_link_state(host_netns: &InterfaceHostNetns<'_>, index: u32, flags: u32) {
+    let _ = host_netns.netns.change_link(index, &LinkChange::Flags { mask: UP, flags });
+}

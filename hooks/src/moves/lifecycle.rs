@@ -1,0 +1,772 @@
+//! The journey of a device, an interface or an RDMA device, into a container's network namespace and back. Each state is a
+//! type, whose methods are all that may happen next; each method says which state that is.
+//!
+//! ```text
+//! MoveRequest ──▶ ContainerDevice ──▶ ReturningDevice ──▶ ReturnedDevice ──▶ the lease has ended
+//!    │                                      ▲
+//!    └──────────────────────────────────────┘ the device could not be moved
+//! ```
+//!
+//! A virtual function that is set up for a container and stays on the host takes the same way.
+//!
+//! A process may be killed at any point. What is known then is the lease, which is written before the device moves, and
+//! ends when the device is what it was: whoever comes next finds a [`ReturningDevice`].
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::lease::{DeviceId, Leases, MoveRecord, STAYS, SavedState, Token};
+use onload_core::netdev::address::InterfaceAddress;
+use onload_core::netdev::new_name::NewInterfaceName;
+use onload_core::netdev::settings::NetdevSettings;
+use onload_core::vf_config::VfConfig;
+use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::fs::lock::Lock;
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
+use onload_sys::{bail, error};
+
+use super::netns::{self, Netns};
+use crate::config::config_file;
+use crate::decide::host_view::LocalHost;
+use crate::record::container_dir::open_run;
+use crate::record::lease::{self, ContainerInit};
+
+/// How long a container's start or end waits for a device whose namespace has ended: the kernel takes its time to give it
+/// back.
+pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at a namespace that ends.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How often a device is fetched from a container that still changes it.
+const FETCHES: u32 = 4;
+/// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
+/// time.
+const FETCHING: Duration = Duration::from_secs(4);
+
+/// What is different about interfaces, RDMA devices and virtual functions.
+pub(crate) trait MoveOps: Sized {
+    const CLASS: Class;
+    /// What a message calls such a device before its name, and what without one.
+    const WORD: &'static str;
+    const THING: &'static str;
+    /// What it needs where the engine is in a user namespace.
+    const NEEDS: &'static str;
+    /// Whether it leaves the host's network namespace.
+    const MOVES: bool = true;
+    /// What a lease keeps of it.
+    type Saved: Clone + Into<SavedState>;
+    /// The device as a network namespace has it now.
+    type Observation;
+    /// What [`MoveOps::prepare`] found.
+    type Preparation: Default;
+
+    /// Why none can move from the host to this container.
+    fn check_way(&self, _host_netns: &Netns, _container_netns: &Netns, _name: &str) -> Result<()> {
+        Ok(())
+    }
+    /// What else must be nobody's before the device moves, beside the device itself.
+    fn reserve(&self, _: &Leases, _: &MoveRequest<'_>) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+    /// The device that a hook names, in a namespace; none where that has none.
+    fn find_requested(
+        &self,
+        netns: &Netns,
+        request: &MoveRequest<'_>,
+    ) -> Result<Option<Self::Observation>>;
+    /// Everything that may be wrong, before anything is changed; what the device is, and a warning.
+    fn examine(
+        &self,
+        observation: &Self::Observation,
+        request: &MoveRequest<'_>,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<(Self::Saved, Option<String>)>;
+    /// Refuses one that another container of the namespace has otherwise than this one asks for.
+    fn check_there(
+        &self,
+        _container_netns: &Netns,
+        _observation: &Self::Observation,
+        _: &MoveRequest<'_>,
+    ) -> Result<()> {
+        Ok(())
+    }
+    /// What is known of a device that is in the container's namespace though no lease says how it was before.
+    fn stray_state(
+        &self,
+        observation: &Self::Observation,
+        request: &MoveRequest<'_>,
+    ) -> Result<Self::Saved>;
+    /// Gives the container a device that is leased to it.
+    fn send(
+        &self,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &Self::Saved,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<()>;
+
+    /// What a lease keeps, if that is of this kind.
+    fn downcast_saved(saved: &SavedState) -> Option<&Self::Saved>;
+    /// The PCI function of a device, and its name for messages.
+    fn identity(saved: &Self::Saved) -> (PciAddress, &str);
+    /// The device of a lease, in a namespace, whatever it is called.
+    fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
+    /// Whether a namespace has a device of a function.
+    fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
+    /// What can be done for a device that may be without its driver, and what has to be before it comes.
+    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<Self::Preparation> {
+        Ok(Self::Preparation::default())
+    }
+    /// Takes the device out of a namespace, whatever was done to it there; no error where it has gone meanwhile.
+    fn move_home(
+        &self,
+        from: &Netns,
+        observation: &Self::Observation,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &Self::Saved,
+    ) -> Result<()>;
+    /// Makes a device that is on the host what it was.
+    fn restore(
+        &self,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError>;
+
+    fn search_context(name: &str) -> String {
+        format!("looking at other network namespaces for {} {name}", Self::WORD)
+    }
+
+    /// `keeper` keeps the namespace where the device is.
+    fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+        let hint = match keeper {
+            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
+            None => "; is its function bound to its driver?".to_owned(),
+        };
+        error!("{} {name} ({pci}) is not on this host{hint}", Self::WORD)
+    }
+}
+
+/// The host's own network namespace, where devices come from and go back to.
+pub(crate) struct HostNetns<'a, K> {
+    pub(super) netns: Netns,
+    pub(super) ops: &'a K,
+}
+
+impl<'a, K: MoveOps> HostNetns<'a, K> {
+    /// The namespace of this process, which has to be the host's; `name` is for messages.
+    fn open(ops: &'a K, name: &str) -> Result<Self> {
+        let netns = Netns::open_own()?;
+        if !netns.is_initial() {
+            bail!(
+                "{} {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no {} of it",
+                K::WORD,
+                K::THING
+            );
+        }
+        Ok(HostNetns { netns, ops })
+    }
+
+    /// The device of a lease, if it is here.
+    pub(super) fn find(&self, saved: &K::Saved) -> Result<Option<K::Observation>> {
+        self.ops.find(&self.netns, saved)
+    }
+
+    /// Says where a device is that is not on the host.
+    pub(super) fn away_error(&self, pci: PciAddress, name: &str) -> Error {
+        match self.find_elsewhere(name, &|netns| self.ops.exists_in(netns, pci, name)) {
+            Ok(namespace) => {
+                K::not_here_error(name, pci, namespace.map(|namespace| namespace.keeper))
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// The namespace that has a device; an error where there was no time for all of them.
+    fn find_elsewhere(
+        &self,
+        name: &str,
+        has_device: &dyn Fn(&Netns) -> bool,
+    ) -> Result<Option<netns::FoundNetns>> {
+        netns::find_netns(&self.netns, has_device).with_context(|| K::search_context(name))
+    }
+}
+
+/// The way of one kind of devices from the host to a container.
+pub(crate) struct MoveContext<'a, K> {
+    pub(super) host_netns: HostNetns<'a, K>,
+    pub(super) container_netns: Netns,
+    pub(super) leases: Leases,
+    container: ContainerInit<'a>,
+    /// All of the container's leases but the devices.
+    lease_request: lease::InitLeaseRequest<'a>,
+    host: &'a LocalHost,
+}
+
+impl<'a, K: MoveOps> MoveContext<'a, K> {
+    /// `name` is for messages.
+    fn open(
+        name: &str,
+        lease_request: lease::InitLeaseRequest<'a>,
+        container: ContainerInit<'a>,
+        host: &'a LocalHost,
+        ops: &'a K,
+    ) -> Result<Self> {
+        if !host.is_initial_namespace() {
+            bail!(
+                "{} {name} cannot move: the engine is in a user namespace (rootless); {}",
+                K::WORD,
+                K::NEEDS
+            );
+        }
+        let host_netns = HostNetns::open(ops, name)?;
+        let container_netns = Netns::open_init(container.init)?;
+        ops.check_way(&host_netns.netns, &container_netns, name)?;
+        Ok(MoveContext {
+            host_netns,
+            container_netns,
+            leases: Leases::open(&open_run(host)?, Processes::default())?,
+            container,
+            lease_request,
+            host,
+        })
+    }
+
+    /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
+    fn lease_device(&self, device: &DeviceId, record: Option<&MoveRecord>) -> Result<()> {
+        let lease_request = lease::InitLeaseRequest {
+            devices: slice::from_ref(device),
+            move_record: record,
+            alone: K::MOVES,
+            ..self.lease_request
+        };
+        lease::claim(lease_request, self.container, self.host).map(drop)
+    }
+
+    /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
+    /// comes after it and names no claim, leaves it so.
+    fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
+        if self.lease_request.arguments.claim.is_some() {
+            return Ok(false);
+        }
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        let is_set_up = self.leases.is_set_up_for_claim(device, id, &bundle)?;
+        Ok(is_set_up)
+    }
+
+    /// What a lease says of a device in the container's namespace.
+    fn new_record(&self, saved: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
+        MoveRecord {
+            saved,
+            namespace: if K::MOVES { self.container_netns.cookie() } else { STAYS },
+            addresses,
+            returning: false,
+            left: None,
+            rebound: None,
+        }
+    }
+
+    /// Brings back a device that was to stay in the container.
+    fn return_device(&self, device: &DeviceId, saved: K::Saved) -> Result<()> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        self.leases.mark_returning(device, id, &bundle)?;
+        // An earlier start of the container may have left it otherwise than it was, which its lease knows.
+        let (leases, ops) = (&self.leases, self.host_netns.ops);
+        let kept = leases.find_returning(device)?;
+        let kept = kept.and_then(|record| ReturningDevice::new(leases, device, record));
+        let returning = kept.unwrap_or_else(|| ReturningDevice {
+            leases,
+            device,
+            record: self.new_record(saved.clone().into(), Vec::new()),
+            saved,
+        });
+        if let Some(observation) = ops.find(&self.container_netns, &returning.saved)? {
+            ops.move_home(&self.container_netns, &observation, &self.host_netns, &returning.saved)?;
+        }
+        returning.retrieve(&self.host_netns, None, DYING_PATIENCE)?.end(&self.host_netns)
+    }
+}
+
+/// A device that a hook names for a container.
+#[derive(Clone, Debug)]
+pub(crate) struct MoveRequest<'a> {
+    /// As it is leased.
+    pub(super) device: &'a DeviceId,
+    /// Its name on the host.
+    pub(super) name: String,
+    pub(super) pci: PciAddress,
+    /// What it is called in the container; none where it keeps its name.
+    pub(super) new_name: Option<&'a NewInterfaceName>,
+    /// What the hook's arguments say that it is to have there.
+    pub(super) requested: NetdevSettings,
+    /// What it is to have there: that, and where it says nothing, what the operator's configuration says.
+    pub(super) settings: NetdevSettings,
+    /// What its virtual function is to be.
+    pub(super) vf: Option<VfConfig>,
+}
+
+impl<'a> MoveRequest<'a> {
+    /// Next: [`ContainerDevice`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
+    fn fulfill<K: MoveOps>(self, context: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
+        let (ops, leases) = (context.host_netns.ops, &context.leases);
+        let mut locks = vec![leases.lock_device(self.device)?];
+        return_leftovers(leases, self.device, ops, DYING_PATIENCE)?;
+        locks.extend(ops.reserve(leases, &self)?);
+        let Some(observation) = ops.find_requested(&context.host_netns.netns, &self)? else {
+            return self.join_others(context, locks);
+        };
+        let container_device = ContainerDevice::new(self, observation, locks);
+        if !K::MOVES {
+            let device = container_device.request.device;
+            if let Some(record) = leases.find_moved_to(device, STAYS)? {
+                if let Err(error) = container_device.request.check_same(&record)
+                    && !context.is_set_up_by_claim(device)?
+                {
+                    return Err(error);
+                }
+                return container_device.lease_in_place(context, Some(&record));
+            }
+        } else if context.container_netns.is_same(&context.host_netns.netns) {
+            // A container with the host's network opens it where it is.
+            return container_device.lease_in_place(context, None);
+        }
+        container_device.send(context)
+    }
+
+    /// One that others have too is set up once.
+    fn check_same(&self, record: &MoveRecord) -> Result<()> {
+        let requested = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
+        let current = record.saved.vf().map(|vf| vf.given);
+        if requested != current {
+            bail!(
+                "{}: another container has it too, and its virtual function is set up otherwise; ask for the same VLAN, or for another device",
+                self.device
+            );
+        }
+        Ok(())
+    }
+
+    /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
+    /// there. Next: [`ContainerDevice`].
+    fn join_others<K: MoveOps>(
+        self,
+        context: &MoveContext<'_, K>,
+        locks: Vec<Lock>,
+    ) -> Result<ContainerDevice<'a, K>> {
+        let (ops, leases) = (context.host_netns.ops, &context.leases);
+        let Some(observation) = ops.find_requested(&context.container_netns, &self)? else {
+            let error = leases
+                .holders_error(self.device, context.lease_request.arguments.token.as_ref())?;
+            return Err(
+                error.unwrap_or_else(|| context.host_netns.away_error(self.pci, &self.name))
+            );
+        };
+        let record = leases.find_moved_to(self.device, context.container_netns.cookie())?;
+        let (saved, addresses) = match record {
+            Some(record) => {
+                self.check_same(&record)?;
+                ops.check_there(&context.container_netns, &observation, &self)?;
+                (record.saved, record.addresses)
+            }
+            None => (ops.stray_state(&observation, &self)?.into(), Vec::new()),
+        };
+        let record = context.new_record(saved, addresses);
+        ContainerDevice::new(self, observation, locks).lease_in_place(context, Some(&record))
+    }
+}
+
+/// A device that the container has, or is about to have.
+pub(crate) struct ContainerDevice<'a, K: MoveOps> {
+    pub(super) request: MoveRequest<'a>,
+    /// As it was when it was found.
+    pub(super) observation: K::Observation,
+    /// Nobody else touches it before all are granted.
+    _locks: Vec<Lock>,
+    /// What it was; none where it did not move for this container.
+    saved: Option<K::Saved>,
+    /// What is not known of it.
+    warning: Option<String>,
+}
+
+impl<'a, K: MoveOps> ContainerDevice<'a, K> {
+    /// Not before it is leased.
+    fn new(request: MoveRequest<'a>, observation: K::Observation, locks: Vec<Lock>) -> Self {
+        ContainerDevice { request, observation, _locks: locks, saved: None, warning: None }
+    }
+
+    /// For a container in whose namespace it is.
+    fn lease_in_place(
+        self,
+        context: &MoveContext<'_, K>,
+        record: Option<&MoveRecord>,
+    ) -> Result<Self> {
+        context.lease_device(self.request.device, record)?;
+        Ok(self)
+    }
+
+    /// Leases it with what it was, and moves it then. Next: the same, or [`ReturningDevice`] and its error.
+    fn send(mut self, context: &MoveContext<'_, K>) -> Result<Self> {
+        let (request, ops) = (&self.request, context.host_netns.ops);
+        let (saved, warning) = ops.examine(&self.observation, request, context)?;
+        let addresses = request.settings.addresses.iter();
+        let addresses = addresses.map(InterfaceAddress::address).collect();
+        let record = context.new_record(saved.clone().into(), addresses);
+        context.lease_device(request.device, Some(&record))?;
+        if let Err(failed) = ops.send(&self, &saved, context) {
+            return Err(combine_errors(failed, context.return_device(request.device, saved)));
+        }
+        (self.saved, self.warning) = (Some(saved), warning);
+        Ok(self)
+    }
+
+    /// Next: [`ReturningDevice`], where it moved for this container. Otherwise it is the host's network, or the others of the
+    /// namespace keep the device.
+    fn withdraw(self, context: &MoveContext<'_, K>) -> Result<()> {
+        let device = self.request.device;
+        if let Some(saved) = self.saved {
+            return context.return_device(device, saved);
+        }
+        let (id, bundle) = (context.container.id, lease::canonical(context.container.bundle)?);
+        context.leases.release_unmoved(device, id, &bundle)
+    }
+}
+
+/// All that a container is granted of one kind.
+pub(crate) struct ContainerDevices<'a, K: MoveOps> {
+    context: MoveContext<'a, K>,
+    devices: Vec<ContainerDevice<'a, K>>,
+}
+
+impl<'a, K: MoveOps> ContainerDevices<'a, K> {
+    /// Gives a container all of the devices, or none of them: after an error what moved is back, or the error says that
+    /// it is not.
+    pub(super) fn new(
+        mut requests: Vec<MoveRequest<'a>>,
+        lease_request: lease::InitLeaseRequest<'a>,
+        container: ContainerInit<'a>,
+        host: &'a LocalHost,
+        ops: &'a K,
+    ) -> Result<Option<Self>> {
+        // Two containers that want the same two must not wait for each other.
+        requests.sort_unstable_by_key(|request| request.device);
+        let Some(first) = requests.first() else {
+            return Ok(None);
+        };
+        let context = MoveContext::open(&first.name, lease_request, container, host, ops)?;
+        let mut container_devices = ContainerDevices { context, devices: Vec::new() };
+        for request in requests {
+            match request.fulfill(&container_devices.context) {
+                Ok(container_device) => container_devices.devices.push(container_device),
+                Err(failed) => return Err(container_devices.withdraw(failed)),
+            }
+        }
+        Ok(Some(container_devices))
+    }
+
+    pub(super) fn to(&self) -> &Netns {
+        &self.context.container_netns
+    }
+
+    /// The devices with their names on the host.
+    pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Observation)> {
+        let devices = self.devices.iter();
+        devices.map(|device| (device.request.name.as_str(), &device.observation))
+    }
+
+    /// What is not known of the devices. From here on others may touch them.
+    pub(super) fn finish(self) -> Vec<String> {
+        let devices = self.devices.into_iter();
+        devices.filter_map(|device| device.warning).collect()
+    }
+
+    /// Takes everything back, since something failed; the error to report.
+    pub(crate) fn withdraw(self, mut failed: Error) -> Error {
+        for device in self.devices.into_iter().rev() {
+            failed = combine_errors(failed, device.withdraw(&self.context));
+        }
+        failed
+    }
+}
+
+/// Why a device was not given, and did not come back either.
+fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
+    match return_result {
+        Ok(()) => failed,
+        Err(return_error) => {
+            error!(
+                "{failed:#}; and then: {return_error}; \"onload-ctk lease restore\" brings it back"
+            )
+        }
+    }
+}
+
+/// A device that is to come back: its lease says so, or no container has it any more. After an error it still is, and the
+/// next try goes on where this ended.
+pub(super) struct ReturningDevice<'a, K: MoveOps> {
+    pub(super) leases: &'a Leases,
+    pub(super) device: &'a DeviceId,
+    pub(super) record: MoveRecord,
+    /// What it was.
+    pub(super) saved: K::Saved,
+}
+
+impl<'a, K: MoveOps> ReturningDevice<'a, K> {
+    /// None for a device of another kind.
+    pub(super) fn new(
+        leases: &'a Leases,
+        device: &'a DeviceId,
+        record: MoveRecord,
+    ) -> Option<Self> {
+        let saved = K::downcast_saved(&record.saved)?.clone();
+        Some(ReturningDevice { leases, device, record, saved })
+    }
+
+    pub(super) fn update_record(&self, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
+        self.leases.update_moves(self.device, change)
+    }
+
+    fn complete(
+        self,
+        ops: &K,
+        exited: Option<&ExitedContainer<'_>>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let host_netns = HostNetns::open(ops, self.device.name.as_str())?;
+        self.retrieve(&host_netns, exited, timeout)?.end(&host_netns)
+    }
+
+    /// Has it on the host, wherever it is. Next: [`ReturnedDevice`].
+    fn retrieve(
+        self,
+        host_netns: &HostNetns<'_, K>,
+        exited: Option<&ExitedContainer<'_>>,
+        timeout: Duration,
+    ) -> Result<ReturnedDevice<'a, K>> {
+        let saved = &self.saved;
+        let started = Instant::now();
+        let mut fetched = 0;
+        // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
+        let mut is_somewhere = true;
+        let mut failed = None;
+        let preparation = host_netns.ops.prepare(host_netns, saved)?;
+        loop {
+            if let Some(observation) = host_netns.find(saved)? {
+                let returning = self;
+                return Ok(ReturnedDevice { returning, observation, preparation });
+            }
+            let is_in_time = fetched == 0 || started.elapsed() < FETCHING;
+            if is_somewhere && fetched < FETCHES && is_in_time {
+                fetched += 1;
+                // Whoever is in that namespace may be in the way, and may be too late the next time.
+                match self.move_home(
+                    host_netns,
+                    exited.and_then(ExitedContainer::network_namespace).as_deref(),
+                ) {
+                    Ok(is_found) => is_somewhere = is_found,
+                    Err(error) => failed = Some(error),
+                }
+                continue;
+            }
+            if started.elapsed() >= timeout {
+                let (pci, name) = K::identity(saved);
+                return Err(failed.unwrap_or_else(|| host_netns.away_error(pci, name)));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes it out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
+    fn move_home(&self, host_netns: &HostNetns<'_, K>, hint: Option<&Path>) -> Result<bool> {
+        let (ops, saved) = (host_netns.ops, &self.saved);
+        // Where there is no time for that, the search below says so.
+        if let Ok(Some(namespace)) = netns::find_by_cookie(self.record.namespace, hint)
+            && let Some(observation) = ops.find(&namespace.netns, saved)?
+        {
+            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
+            return Ok(true);
+        }
+        let has_device = |netns: &Netns| matches!(ops.find(netns, saved), Ok(Some(_)));
+        let Some(namespace) = host_netns.find_elsewhere(K::identity(saved).1, &has_device)? else {
+            return Ok(false);
+        };
+        if let Some(observation) = ops.find(&namespace.netns, saved)? {
+            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
+        }
+        Ok(true)
+    }
+}
+
+/// A device that is on the host again, and may not be what it was.
+pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
+    pub(super) returning: ReturningDevice<'a, K>,
+    pub(super) observation: K::Observation,
+    pub(super) preparation: K::Preparation,
+}
+
+impl<K: MoveOps> ReturnedDevice<'_, K> {
+    /// Makes it what it was, and ends its lease. If that fails, its lease says what of it is not as it was.
+    fn end(self, host_netns: &HostNetns<'_, K>) -> Result<()> {
+        let ReturningDevice { leases, device, .. } = self.returning;
+        match host_netns.ops.restore(self, host_netns) {
+            Ok(()) => leases.end_returned(device),
+            Err(RestoreError { error, differs }) => {
+                if differs.is_some() {
+                    let update = |record: &mut MoveRecord| record.left.clone_from(&differs);
+                    // The error says it too.
+                    let _ = leases.update_moves(device, &update);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Why a device is not what it was.
+#[derive(Debug)]
+pub(crate) struct RestoreError {
+    pub(super) error: Error,
+    /// What of it differs, where it is on the host; none where it is not, or where something may stand on it.
+    pub(super) differs: Option<String>,
+}
+
+impl From<Error> for RestoreError {
+    fn from(error: Error) -> Self {
+        RestoreError { error, differs: None }
+    }
+}
+
+/// Brings back what earlier containers have left of a device, for who has its lock; whether there was something.
+pub(super) fn return_leftovers<K: MoveOps>(
+    leases: &Leases,
+    device: &DeviceId,
+    ops: &K,
+    timeout: Duration,
+) -> Result<bool> {
+    let record = leases.find_returning(device)?;
+    let Some(returning) = record.and_then(|record| ReturningDevice::new(leases, device, record))
+    else {
+        return Ok(false);
+    };
+    returning.complete(ops, None, timeout).map(|()| true)
+}
+
+/// A container that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExitedContainer<'a> {
+    pub(crate) container: &'a ContainerId,
+    pub(crate) token: Option<&'a Token>,
+    /// As it was named, links and all: config.json is below it.
+    pub(crate) bundle: &'a Path,
+}
+
+impl ExitedContainer<'_> {
+    /// The file of the network namespace that config.json names.
+    fn network_namespace(&self) -> Option<PathBuf> {
+        config_file::network_namespace(&self.bundle.join("config.json"))
+    }
+}
+
+/// Ends what a container that is gone has of devices of a kind, and brings back those of which it was the last one of
+/// its namespace. Those that did not move are released. What does not come back now stays with its lease, and the first
+/// of these errors is returned.
+pub(super) fn release_devices<K: MoveOps>(
+    leased: &[DeviceId],
+    exited: &ExitedContainer<'_>,
+    ops: &K,
+) -> Result<()> {
+    let class_devices = leased.iter().filter(|device| device.class == K::CLASS);
+    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    if class_devices.is_empty() {
+        return Ok(());
+    }
+    let Some(leases) = lease::find()? else {
+        return Ok(());
+    };
+    let bundle = lease::was_canonical(exited.bundle);
+    let release_one = |device: &DeviceId| {
+        // Most devices do not move, and a lock leaves a file.
+        let _moving =
+            if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
+        let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;
+        let returning = record.and_then(|record| ReturningDevice::new(&leases, device, record));
+        returning.map_or(Ok(()), |returning| returning.complete(ops, Some(exited), DYING_PATIENCE))
+    };
+    retry_each(class_devices, &release_one)
+}
+
+/// Does it for each device, and once more for those that failed where another one did not: that one may have had the
+/// name of another, which is free then. The first error that stays.
+fn retry_each(devices: Vec<&DeviceId>, action: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
+    let failed = |device| action(device).err().map(|error| (device, error));
+    let count = devices.len();
+    let mut failures: Vec<(&DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
+    if failures.len() < count {
+        let devices = failures.into_iter().map(|(device, _)| device);
+        failures = devices.filter_map(failed).collect();
+    }
+    match failures.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+pub struct RestoreResult {
+    pub device: DeviceId,
+    pub result: Result<()>,
+}
+
+/// Brings back each of the wanted devices whose containers have ended, under its lock. Whether one is wanted is asked when
+/// its turn comes. An error says that the leases cannot be read.
+pub(super) fn restore<K: MoveOps>(
+    leases: &Leases,
+    left_for: lease::Left<'_>,
+    ops: &K,
+    timeout: Duration,
+) -> Result<Vec<RestoreResult>> {
+    let entries = leases.list()?.into_iter();
+    let returning = entries.filter(|entry| entry.is_returning && entry.device.class == K::CLASS);
+    let mut devices: Vec<DeviceId> = returning.map(|entry| entry.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let start = random_start(devices.len());
+    devices.rotate_left(start);
+    let mut restored = Vec::new();
+    for device in devices {
+        let Some(remaining) = left_for(&device) else {
+            continue;
+        };
+        let moving = leases.lock_device_within(&device, remaining);
+        let returned = moving.and_then(|_moving| return_leftovers(leases, &device, ops, timeout));
+        if !matches!(returned, Ok(false)) {
+            let result = returned.map(drop);
+            restored.push(RestoreResult { device, result });
+        }
+    }
+    restored.sort_unstable_by(|one, other| one.device.cmp(&other.device));
+    Ok(restored)
+}
+
+/// At which of so many devices a look begins: a random one. Each may take its time, and whoever looks may be stopped
+/// before the last one, which is not to be the same each time.
+fn random_start(count: usize) -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Without random bytes it begins at the first, as good as any other.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    usize::from_ne_bytes(bytes).checked_rem(count).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_may_begin_at_each_device() {
+        assert_eq!((random_start(0), random_start(1)), (0, 0));
+        let begun: std::collections::BTreeSet<usize> = (0..1000).map(|_| random_start(5)).collect();
+        assert_eq!(begun.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,250 @@
+//! The RDMA devices of a network namespace, told apart by their PCI functions. Only sysfs says which function a device
+//! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
+//! mounted again, for this process and nowhere in the tree of files.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::fs::DirEntry;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use onload_sys::device_number::DeviceNumber;
+use onload_sys::error::Result;
+use onload_sys::fs::detached;
+use onload_sys::netlink::link::Link;
+use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
+use onload_sys::netlink::socket::NetlinkSocket;
+use onload_sys::pci::PciAddress;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::net::netlink::RDMA;
+
+use super::kernel;
+use crate::moves::netns::Netns;
+
+/// Where the kernel lists the devices, below the root of sysfs.
+const CLASS: &str = "class/infiniband";
+const NODES: &str = "/dev/infiniband";
+/// The classes of nodes that belong to one device.
+const OWN_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
+/// The types of nodes: a device's own, and that of the connection manager, which all devices share.
+const VERBS: &str = "uverbs";
+const CONNECTION_MANAGER: &str = "rdma_cm";
+
+/// The RDMA devices of this host, by the kernel: tests on machines without one that can move have others.
+#[derive(Clone, Debug)]
+pub struct RdmaOps(pub Rc<dyn RdmaAccess>);
+
+impl Default for RdmaOps {
+    fn default() -> Self {
+        RdmaOps(Rc::new(KernelRdma))
+    }
+}
+
+/// How devices are found and told.
+pub trait RdmaAccess: Debug + Sync {
+    /// Whether namespaces share the devices; none where the kernel knows none.
+    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
+    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>>;
+    /// Moves a device out of the namespace of the thread that calls this. The kernel compares the sender's namespace with
+    /// the device's, wherever the socket was opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
+    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
+    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
+    /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>>;
+    /// The interfaces that a move deletes.
+    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
+    /// The modules of the kernel that use a device.
+    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>>;
+    /// The nodes that a device of the host has for itself, those of management too.
+    fn host_nodes(&self, name: &str) -> Vec<PathBuf>;
+}
+
+#[derive(Debug)]
+struct KernelRdma;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetnsRdmaDevice {
+    pub index: u32,
+    /// Its name; what a container has called it need be no text.
+    pub name: String,
+    pub pci: Option<PciAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaNode {
+    /// Its path, on the host and in the container.
+    pub path: PathBuf,
+    pub number: DeviceNumber,
+}
+
+impl From<RdmaChardev> for RdmaNode {
+    fn from(character: RdmaChardev) -> Self {
+        RdmaNode { path: Path::new(NODES).join(character.name), number: character.number }
+    }
+}
+
+impl RdmaAccess for KernelRdma {
+    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+        kernel::netns_mode(&open_socket(netns)?)
+    }
+
+    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
+        let links = kernel::list_links(&open_socket(netns)?)?;
+        if links.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sysfs = open_sysfs(netns)?;
+        let found = links.into_iter().map(|link| NetnsRdmaDevice {
+            index: link.index,
+            pci: pci_function(&sysfs, &link.name),
+            name: String::from_utf8_lossy(&link.name).into_owned(),
+        });
+        Ok(found.collect())
+    }
+
+    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+        kernel::move_device(&NetlinkSocket::open(Some(RDMA))?, index, to)
+    }
+
+    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
+        kernel::rename(&open_socket(netns)?, index, name)
+    }
+
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
+        let socket = open_socket(netns)?;
+        let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
+            return Ok(Vec::new());
+        };
+        // Programs that connect in other ways need none.
+        let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
+        Ok([Some(verbs), manager].into_iter().flatten().map(RdmaNode::from).collect())
+    }
+
+    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
+        let links = netns.links()?.into_iter();
+        Ok(links.filter(|link| is_ipoib_of(link, device)).collect())
+    }
+
+    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>> {
+        kernel::kernel_users(&open_socket(netns)?, index)
+    }
+
+    fn host_nodes(&self, name: &str) -> Vec<PathBuf> {
+        host_nodes(Path::new("/sys/class"), name)
+    }
+}
+
+/// Whether it carries IP over InfiniBand on a device, which makes such interfaces and deletes them
+/// (drivers/infiniband/ulp/ipoib/ipoib_main.c, `ipoib_remove_one`).
+fn is_ipoib_of(link: &Link, device: &NetnsRdmaDevice) -> bool {
+    link.kind == b"ipoib" && link.function.is_some() && link.function == device.pci
+}
+
+fn host_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
+    let mut nodes = Vec::new();
+    for class in OWN_CLASSES {
+        let entries = std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten();
+        let is_own = |entry: &DirEntry| {
+            let owner = std::fs::read_to_string(entry.path().join("ibdev"));
+            owner.is_ok_and(|owner| owner.trim_end() == name)
+        };
+        let own = entries.filter(is_own);
+        nodes.extend(own.map(|entry| Path::new(NODES).join(entry.file_name())));
+    }
+    nodes
+}
+
+fn open_socket(netns: &Netns) -> io::Result<NetlinkSocket> {
+    netns.run_inside(|| NetlinkSocket::open(Some(RDMA)))
+}
+
+/// The root of sysfs as a namespace sees it.
+fn open_sysfs(netns: &Netns) -> io::Result<OwnedFd> {
+    if netns.is_own() {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        return Ok(rustix::fs::openat(CWD, "/sys", flags, Mode::empty())?);
+    }
+    netns.run_inside(|| detached::mount("sysfs"))
+}
+
+/// The function nearest above a device: the entry of the class is a link to its directory, which is below it.
+fn pci_function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
+    let name = std::str::from_utf8(name).ok()?;
+    if name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    let link = rustix::fs::readlinkat(sysfs, Path::new(CLASS).join(name), Vec::new()).ok()?;
+    let path = link.to_str().ok()?;
+    path.rsplit('/').find_map(|part| part.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_of_the_nearest_function_above_it() {
+        let tree = tempfile::tempdir().unwrap();
+        let class = tree.path().join(CLASS);
+        std::fs::create_dir_all(&class).unwrap();
+        let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, class.join(name)).unwrap();
+        let below = "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.3";
+        link("mlx5_3", &format!("{below}/infiniband/mlx5_3"));
+        link("sf1", &format!("{below}/mlx5_core.sf.4/infiniband/sf1"));
+        link("rxe0", "../../devices/virtual/infiniband/rxe0");
+        let sysfs = OwnedFd::from(std::fs::File::open(tree.path()).unwrap());
+        let of = |name: &str| pci_function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
+        assert_eq!(of("mlx5_3").as_deref(), Some("0000:3b:00.3"));
+        assert_eq!(of("sf1").as_deref(), Some("0000:3b:00.3"));
+        for none in ["rxe0", "gone", "..", "../infiniband/mlx5_3", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(pci_function(&sysfs, b"\xff"), None);
+    }
+
+    #[test]
+    fn interfaces_of_ip_over_infiniband_on_its_function_go_with_a_device() {
+        let device = |pci: Option<&str>| NetnsRdmaDevice {
+            index: 3,
+            name: "mlx5_3".to_owned(),
+            pci: pci.map(|pci| pci.parse().unwrap()),
+        };
+        let link = |kind: &str, pci: Option<&str>| Link {
+            kind: kind.into(),
+            function: pci.map(|pci| pci.parse().unwrap()),
+            ..Link::default()
+        };
+        let (own, other) = (Some("0000:3b:00.3"), Some("0000:3b:00.4"));
+        assert!(is_ipoib_of(&link("ipoib", own), &device(own)));
+        for (link, device) in [
+            (link("ipoib", other), device(own)),
+            (link("ipoib", None), device(None)),
+            (link("", own), device(own)),
+        ] {
+            assert!(!is_ipoib_of(&link, &device), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_a_device_are_found_by_its_name() {
+        let tree = tempfile::tempdir().unwrap();
+        let nodes = [
+            ("infiniband_verbs/uverbs0", "mlx5_0"),
+            ("infiniband_verbs/uverbs1", "mlx5_1"),
+            ("infiniband_mad/umad1", "mlx5_1"),
+            ("infiniband_mad/issm1", "mlx5_1"),
+        ];
+        for (node, owner) in nodes {
+            let node = tree.path().join(node);
+            std::fs::create_dir_all(&node).unwrap();
+            std::fs::write(node.join("ibdev"), format!("{owner}\n")).unwrap();
+        }
+        let mut found = host_nodes(tree.path(), "mlx5_1");
+        found.sort();
+        let wanted = ["issm1", "umad1", "uverbs1"].map(|name| Path::new(NODES).join(name));
+        assert_eq!(found, wanted);
+        assert_eq!(host_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
+    }
+}

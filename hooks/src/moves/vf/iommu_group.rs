@@ -1,0 +1,141 @@
+//! The IOMMU group of a virtual function: a container that opens the group has all functions of it.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
+
+use onload_core::vf_config::OWN_GROUPS;
+use onload_sys::bail;
+use onload_sys::error::Result;
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
+
+use super::settings::VfAccess;
+use crate::moves::lifecycle::{DYING_PATIENCE, PAUSE};
+use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, PCI_FUNCTIONS, group_user, opener};
+
+impl VfAccess {
+    /// A directory of sysfs or of nodes.
+    fn resolve_path(&self, path: &str) -> PathBuf {
+        match &self.stand_ins {
+            Some(stand_in) => stand_in.root().join(path.trim_start_matches('/')),
+            None => path.into(),
+        }
+    }
+
+    /// That whoever opens the group of a function gets no other one, which nobody would set up.
+    pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
+        if let Some(other) = find_other_in_group(&self.resolve_path(PCI_FUNCTIONS), pci) {
+            bail!(
+                "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or {OWN_GROUPS}"
+            );
+        }
+        Ok(())
+    }
+
+    /// That nobody has a function open whose container has ended: descriptors can be handed on.
+    pub(super) fn check_unused(&self, pci: PciAddress) -> Result<()> {
+        let started = Instant::now();
+        while let Some(user) = self.find_user(pci) {
+            // A process that was killed closes late.
+            if started.elapsed() >= DYING_PATIENCE {
+                bail!(
+                    "putting back virtual function {pci}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\""
+                );
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    fn find_user(&self, pci: PciAddress) -> Option<String> {
+        let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
+        let (processes, deadline) = (Processes::default(), Instant::now() + OPENERS);
+        let group = std::fs::read_link(function_dir.join("iommu_group")).ok();
+        let group = group.as_deref().and_then(Path::file_name);
+        let mut groups = Vec::new();
+        if let Some(group) = group {
+            let mut unsafe_one = std::ffi::OsString::from("noiommu-");
+            unsafe_one.push(group);
+            let nodes = self.resolve_path(GROUPS);
+            groups = vec![nodes.join(group), nodes.join(unsafe_one)];
+        }
+        // Who has the node of the function alone has not opened the group, and may begin with it later.
+        let names = std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten();
+        let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
+        group_user(&groups, &processes, deadline).or_else(|| {
+            names.find_map(|name| {
+                opener(&self.resolve_path(FUNCTIONS).join(name), &processes, deadline)
+            })
+        })
+    }
+}
+
+/// Another function of its group that is a virtual one, or that vfio has.
+fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
+    let group = functions.join(pci.to_string()).join("iommu_group/devices");
+    let members = std::fs::read_dir(group).into_iter().flatten();
+    let members = members.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut other_members = members.filter(|other: &PciAddress| *other != pci);
+    other_members.find(|other| {
+        let function_dir = functions.join(other.to_string());
+        let driver = std::fs::read_link(function_dir.join("driver")).ok();
+        let driver = driver.as_deref().and_then(Path::file_name);
+        let is_vfio = driver.is_some_and(|name| name.as_encoded_bytes().starts_with(b"vfio"));
+        is_vfio || function_dir.join("physfn").is_symlink()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::create_dir_all;
+    use std::os::unix::fs::symlink;
+    use std::rc::Rc;
+
+    use onload_sys::netlink::vf::{VfChange, VfSettings};
+
+    use super::*;
+    use crate::moves::VfStandIns;
+
+    impl VfStandIns for tempfile::TempDir {
+        fn root(&self) -> &Path {
+            self.path()
+        }
+
+        fn find(&self, _: PciAddress) -> Result<Option<(String, VfSettings)>> {
+            Ok(None)
+        }
+
+        fn tell(&self, _: PciAddress, _: VfChange) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_function_is_set_up_only_where_no_other_comes_with_it() {
+        let tree = Rc::new(tempfile::tempdir().unwrap());
+        let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
+        let pci: PciAddress = "0000:81:10.0".parse().unwrap();
+        let check = || {
+            let functions = VfAccess { stand_ins: Some(tree.clone()) };
+            functions.check_alone(pci).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(), Ok(()), "without an IOMMU");
+        let members = sys.join("0000:81:10.0/iommu_group/devices");
+        for member in ["0000:81:10.0", "0000:80:01.0", "0000:81:10.2"] {
+            create_dir_all(members.join(member)).unwrap();
+            create_dir_all(sys.join(member)).unwrap();
+        }
+        symlink("../0000:81:00.0", sys.join("0000:81:10.0/physfn")).unwrap();
+        symlink("../drivers/pcieport", sys.join("0000:80:01.0/driver")).unwrap();
+        assert_eq!(check(), Ok(()), "with a bridge");
+        for (link, to) in [("physfn", "../0000:81:00.0"), ("driver", "../drivers/vfio-pci")] {
+            let link = sys.join("0000:81:10.2").join(link);
+            symlink(to, &link).unwrap();
+            let refused = check().unwrap_err();
+            let says = "0000:81:10.0 shares its IOMMU group with 0000:81:10.2, ";
+            assert!(refused.starts_with(says), "{refused}");
+            std::fs::remove_file(link).unwrap();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A virtual function of class vfio that is set up for its container. It stays where it is: its
+//! [journey](super::lifecycle) is from what it was to what the container has, and back.
+
+mod iommu_group;
+mod settings;
+
+use onload_core::class::Class;
+use onload_core::lease::{SavedFunction, SavedState};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::pci::PciAddress;
+
+pub use settings::{VfAccess, VfStandIns};
+
+use super::lifecycle::{
+    ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
+};
+use super::netns::Netns;
+
+impl MoveOps for VfAccess {
+    const CLASS: Class = Class::Vfio;
+    const WORD: &'static str = "vfio";
+    const THING: &'static str = "physical function";
+    const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
+    const MOVES: bool = false;
+    type Saved = SavedFunction;
+    type Observation = ();
+    type Preparation = ();
+
+    fn find_requested(&self, _: &Netns, _: &MoveRequest<'_>) -> Result<Option<()>> {
+        Ok(Some(()))
+    }
+
+    fn examine(
+        &self,
+        (): &(),
+        request: &MoveRequest<'_>,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<(SavedFunction, Option<String>)> {
+        let pci = request.pci;
+        let vf_config = request.vf.clone().unwrap_or_default();
+        let vf = self.check_alone(pci);
+        let vf =
+            vf.and_then(|()| VfAccess::examine(self, &context.host_netns.netns, pci, &vf_config));
+        let vf = vf.with_context(|| format!("vfio {}", request.name))?;
+        Ok((SavedFunction { pci, vf }, None))
+    }
+
+    fn stray_state(&self, (): &(), request: &MoveRequest<'_>) -> Result<SavedFunction> {
+        bail!("vfio {} is not on this host", request.name)
+    }
+
+    fn send(
+        &self,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &SavedFunction,
+        context: &MoveContext<'_, Self>,
+    ) -> Result<()> {
+        let set = self.set_up(&context.host_netns.netns, saved.pci, &saved.vf);
+        set.with_context(|| format!("vfio {}", container_device.request.name))
+    }
+
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedFunction> {
+        match saved {
+            SavedState::Function(saved) => Some(saved),
+            SavedState::Interface(_) | SavedState::Rdma(_) => None,
+        }
+    }
+
+    /// Its name is its address.
+    fn identity(saved: &SavedFunction) -> (PciAddress, &str) {
+        (saved.pci, "")
+    }
+
+    fn find(&self, _: &Netns, _: &SavedFunction) -> Result<Option<()>> {
+        Ok(Some(()))
+    }
+
+    fn exists_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
+        true
+    }
+
+    fn move_home(
+        &self,
+        _: &Netns,
+        (): &(),
+        _: &HostNetns<'_, Self>,
+        _: &SavedFunction,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(
+        &self,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
+        let SavedFunction { pci, vf } = &returned.returning.saved;
+        // Who kept it open would go on with what it was.
+        self.check_unused(*pci)?;
+        self.restore_settings(&host_netns.netns, *pci, vf)
+    }
+}

@@ -1,0 +1,59 @@
+//! Devices that are drained. Nobody new gets one, so for most readers it is not there; cluster engines go on to show it,
+//! and pictures of the host too.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::drain::{DRAIN_PATH, DrainList};
+
+use super::device::{Health, HostDevice};
+use super::inventory::Inventory;
+use crate::discover::exclusion::Exclusion;
+
+/// Takes what is drained out of what is offered.
+pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inventory) {
+    let drain = match drain {
+        Ok(drain) if drain.is_empty() => return,
+        Ok(drain) => drain,
+        Err(error) => return leave_unread(&error, inventory),
+    };
+    let devices = std::mem::take(&mut inventory.devices);
+    let drain_reason =
+        |device: &HostDevice| Some(drain.find(device.class, device.name.as_str())?.to_string());
+    // Where functions have nodes of their own, one container has all of a group.
+    let groups = devices.iter().filter_map(|device| {
+        let key = (device.class, device.group?);
+        Some((key, drain_reason(device)?))
+    });
+    let groups: BTreeMap<(Class, u32), String> = groups.collect();
+    for device in devices {
+        let group_reason = || groups.get(&(device.class, device.group?)).cloned();
+        match drain_reason(&device).or_else(group_reason) {
+            Some(reason) => mark_drained(device, reason, inventory),
+            None => inventory.devices.push(device),
+        }
+    }
+    inventory.drain = drain;
+}
+
+fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
+    // Of an interface one line says it for all the classes that differ in what comes with it.
+    if !matches!(device.class, Class::NicPlain | Class::NicNodes) {
+        let exclusion = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(exclusion.with_pci(device.pci));
+    }
+    inventory.drained.push(HostDevice {
+        is_drained: true,
+        health: Health::Unhealthy(reason),
+        ..device
+    });
+}
+
+/// Anything may be drained: specifications stay as they are, and nothing is offered anew.
+fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
+    for device in std::mem::take(&mut inventory.devices) {
+        let reason = format!("whether it is drained is not known: {error:#}");
+        mark_drained(device, reason, inventory);
+    }
+    inventory.add_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);
+}

@@ -1,0 +1,127 @@
+//! The GPUs and NICs of a host, and which are near each other. Pure.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::gpu_name;
+use onload_sys::pci::PciAddress;
+
+use super::device::GpuAlias;
+use super::inventory::Inventory;
+use super::rdma::by_function;
+use crate::discover::gpu::{self, Distance};
+use crate::discover::pci::PciFunction;
+use crate::discover::pcie_link::PcieLink;
+
+pub struct GpuNicMap<'i> {
+    pub(super) inventory: &'i Inventory,
+    /// By address, each with its vendor.
+    pub gpus: Vec<(PciAddress, &'static str)>,
+    /// By address.
+    pub nics: Vec<NetworkFunction>,
+    /// Why nothing of it is known.
+    pub obstacle: Option<&'i str>,
+}
+
+pub struct NetworkFunction {
+    pub address: PciAddress,
+    pub name: String,
+    pub is_rdma: bool,
+}
+
+impl<'i> GpuNicMap<'i> {
+    #[must_use]
+    pub fn from_inventory(inventory: &'i Inventory) -> GpuNicMap<'i> {
+        let functions = &inventory.functions;
+        let gpus = gpu::gpus(functions).map(|(function, vendor)| (function.address, vendor));
+        let gpus: Vec<_> = gpus.collect();
+        let nics = network_functions(inventory);
+        let nic_addresses = nics.iter().map(|nic| nic.address);
+        let compared: Vec<PciAddress> =
+            gpus.iter().map(|(address, _)| *address).chain(nic_addresses).collect();
+        let unpaired = inventory.data_direct.obstacle();
+        let obstacle = unpaired.or_else(|| gpu::find_obstacle(functions, &compared));
+        GpuNicMap { inventory, obstacle: obstacle.filter(|_| !gpus.is_empty()), gpus, nics }
+    }
+
+    pub fn distance(&self, one: PciAddress, other: PciAddress) -> Option<Distance> {
+        if self.obstacle.is_some() {
+            return None;
+        }
+        let [one, other] = self.data_functions(one, other);
+        gpu::distance(&self.inventory.functions, one, other)
+    }
+
+    /// What a GPU's name gives, under its number where it has one: the least, if its partitions have several.
+    #[must_use]
+    pub fn gpu_alias(&self, gpu: PciAddress) -> Option<&'i GpuAlias> {
+        let aliases = self.inventory.near_gpus.iter();
+        let aliases = aliases.filter(|alias| alias.gpu == gpu);
+        aliases.min_by_key(|alias| alias.name == gpu_name::from_address(gpu))
+    }
+
+    /// Each GPU with the NICs of the RDMA devices that its name gives.
+    pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
+        let by_address = |alias: &&GpuAlias| alias.name == gpu_name::from_address(alias.gpu);
+        let aliases = self.inventory.near_gpus.iter().filter(by_address);
+        aliases.flat_map(|alias| {
+            let rdma = self.inventory.devices_of_class(Class::Rdma);
+            let devices =
+                rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()));
+            devices.filter_map(|device| Some((alias.gpu, device.pci?)))
+        })
+    }
+
+    /// The functions between which data goes: a NIC reaches a GPU by its Data Direct function, if it has one.
+    pub fn data_functions(&self, one: PciAddress, other: PciAddress) -> [PciAddress; 2] {
+        let is_gpu = |address| self.gpus.iter().any(|(gpu, _)| *gpu == address);
+        if !is_gpu(one) && !is_gpu(other) {
+            return [one, other];
+        }
+        let data_direct = &self.inventory.data_direct;
+        [one, other].map(|address| data_direct.function_for(address).unwrap_or(address))
+    }
+
+    /// Why a distance is unknown.
+    #[must_use]
+    pub fn unknown_reason(&self) -> &'i str {
+        let numa = "the kernel does not say the NUMA node of the GPU or of a NIC";
+        self.obstacle.unwrap_or(numa)
+    }
+
+    /// The least that a part of the way between two functions carries, in Mbit/s; none where no link says it.
+    pub(super) fn bandwidth(&self, one: PciAddress, other: PciAddress) -> Option<u64> {
+        let functions = &self.inventory.functions;
+        let [one, other] = self.data_functions(one, other);
+        let [above, above_other] = gpu::bridges_between(functions, one, other);
+        let parts = above.iter().chain(above_other).copied().chain([one, other]);
+        let links = parts.filter_map(|part| functions.link(part));
+        links.map(PcieLink::mbps).min()
+    }
+}
+
+/// Physical functions of networks, called after their RDMA device, interface or address.
+fn network_functions(inventory: &Inventory) -> Vec<NetworkFunction> {
+    let rdma = by_function(inventory.rdma.iter());
+    let interfaces = inventory.interfaces.iter();
+    let interfaces = interfaces.filter(|interface| !interface.is_representor());
+    let interfaces =
+        interfaces.filter_map(|interface| Some((interface.pci()?, interface.name.clone())));
+    let interfaces: BTreeMap<_, _> = interfaces.collect();
+    let is_nic = |function: &&PciFunction| {
+        let is_known = rdma.contains_key(&function.address) || function.is_network();
+        is_known && function.physical_function.is_none()
+    };
+    let functions = inventory.functions.iter().filter(is_nic);
+    let nics = functions.map(|function| {
+        let address = function.address;
+        let name = rdma.get(&address).map(|device| &device.name);
+        let name = name.or(interfaces.get(&address)).cloned();
+        NetworkFunction {
+            address,
+            name: name.unwrap_or_else(|| address.to_string()),
+            is_rdma: rdma.contains_key(&address),
+        }
+    });
+    nics.collect()
+}

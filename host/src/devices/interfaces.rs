@@ -1,0 +1,792 @@
+//! Which interfaces may move into a container: those that `[discover] offer-netdevs` names or a pool selects, and that
+//! the host does not use.
+
+use std::collections::BTreeSet;
+
+use onload_core::class::Class;
+use onload_core::config::{Config, Mover, PoolConfig};
+use onload_core::lease::{LeaseEntry, SavedState};
+use onload_core::run_dir::RUN_DIR;
+use onload_core::timestamp;
+use onload_sys::pci::PciAddress;
+
+use super::device::HostDevice;
+use super::function_index::FunctionIndex;
+use super::inventory::Inventory;
+use super::netdev::device;
+use super::selection::select;
+use crate::discover::exclusion::Exclusion;
+use crate::discover::movable_interface::{Netdev, may_offer_interfaces};
+use crate::discover::nic::Nic;
+use crate::discover::pci::PciFunction;
+use crate::discover::taken_names::TakenNames;
+use crate::leases::LeaseComparison;
+
+/// The state of an interface in a container, and of one whose container has ended.
+pub const HELD: &str = "held";
+pub const RETURNING: &str = "returning";
+/// The state of one that a CNI plugin has moved.
+const AWAY: &str = "away";
+/// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
+const NETWORK: u32 = 0x02;
+const VFIO: &str = "vfio-pci";
+/// Seconds after which a lease is judged: it is written before its device moves, and a host is not read at one moment.
+const ON_ITS_WAY: u64 = 60;
+/// What to do where a container has lost its device.
+pub const BRING_BACK: &str =
+    "see that its function is there and has its driver, and start the container again";
+
+const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
+
+/// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
+/// has taken away stays there: the lease tells what it was.
+pub(super) fn add_interfaces(
+    leases: &Result<LeaseComparison, anyhow::Error>,
+    inventory: &mut Inventory,
+    config: &Config,
+) {
+    if !may_offer_interfaces(config) {
+        return;
+    }
+    let selected = selected_interfaces(inventory, config);
+    let plugin_functions = cni_functions(inventory, config);
+    let away_netdevs = match leases {
+        Ok(leases) => interfaces_away(leases, inventory),
+        Err(error) => {
+            let what = "interfaces that are in containers are";
+            inventory.add_unread(RUN_DIR, &[Class::Netdev], what, error);
+            Vec::new()
+        }
+    };
+    let nics = accelerated_interfaces(&away_netdevs, inventory);
+    let is_exclusion_of = |exclusion: &Exclusion, nic: &Nic| {
+        let function = nic.pci_address.map(|pci| pci.to_string());
+        exclusion.name == nic.name || function.as_ref() == Some(&exclusion.name)
+    };
+    inventory.not_offered.retain(|exclusion| {
+        exclusion.kind != Class::Nic.into()
+            || !nics.iter().any(|nic| is_exclusion_of(exclusion, nic))
+    });
+    inventory.nics.extend(nics);
+    let mut offered: Vec<Netdev> = Vec::new();
+    for movable in &inventory.movable {
+        let netdev = &movable.netdev;
+        // The kernel gave it back as a container called it, and it is not restored yet.
+        if away_netdevs.iter().any(|away| away.pci_address == netdev.pci_address) {
+            continue;
+        }
+        let is_named = movable.is_named || selected.contains(&netdev.name);
+        let reason = match is_named {
+            true => movable.obstacle.as_deref(),
+            false => Some(NOT_NAMED),
+        };
+        match reason {
+            // A plugin takes the function that it is told, under whatever name its interface has.
+            None if plugin_functions.contains(&netdev.pci_address) => {
+                offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() })
+            }
+            None => offered.push(netdev.clone()),
+            Some(reason) => {
+                let exclusion = Exclusion::new(Class::Netdev, netdev.name.as_str(), reason);
+                inventory.not_offered.push(exclusion);
+            }
+        }
+    }
+    let functions = inventory.functions.iter();
+    let functions = functions.filter(|function| {
+        let mut on_host = inventory.movable.iter();
+        plugin_functions.contains(&function.address)
+            && !on_host.any(|movable| movable.netdev.pci_address == function.address)
+    });
+    offered.extend(functions.map(with_plugin));
+    offered.extend(away_netdevs);
+    offered.sort_by(|one, other| one.device.cmp(&other.device));
+    // Containers that share a network hold it together.
+    offered.dedup_by(|one, other| one.device == other.device);
+    inventory.netdevs = offered;
+    let virtual_ones = virtual_interface_exclusions(inventory, config);
+    inventory.not_offered.extend(virtual_ones);
+}
+
+/// What the configuration names and the host does not have may be spelled wrong. Where interfaces could not be read
+/// or are away under names that nobody knows, nothing is said.
+pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
+    let undecided = inventory.undecided_classes();
+    let is_unknown = undecided.contains(&Class::Nic) || undecided.contains(&Class::Netdev);
+    let mut netdevs = inventory.netdevs.iter();
+    if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
+        return;
+    }
+    let away_names = inventory.netdevs.iter();
+    let away_names = away_names.flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
+    let on_host = inventory.interfaces.iter();
+    let on_host = on_host.map(|interface| interface.name.as_str());
+    let names: Vec<&str> = on_host.chain(away_names).collect();
+    let is_function = |name: &str| {
+        let address = name.parse().ok();
+        address.is_some_and(|address| inventory.functions.get(address).is_some())
+    };
+    let patterns = config.discover.offer_netdevs.iter();
+    let patterns = patterns.filter(|glob| !names.iter().any(|name| glob.matches(name)));
+    let sections = config.netdev.keys();
+    let sections = sections.filter(|name| !names.contains(&name.as_str()) && !is_function(name));
+    let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
+    let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
+    for (name, setting) in patterns.chain(sections).collect::<Vec<_>>() {
+        let absent = "this host has no interface of that name";
+        inventory
+            .warnings
+            .push(format!("{setting} names {name:?}, and {absent}: correct it, or take it out"));
+        let reason = format!("{absent}, and {setting} names it; correct it, or take it out there");
+        let exclusion = Exclusion::new(Class::Netdev, name, reason);
+        inventory.not_offered.push(exclusion);
+    }
+}
+
+/// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
+/// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
+/// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
+pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> {
+    let lease = entry.lease.as_ref().ok()?;
+    let saved = &lease.moved.as_ref()?.saved;
+    let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
+    let is_known = !inventory.undecided_classes().contains(&entry.device.class);
+    if entry.is_returning || !is_settled || !is_known {
+        return None;
+    }
+    let pci = saved.pci();
+    let is_on_host = match saved {
+        SavedState::Interface(_) => {
+            let mut on_host = inventory.interfaces.iter();
+            on_host.any(|one| one.pci() == Some(pci) && !one.is_representor())
+        }
+        // A function may have several, those of its subfunctions.
+        SavedState::Rdma(rdma) => {
+            let mut on_host = inventory.rdma.iter();
+            on_host.any(|one| one.name == rdma.name && !one.ports.is_empty())
+        }
+        SavedState::Function(_) => return None,
+    };
+    let Some(function) = inventory.functions.get(pci) else {
+        return Some(format!("its function {pci} is gone"));
+    };
+    if !has_interface_driver(function) {
+        return Some(format!("its function {pci} has lost its driver"));
+    }
+    is_on_host.then(|| "its driver was loaded anew, and it is on the host".to_owned())
+}
+
+/// The same of a device that is offered; the lease may have ended while the host was looked at.
+pub(super) fn trouble_reason(
+    entry: &LeaseEntry,
+    is_current: bool,
+    inventory: &Inventory,
+) -> Option<String> {
+    let reason = lost_reason(entry, inventory).filter(|_| is_current)?;
+    Some(format!("its container no longer has it: {reason}; {BRING_BACK}"))
+}
+
+/// The interfaces that are in containers, or were on their way back from there when the host was looked at.
+fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
+    let netdevs = leases.entries();
+    let netdevs = netdevs.filter(|(entry, _)| entry.device.class == Class::Netdev);
+    let away = netdevs.filter_map(|(entry, is_current)| {
+        let SavedState::Interface(interface) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved
+        else {
+            return None;
+        };
+        let trouble = trouble_reason(entry, is_current, inventory);
+        let mut on_host = inventory.movable.iter();
+        // It is back under its name, and the lease ends soon.
+        let is_same =
+            |netdev: &Netdev| netdev.pci_address == interface.pci && netdev.name == interface.name;
+        if trouble.is_none() && on_host.any(|movable| is_same(&movable.netdev)) {
+            return None;
+        }
+        let function = inventory.functions.get(interface.pci);
+        Some(Netdev {
+            name: interface.name.clone(),
+            device: entry.device.name.to_string(),
+            pci_address: interface.pci,
+            numa_node: function.and_then(|function| function.numa_node),
+            driver: function.and_then(|function| function.driver.clone()),
+            state: is_current.then(|| if entry.is_returning { RETURNING } else { HELD }.to_owned()),
+            speed_mbps: None,
+            trouble,
+        })
+    });
+    away.collect()
+}
+
+/// Those of them that Onload accelerates: a container that is started again asks for what it asked for the first time,
+/// before its interface is back.
+fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
+    let mut nics: Vec<Nic> = Vec::new();
+    for netdev in away_netdevs {
+        let (name, pci) = (netdev.name.as_str(), netdev.pci_address);
+        let Some(datapath) = inventory.other_netns_nics.datapath(name, pci) else {
+            continue;
+        };
+        let Ok(device) = TakenNames::default().choose(name, Some(pci)) else {
+            continue;
+        };
+        let mut other_nics = inventory.nics.iter().chain(&nics);
+        if other_nics.any(|nic| nic.device == device) {
+            continue;
+        }
+        let function = inventory.functions.get(pci);
+        nics.push(Nic {
+            name: name.to_owned(),
+            device,
+            pci_address: Some(pci),
+            numa_node: netdev.numa_node,
+            driver: netdev.driver.clone(),
+            datapath,
+            speed_mbps: None,
+            state: netdev.state.clone(),
+            virtual_functions: function.map_or_else(Vec::new, |function| {
+                function.virtual_functions.values().copied().collect()
+            }),
+        });
+    }
+    nics
+}
+
+/// A function whose interface a plugin has. Its name is not known.
+fn with_plugin(function: &PciFunction) -> Netdev {
+    Netdev {
+        name: function.address.to_string(),
+        device: function.address.to_string(),
+        pci_address: function.address,
+        numa_node: function.numa_node,
+        driver: function.driver.clone(),
+        state: Some(AWAY.to_owned()),
+        speed_mbps: None,
+        trouble: None,
+    }
+}
+
+fn has_interface_driver(function: &PciFunction) -> bool {
+    let driver = function.driver.as_deref();
+    driver.is_some_and(|driver| driver != VFIO)
+}
+
+/// The functions whose interfaces a CNI plugin moves. They stay offered while it has them: a container finds its
+/// device's specification after the plugin has moved the interface.
+fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
+    let pools = config.pools.values();
+    let is_cni_pool = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
+    let pools: Vec<_> = pools.filter(is_cni_pool).collect();
+    if pools.is_empty() {
+        return BTreeSet::new();
+    }
+    let has_interface =
+        |function: &&PciFunction| function.class >> 16 == NETWORK && has_interface_driver(function);
+    let functions = inventory.functions.iter().filter(has_interface);
+    let netdevs: Vec<Netdev> = functions.map(with_plugin).collect();
+    let chosen = interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
+    chosen.iter().map(|netdev| netdev.pci_address).collect()
+}
+
+fn selected_interfaces(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
+    let pools = config.pools.values();
+    let pools: Vec<_> = pools.filter(|pool| pool.class == Class::Netdev).collect();
+    let netdevs = inventory.movable.iter().map(|movable| &movable.netdev);
+    let chosen = interfaces_in_pools(&pools, &netdevs.collect::<Vec<_>>(), inventory);
+    chosen.iter().map(|netdev| netdev.name.clone()).collect()
+}
+
+fn interfaces_in_pools<'n>(
+    pools: &[&PoolConfig],
+    netdevs: &[&'n Netdev],
+    inventory: &Inventory,
+) -> Vec<&'n Netdev> {
+    if pools.is_empty() {
+        return Vec::new();
+    }
+    let function_index = FunctionIndex::from_inventory(inventory);
+    let devices = netdevs.iter();
+    let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &function_index)?)));
+    let devices: Vec<(&Netdev, HostDevice)> = devices.collect();
+    let candidates: Vec<Vec<&HostDevice>> =
+        devices.iter().map(|(_, device)| vec![device]).collect();
+    let mut selected = Vec::new();
+    for pool in pools {
+        let chosen = select(&candidates, &pool.select, &function_index).chosen;
+        let chosen = devices.iter().zip(chosen).filter(|(_, chosen)| *chosen);
+        selected.extend(chosen.map(|((netdev, _), _)| *netdev));
+    }
+    selected
+}
+
+fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<Exclusion> {
+    let patterns = &config.discover.offer_netdevs;
+    let interfaces = inventory.interfaces.iter();
+    let virtual_interfaces = interfaces.filter(|interface| {
+        interface.pci().is_none() && patterns.iter().any(|glob| glob.matches(&interface.name))
+    });
+    let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
+    virtual_interfaces
+        .map(|interface| Exclusion::new(Class::Netdev, interface.name.as_str(), reason))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::devices::{Health, discover};
+    use crate::discover::nic::Datapath;
+    use crate::discover::test_tree::{AsHost, Tree, sample};
+    use crate::generate::{InstalledFiles, generate};
+    use crate::leases;
+    use crate::pools::{PoolSet, discover_with_pools};
+    use crate::spec_name::SpecName;
+
+    /// A host with a function of each of these interfaces, and what the kernel says of them by netlink.
+    fn tree(interfaces: &[&str], network: &str) -> Tree {
+        let tree = Tree::new();
+        let mut table = String::new();
+        for (index, name) in interfaces.iter().enumerate() {
+            let function = tree.function(&format!("0000:3b:02.{index}"), "0x020000", 1);
+            tree.bind(&function, "igbvf");
+            tree.class_device("net", &function, name, &[("operstate", "down")]);
+            writeln!(table, "link {} {name} - - - -", index + 2).unwrap();
+        }
+        tree.file("/network.table", table + network);
+        tree
+    }
+
+    fn config(text: &str) -> Config {
+        Config::parse(text).unwrap()
+    }
+
+    fn found(tree: &Tree, text: &str) -> (Vec<String>, Vec<String>, PoolSet) {
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config(text));
+        let offered = inventory.netdevs.iter();
+        let reasons = inventory.not_offered.iter();
+        let reasons = reasons.filter(|entry| entry.kind == Class::Netdev.into());
+        (
+            offered.map(|netdev| netdev.device.clone()).collect(),
+            reasons.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect(),
+            pools,
+        )
+    }
+
+    #[test]
+    fn an_idle_interface_is_offered_only_where_the_configuration_names_it() {
+        let tree = tree(&["ens1v0", "ens1v1", "ens2v0"], "");
+        let (offered, reasons, _) = found(&tree, "");
+        assert!(offered.is_empty() && reasons.is_empty(), "{reasons:?}");
+        let (offered, reasons, pools) = found(&tree, "[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        assert_eq!(offered, ["ens1v0", "ens1v1"]);
+        let stays = format!("ens2v0: {NOT_NAMED}");
+        assert_eq!(reasons, [stays.as_str()]);
+        // One container has each of them at a time, so the class has the pool of all.
+        assert_eq!(pools.offered[0].name.as_str(), "any");
+        assert_eq!(pools.offered[0].pool.members.len(), 2);
+        let pool = "[pools.fast]\nclass = \"netdev\"\nselect = { interfaces = \"ens2*\" }\n";
+        let (offered, reasons, pools) = found(&tree, pool);
+        assert_eq!((offered, reasons.len()), (vec!["ens2v0".to_owned()], 2));
+        let names: Vec<&str> = pools.offered.iter().map(|pool| pool.name.as_str()).collect();
+        assert_eq!(names, ["any", "fast"]);
+    }
+
+    #[test]
+    fn a_name_that_no_interface_has_is_warned_of_and_explained() {
+        let tree = tree(&["ens1"], "");
+        let wrong = "[discover]\noffer-netdevs = [\"ens1\", \"ens99\", \"x*\"]\n[netdev.ens55]\nmtu = 9000\n";
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(wrong));
+        let warnings = &inventory.warnings;
+        assert_eq!(
+            warnings.as_slice(),
+            [
+                "[discover] offer-netdevs names \"ens99\", and this host has no interface of that name: correct it, or take it out",
+                "[discover] offer-netdevs names \"x*\", and this host has no interface of that name: correct it, or take it out",
+                "[netdev.ens55] names \"ens55\", and this host has no interface of that name: correct it, or take it out",
+            ]
+        );
+        let (offered, reasons, _) = found(&tree, wrong);
+        assert_eq!(offered, ["ens1"]);
+        assert_eq!(
+            reasons[0],
+            "ens55: this host has no interface of that name, and [netdev.ens55] names it; correct it, or take it out there"
+        );
+        assert_eq!(reasons.len(), 3, "{reasons:?}");
+        // A device is also called by its function where the name of its interface is no name of CDI's.
+        let right = "[discover]\noffer-netdevs = [\"ens*\"]\n[netdev.ens1]\nmtu = 9000\n[netdev.\"0000:3b:02.0\"]\nmtu = 9000\n";
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(right));
+        assert!(inventory.warnings.is_empty(), "{:?}", inventory.warnings);
+    }
+
+    #[test]
+    fn what_the_host_uses_is_never_offered_and_says_for_what() {
+        let all = "[discover]\noffer-netdevs = [\"*\"]\n";
+        for (network, says) in [
+            ("address 2 192.0.2.10/24\n", "a: it has the address 192.0.2.10/24; "),
+            ("route 2 0.0.0.0/0 4\n", "a: it carries the default route"),
+            ("route 2 198.51.100.0/24 3\n", "a: a route to 198.51.100.0/24 leads over it; "),
+            ("link 9 a.100 vlan - 2 -\n", "a: vlan \"a.100\" is on it; "),
+            ("link 9 mac0 macvlan - 2 -\n", "a: macvlan \"mac0\" is on it; "),
+            (
+                "address 2 192.0.2.10/24\nlink 9 mac0 macvlan - 2 -\n",
+                "a: 2 reasons: macvlan \"mac0\" is on it; delete that; it has the address 192.0.2.10/24; remove it",
+            ),
+        ] {
+            let (offered, reasons, _) = found(&tree(&["a", "b"], network), all);
+            assert_eq!(offered, ["b"], "{network}");
+            assert!(reasons[0].starts_with(says), "{reasons:?}");
+        }
+        let bonded = Tree::new();
+        let function = bonded.function("0000:3b:02.0", "0x020000", 1);
+        bonded.class_device("net", &function, "a", &[]);
+        bonded.file("/network.table", "link 2 a - 9 - xdp\nlink 9 bond0 bond - - -\n");
+        let (offered, reasons, _) = found(&bonded, all);
+        assert!(offered.is_empty());
+        assert!(
+            reasons[0].starts_with("a: 2 reasons: it is a part of bond \"bond0\"; "),
+            "{reasons:?}"
+        );
+    }
+
+    #[test]
+    fn an_interface_whose_function_a_virtual_machine_may_have_by_vdpa_is_not_offered() {
+        let tree = tree(&["a", "b"], "");
+        let place = "/sys/devices/pci0000:3a/0000:3b:02.0/mlx5_core.sf.4/vdpa0";
+        tree.directory(place);
+        tree.link("/sys/bus/vdpa/devices/vdpa0", place);
+        let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
+        assert_eq!(offered, ["b"]);
+        let says = "a: a virtual machine may have its function by the vDPA device \"vdpa0\"; if nobody uses that, run \"vdpa dev del vdpa0\"";
+        assert_eq!(reasons, [says]);
+    }
+
+    #[test]
+    fn soft_roce_keeps_an_interface_on_the_host_and_a_registration_for_af_xdp_does_not() {
+        let tree = tree(&["a", "b", "c"], "");
+        tree.class_device("infiniband", "/sys/devices/virtual", "rxe0", &[("parent", "a")]);
+        tree.directory("/sys/module/sfc_resource");
+        tree.directory("/sys/kernel/debug/sfc_resource/nics/000_b");
+        let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
+        assert_eq!(offered, ["b", "c"]);
+        assert!(reasons[0].starts_with("a: the RDMA device \"rxe0\" of software"), "{reasons:?}");
+    }
+
+    #[test]
+    fn an_accelerated_interface_that_a_container_has_stays_offered_as_one() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        lease(&tree, false);
+        let held = leases::list(&tree.host()).unwrap();
+        let nics = |attached: &str, leases: &[LeaseEntry]| {
+            let mut inventory = discover(&tree.host(), &config);
+            let names = &mut inventory.other_netns_nics.names;
+            names.insert(attached.to_owned(), Datapath::AfXdp);
+            let entry = Exclusion::new(Class::Nic, attached, "in another network");
+            inventory.not_offered = vec![entry];
+            let leases = LeaseComparison::new(leases.to_vec(), leases.to_vec());
+            add_interfaces(&Ok(leases), &mut inventory, &config);
+            let nics = inventory.nics.into_iter();
+            let nics: Vec<_> = nics.map(|nic| (nic.device, nic.state)).collect();
+            let mut reasons = inventory.not_offered.iter();
+            (nics, reasons.any(|entry| entry.name == attached))
+        };
+        let state = Some(HELD.to_owned());
+        let once = vec![("ens1v0".to_owned(), state)];
+        assert_eq!(nics("ens1v0", &held), (once, false));
+        assert_eq!(nics("ens1v7", &held), (Vec::new(), true), "another one");
+        assert_eq!(nics("ens1v0", &[]), (Vec::new(), true), "nobody's");
+    }
+
+    #[test]
+    fn an_interface_that_its_function_does_not_identify_is_not_offered() {
+        let tree = Tree::new();
+        let one = tree.function("0000:3b:00.0", "0x020000", 1);
+        tree.class_device("net", &one, "p0", &[]);
+        // Also where it is a representor.
+        tree.class_device("net", &one, "p1", &[("phys_port_name", "pf0vf0")]);
+        let other = tree.function("0000:3b:01.0", "0x020000", 1);
+        tree.class_device("net", &format!("{other}/virtio2"), "v0", &[]);
+        let parent = tree.function("0000:3b:03.0", "0x020000", 1);
+        tree.class_device("net", &parent, "pf", &[]);
+        let child = tree.function("0000:3b:03.1", "0x020000", 1);
+        tree.link(&format!("{parent}/virtfn0"), &child);
+        tree.class_device("net", "/sys/devices/virtual", "dummy0", &[]);
+        let names = ["p0", "p1", "v0", "pf", "dummy0"].iter().enumerate();
+        let table = names.map(|(at, name)| format!("link {} {name} - - - -\n", at + 2));
+        tree.file("/network.table", table.collect::<String>());
+        let all = "[discover]\noffer-netdevs = [\"*\"]\n";
+        let (offered, reasons, _) = found(&tree, all);
+        assert!(offered.is_empty(), "{offered:?}");
+        for (reason, says) in reasons.iter().zip([
+            "dummy0: it is no PCI function's",
+            "p0: its PCI function has another interface, \"p1\"",
+            "p1: its PCI function has another interface, \"p0\"",
+            "pf: it has virtual functions, which its holder can disturb",
+            "v0: it is not 0000:3b:01.0's own: \"virtio2\" is between them",
+        ]) {
+            assert!(reason.starts_with(says), "{reason}");
+        }
+        assert_eq!(reasons.len(), 5);
+        let allowed = "[discover]\noffer-netdevs = [\"pf\"]\noffer-pf-with-vfs = true\n";
+        assert_eq!(found(&tree, allowed).0, ["pf"]);
+        let ignored = format!("{allowed}ignored-interfaces = [\"pf\"]\n");
+        let (offered, reasons, _) = found(&tree, &ignored);
+        assert!(offered.is_empty());
+        assert!(reasons.iter().any(|reason| reason.starts_with("pf: ignored")));
+    }
+
+    #[test]
+    fn a_capture_from_before_netlink_was_recorded_offers_nothing_and_says_so() {
+        let host = sample("debian13-2numa-onload-rxe-vfio");
+        let config = config("[discover]\noffer-netdevs = [\"ens1v0\"]\n");
+        let (inventory, _) = discover_with_pools(&host, &config);
+        assert!(inventory.netdevs.is_empty());
+        let mut reasons = inventory.not_offered.iter();
+        let own =
+            reasons.find(|entry| entry.kind == Class::Netdev.into() && entry.name == "ens1v0");
+        assert!(own.unwrap().reason.contains("are not recorded here"));
+    }
+
+    #[test]
+    fn a_table_that_nobody_understands_offers_nothing_and_leaves_the_class_undecided() {
+        let tree = tree(&["a"], "neither\n");
+        let config = config("[discover]\noffer-netdevs = [\"a\"]\n");
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
+        assert!(inventory.netdevs.is_empty());
+        let warnings = inventory.warnings.join("\n");
+        assert!(warnings.contains("network.table: line 2 is neither"), "{warnings}");
+        assert!(inventory.undecided_classes().contains(&Class::Netdev));
+    }
+
+    /// Says on the host that two containers of one network have ens1v0.
+    fn lease(tree: &Tree, returning: bool) {
+        tree.boot("this boot");
+        for slot in 0..2 {
+            let text = format!(
+                r#"{{"version":1,"class":"netdev","name":"ens1v0","slot":{slot},"boot":"this boot","container":"web{slot}",
+                "bundle":"/b/web","holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},
+                "entryPoint":"createRuntime","since":1,"facts":{{}},"moved":{{"interface":{{"name":"ens1v0",
+                "mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,"flags":0,"pci":"0000:3b:02.7"}},
+                "namespace":7,"returning":{returning}}}}}"#
+            );
+            tree.file(&format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}"), text);
+        }
+    }
+
+    #[test]
+    fn an_interface_in_a_container_stays_with_what_its_lease_says_of_it() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        lease(&tree, false);
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
+        let [held, idle] = &inventory.netdevs[..] else { panic!("{:?}", inventory.netdevs) };
+        assert_eq!((held.device.as_str(), idle.device.as_str()), ("ens1v0", "ens1v1"));
+        assert_eq!(held.state.as_deref(), Some(HELD));
+        assert_eq!(held.driver.as_deref(), Some("igbvf"));
+        assert_eq!(
+            (held.pci_address.to_string(), held.numa_node),
+            ("0000:3b:02.7".to_owned(), Some(1))
+        );
+        assert_eq!(pools.offered[0].pool.members.len(), 2);
+        lease(&tree, true);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
+        assert_eq!(inventory.netdevs[0].state.as_deref(), Some(RETURNING));
+        // Back on the host, it is what it is there.
+        tree.class_device("net", &function, "ens1v0", &[("operstate", "down")]);
+        let back = "link 2 ens1v1 - - - -\nlink 3 ens1v0 - - - -\n";
+        tree.file("/network.table", back);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
+        assert_eq!(inventory.netdevs[0].state.as_deref(), Some("down"));
+        // Where nothing of the class is wanted, leases say nothing of it.
+        let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+        assert!(inventory.netdevs.is_empty());
+    }
+
+    #[test]
+    fn an_interface_that_its_container_has_lost_is_not_healthy() {
+        const FUNCTION: &str = "/sys/bus/pci/devices/0000:3b:02.7";
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        let health = |returning: bool, change: &dyn Fn(&Tree)| {
+            let tree = tree(&["ens1v1"], "");
+            let function = tree.function("0000:3b:02.7", "0x020000", 1);
+            tree.bind(&function, "igbvf");
+            lease(&tree, returning);
+            change(&tree);
+            let (inventory, _) = discover_with_pools(&tree.host(), &config);
+            let netdevs: Vec<_> = inventory.devices_of_class(Class::Netdev).collect();
+            assert_eq!(netdevs[0].name.as_str(), "ens1v0");
+            netdevs[0].health.clone()
+        };
+        let lost = |why: &str| {
+            let why = format!("its container no longer has it: {why}; {BRING_BACK}");
+            Health::Unhealthy(why)
+        };
+        let goes = |tree: &Tree| {
+            tree.remove(FUNCTION);
+        };
+        let is_unbound = |tree: &Tree| {
+            tree.remove(&format!("{FUNCTION}/driver"));
+        };
+        let is_here = |tree: &Tree, name: &str| {
+            tree.class_device("net", FUNCTION, name, &[("operstate", "down")]);
+            let links = format!("link 2 ens1v1 - - - -\nlink 9 {name} - - - -\n");
+            tree.file("/network.table", links);
+        };
+        assert_eq!(health(false, &|_| ()), Health::Healthy);
+        let gone = lost("its function 0000:3b:02.7 is gone");
+        assert_eq!(health(false, &goes), gone);
+        let unbound = lost("its function 0000:3b:02.7 has lost its driver");
+        assert_eq!(health(false, &is_unbound), unbound);
+        let anew = lost("its driver was loaded anew, and it is on the host");
+        for name in ["ens1v0", "eth0"] {
+            assert_eq!(health(false, &|tree| is_here(tree, name)), anew);
+        }
+        // Its way back leads over all of that.
+        assert_eq!(health(true, &is_unbound), Health::Healthy);
+        assert_eq!(health(true, &|tree| is_here(tree, "ens1v0")), Health::Healthy);
+        // Its lease is there before it moves.
+        let starts = |tree: &Tree| {
+            is_here(tree, "ens1v0");
+            for slot in 0..2 {
+                let path = format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}");
+                let since = format!("\"since\":{},", timestamp::now());
+                tree.file(&path, tree.read(&path).replace("\"since\":1,", &since));
+            }
+        };
+        assert_eq!(health(false, &starts), Health::Healthy);
+    }
+
+    #[test]
+    fn an_interface_that_is_back_as_a_container_called_it_is_what_its_lease_says() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        tree.class_device("net", &function, "ens1v9", &[("operstate", "down")]);
+        let network = "link 2 ens1v1 - - - -\nlink 3 ens1v9 - - - -\n";
+        tree.file("/network.table", network);
+        lease(&tree, true);
+        let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        assert_eq!(offered, ["ens1v0", "ens1v1"]);
+        assert!(reasons.is_empty(), "{reasons:?}");
+    }
+
+    #[test]
+    fn an_interface_that_came_back_while_the_host_was_looked_at_is_offered() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.function("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        lease(&tree, true);
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        let offered = |before, now| {
+            let mut inventory = discover(&tree.host(), &config);
+            add_interfaces(&Ok(LeaseComparison::new(before, now)), &mut inventory, &config);
+            inventory.netdevs
+        };
+        let leased = leases::list(&tree.host()).unwrap();
+        let told = |found: Vec<Netdev>| -> Vec<(String, Option<String>)> {
+            found.into_iter().map(|one| (one.device, one.state)).collect()
+        };
+        let both = |state: Option<&str>| {
+            let state = state.map(str::to_owned);
+            vec![("ens1v0".to_owned(), state), ("ens1v1".to_owned(), Some("down".to_owned()))]
+        };
+        // It was not there yet, and its lease had ended when leases were read.
+        assert_eq!(told(offered(leased.clone(), Vec::new())), both(None));
+        // It went while the host was looked at.
+        let away = both(Some(RETURNING));
+        assert_eq!(told(offered(Vec::new(), leased.clone())), away);
+        assert_eq!(told(offered(leased.clone(), leased)), away);
+    }
+
+    #[test]
+    fn a_specification_moves_an_interface_by_a_hook_and_back_by_the_same() {
+        let tree = tree(&["ens1v0", "all"], "");
+        let text = "[discover]\noffer-netdevs = [\"*\"]\n\
+                    [netdev.ens1v0]\naddresses = [\"192.0.2.10/24\", \"2001:db8::10/64\"]\n";
+        let config = config(text);
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        let specs = generate(&inventory, &pools.offered, &config, installed).unwrap();
+        let spec = &specs[&SpecName::devices(Class::Netdev)];
+        // A name that begins with a digit wants it.
+        assert_eq!(spec.cdi_version, "0.5.0");
+        // The word of the pool of all names no interface.
+        let names: Vec<String> =
+            spec.devices.iter().map(|device| format!("{:?}", device.name)).collect();
+        assert!(names.iter().any(|name| name.contains("0000:3b:02.1")), "{names:?}");
+        let device = &spec.devices[1].container_edits;
+        assert_eq!(device.env, ["ONLOAD_CTK_NETDEV_ENS1V0=ens1v0"]);
+        let args: Vec<Vec<&str>> = device
+            .hooks
+            .iter()
+            .map(|hook| hook.args.iter().map(String::as_str).collect())
+            .collect();
+        let wanted = [
+            "--lease",
+            "netdev:ens1v0",
+            "--netdev",
+            "ens1v0@0000:3b:02.0",
+            "--address",
+            "ens1v0=192.0.2.10/24",
+            "--address",
+            "ens1v0=2001:db8::10/64",
+        ];
+        assert_eq!(args[0][..2], ["onload-hook", "createRuntime"]);
+        assert_eq!(args[1][..2], ["onload-hook", "poststop"]);
+        assert_eq!((&args[0][2..], &args[1][2..]), (&wanted[..], &wanted[..]));
+        // Nothing else moves it, so that without the hook it is not offered.
+        let without = generate(&inventory, &[], &config, InstalledFiles::default()).unwrap();
+        assert!(!without.contains_key(&SpecName::devices(Class::Netdev)));
+    }
+
+    #[test]
+    fn a_pool_whose_members_a_cni_plugin_moves_has_no_hook_that_does() {
+        let tree = tree(&["ens1v0", "ens1v1"], "");
+        let text = "[discover]\noffer-netdevs = [\"ens1v0\"]\n\
+                    [pools.cni]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { addresses = \"0000:3b:02.1\" }\n";
+        let config = config(text);
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        let specs = generate(&inventory, &pools.offered, &config, installed).unwrap();
+        let devices = &specs[&SpecName::devices(Class::Netdev)].devices;
+        let hooks: Vec<usize> =
+            devices.iter().map(|device| device.container_edits.hooks.len()).collect();
+        // The second goes by its address, which begins with a digit.
+        assert_eq!(hooks, [0, 2]);
+    }
+
+    #[test]
+    fn what_a_cni_plugin_moves_is_offered_by_its_function_also_while_it_is_away() {
+        let tree = tree(&["ens1v0", "ens1v1"], "address 3 192.0.2.10/24\n");
+        for (address, class, driver) in [
+            ("0000:3b:02.4", "0x020000", Some("igbvf")),
+            ("0000:3b:02.5", "0x020000", Some("vfio-pci")),
+            ("0000:3b:02.6", "0x020000", None),
+            ("0000:3b:02.7", "0x010802", Some("nvme")),
+        ] {
+            let function = tree.function(address, class, 1);
+            if let Some(driver) = driver {
+                tree.bind(&function, driver);
+            }
+        }
+        let text = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
+        let (offered, reasons, pools) = found(&tree, text);
+        assert_eq!(offered, ["0000:3b:02.0", "0000:3b:02.4"]);
+        assert!(reasons[0].starts_with("ens1v1: it has the address 192.0.2.10/24"), "{reasons:?}");
+        let sriov = pools.offered.iter().find(|pool| pool.name.as_str() == "sriov");
+        assert_eq!(sriov.unwrap().pool.members.len(), 2);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(text));
+        let states: Vec<_> =
+            inventory.netdevs.iter().map(|netdev| netdev.state.as_deref()).collect();
+        assert_eq!(states, [Some("down"), Some(AWAY)]);
+        // Without such a pool, a function without an interface is nothing.
+        let by_hook = text.replace("cni", "hook");
+        assert_eq!(found(&tree, &by_hook).0, ["ens1v0"]);
+    }
+}

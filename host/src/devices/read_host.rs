@@ -1,0 +1,155 @@
+//! Reads all families, in the order in which they need each other.
+
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::host_settings::RdmaNetns;
+use onload_sys::pci::PciAddress;
+
+use super::inventory::Inventory;
+use crate::discover::data_direct::{self, DataDirect};
+use crate::discover::exclusion::Exclusion;
+use crate::discover::pci::PciFunctions;
+use crate::discover::probe::Probe;
+use crate::discover::{
+    clock, gdrcopy, gpu, gpu_index, hugepages, movable_interface, netdev, nic, onload, rdma,
+    tcpdirect, unread, vfio, vhost_net,
+};
+use crate::host::Host;
+
+/// 2 MiB.
+const PAGE_KIB: u64 = 2048;
+
+/// What is there, without what containers have taken away.
+pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
+    let mut probe = Probe::new(host);
+    if let Some(dir) = &config.cdi.host_device_dir {
+        probe = probe.with_device_dir(dir);
+    }
+    let mut inventory = read_inventory(&probe, config);
+    inventory.not_offered = probe.not_offered();
+    inventory.unread = probe.unread();
+    let unknown = unread_exclusions(&inventory);
+    inventory.not_offered.extend(unknown);
+    inventory.not_offered.sort();
+    inventory.not_offered.dedup();
+    inventory.warnings = probe.warnings();
+    inventory
+}
+
+/// Entries for what could not be read, unless a reason already names it.
+fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
+    let unread = inventory.unread.iter().filter(|unread| {
+        let has_reason = |exclusion: &Exclusion| exclusion.reason.contains(&unread.reason);
+        !inventory.not_offered.iter().any(has_reason)
+    });
+    let to_exclusion = |unread: &unread::UnreadEntry| {
+        let class = *unread.kinds.first()?;
+        let path = unread.path.display().to_string();
+        let reason = format!("not known: {}{}", unread.reason, unread.advice);
+        Some(Exclusion::new(class, path, reason))
+    };
+    unread.filter_map(to_exclusion).collect()
+}
+
+fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
+    let mut functions = probe.with_classes(&unread::PCI, || PciFunctions::read(probe));
+    let interfaces = probe.with_classes(&unread::INTERFACES, || netdev::read(probe));
+    let (onload, tcpdirect) = probe.with_classes(&unread::ONLOAD, || {
+        let nodes = onload::DriverNodes::read(probe);
+        let onload = onload::read(probe, &config.cdi, &nodes);
+        let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
+        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes);
+        (onload, tcpdirect)
+    });
+    let obstacle = match &onload {
+        Some(onload) => onload.obstacle.as_deref(),
+        None => Some("it is not installed; install it"),
+    };
+    let availability = nic::OnloadAvailability { onload: obstacle, tcpdirect: tcpdirect.is_some() };
+    let settings = &config.discover;
+    let attached = probe.with_classes(&unread::INTERFACES, || {
+        nic::read(probe, &functions, &interfaces, settings, availability)
+    });
+    let movable = probe.with_classes(&[Class::Netdev], || {
+        movable_interface::read(probe, &functions, &interfaces, config)
+    });
+    let nics = attached.nics;
+    if tcpdirect.is_some() {
+        tcpdirect::tcpdirect_exclusions(&nics).for_each(|exclusion| probe.exclude(exclusion));
+    }
+    let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
+    let clocks = probe
+        .with_classes(&[Class::Ptp, Class::Pps], || clock::read(probe, &functions, &interfaces));
+    let gdrcopy = probe.with_classes(&[Class::Gdrcopy], || gdrcopy::read(probe));
+    let hugepages = probe.with_classes(&[Class::Hugepages], || hugepages::read(probe));
+    let has_two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
+    let takes_huge_pages = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
+    if let Some(nic) = nics.iter().find(takes_huge_pages).filter(|_| !has_two_mib) {
+        let need = match &tcpdirect {
+            Some(_) => "TCPDirect needs hugepages of 2 MiB, about 40 a stack".to_owned(),
+            None => format!("Onload needs hugepages of 2 MiB to receive by {}", nic.name),
+        };
+        // vm.nr_hugepages is of the default size, which is 512 MiB where a kernel for Arm has pages of 64 KiB.
+        probe.warn(format!("{need}, and this host has none: run \"echo N > {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
+    }
+    let rdma =
+        probe.with_classes(&[Class::Rdma], || rdma::read(probe, &functions, &interfaces, settings));
+    let rdma_netns_mode = rdma::netns_mode(probe);
+    let rdma = match rdma_netns_mode {
+        Some(RdmaNetns::Exclusive) => {
+            rdma::offer_movable(probe, &functions, rdma, config.annotations.live_devices)
+        }
+        _ => rdma,
+    };
+    read_ways_of_gpus(probe, &mut functions);
+    let gpu_indexes = probe.with_classes(&[], || gpu_index::read(probe, &functions));
+    let data_direct = DataDirect::read(probe, &functions);
+    let vfio = probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, settings));
+    let idle_ports = probe.with_classes(&[], || vfio::find_idle_ports(probe, &vfio, &interfaces));
+    let vhost_net = probe.with_classes(&[Class::Vfio], || {
+        let is_offered = vfio.iter().any(|device| device.viable);
+        let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
+        nodes.unwrap_or_default()
+    });
+    Inventory {
+        version: env!("CARGO_PKG_VERSION"),
+        rdma_netns_mode,
+        rdma,
+        vfio,
+        vhost_net,
+        ptp: clocks.ptp,
+        pps: clocks.pps,
+        gdrcopy: gdrcopy.into_iter().collect(),
+        gpu_indexes,
+        onload,
+        tcpdirect,
+        nics,
+        hugepages,
+        movable,
+        attached: attached.names,
+        idle_ports,
+        other_netns_nics: attached.other_netns_nics,
+        functions,
+        data_direct,
+        interfaces,
+        ..Inventory::default()
+    }
+}
+
+/// The links between GPUs and NICs, and whether there is one NUMA node: they decide only what is nearest.
+fn read_ways_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
+    let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
+    let gpus: Vec<PciAddress> = gpus.collect();
+    if gpus.is_empty() {
+        return;
+    }
+    let nics = functions.iter().filter(|one| {
+        let is_nic = one.is_network() && one.physical_function.is_none();
+        is_nic || data_direct::is_data_direct(one.id)
+    });
+    let all: Vec<PciAddress> = nics.map(|nic| nic.address).chain(gpus).collect();
+    probe.with_classes(&[], || {
+        functions.read_links(probe, &all);
+        functions.read_only_node(probe);
+    });
+}

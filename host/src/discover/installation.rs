@@ -1,0 +1,396 @@
+//! Libraries and programs on the host: which of them can work in a container with an unknown image.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use object::read::ReadCache;
+use onload_core::onload::TOOL_STARTER;
+use onload_sys::elf::{self, ElfError, ElfSummary};
+
+use crate::discover::probe::Probe;
+use crate::host::{EntryKind, Host};
+
+/// Bytes of a library that are searched; libonload.so has about five million.
+pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
+/// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
+pub const INTERPRETER_LINE: usize = 256;
+
+/// Libraries of one tool; real ones have some dozen, and each is a mount.
+const MAX_LIBRARIES: usize = 64;
+
+/// The shared objects that come with the GNU C library, and the kernel's own.
+const WITH_LIBC: [&str; 15] = [
+    "ld-linux-aarch64.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux.so.2",
+    "libBrokenLocale.so.1",
+    "libanl.so.1",
+    "libc.so.6",
+    "libdl.so.2",
+    "libm.so.6",
+    "libmvec.so.1",
+    "libpthread.so.0",
+    "libresolv.so.2",
+    "librt.so.1",
+    "libthread_db.so.1",
+    "libutil.so.1",
+    "linux-vdso.so.1",
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    pub library_dir: PathBuf,
+    /// The names of its libraries in that directory, including links, sorted.
+    pub libraries: Vec<String>,
+    /// The prefix; the library directory is in its usr/lib.
+    pub prefix: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tool {
+    pub name: String,
+    pub path: PathBuf,
+    /// What it is started with; none where an image has all that it needs.
+    pub closure: Option<ProgramClosure>,
+}
+
+/// Everything of the host that a program is made of when it runs, besides itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProgramClosure {
+    /// The dynamic loader that it names.
+    pub loader: PathBuf,
+    /// The libraries that the loader will load, those of libc among them, by the names that are asked for.
+    pub libraries: BTreeMap<String, PathBuf>,
+}
+
+/// What a tool can count on in a container, besides what comes with libc.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ContainerLibraries {
+    /// What each library needs that is mounted for all programs, by every name it goes by.
+    pub mounted: BTreeMap<String, Vec<String>>,
+    /// Where the host has other libraries; none where the operator does not give them.
+    pub search: Option<Vec<PathBuf>>,
+}
+
+/// The directories where distributions and installers put libraries, below each prefix.
+pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
+    if !configured.is_empty() {
+        return configured.to_vec();
+    }
+    let below = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64"];
+    let prefixes = ["/", "/opt/onload"];
+    prefixes.iter().flat_map(|prefix| below.map(|dir| Path::new(prefix).join(dir))).collect()
+}
+
+/// Where the host has the libraries that a program needs: after a directory of its own those where installations are
+/// looked for, and those of the host's loader.
+pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<PathBuf> {
+    let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
+        let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
+        let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
+        multiarch.into_iter().chain([PathBuf::from(format!("/{above}64"))])
+    });
+    let mut visited = BTreeSet::new();
+    let own = own.map(Path::to_owned).into_iter();
+    let dirs = own.chain(library_dirs(configured)).chain(usual);
+    dirs.filter(|dir| visited.insert(dir.clone())).collect()
+}
+
+pub(crate) fn find_installations(
+    probe: &Probe<'_>,
+    dirs: &[PathBuf],
+    main_library: &str,
+    belongs: impl Fn(&str) -> bool,
+) -> Vec<Installation> {
+    let mut visited = BTreeSet::new();
+    let mut installations = Vec::new();
+    for dir in dirs {
+        // /usr/lib64 may be a link to a directory that is listed under its own name.
+        let Some(path) = probe.resolve(dir).filter(|path| visited.insert(path.clone())) else {
+            continue;
+        };
+        let mut libraries = probe.list(&path);
+        libraries.retain(|name| belongs(name));
+        libraries.retain(|name| is_file(probe, &dir.join(name)));
+        if libraries.iter().any(|name| name == main_library) {
+            let prefix = find_prefix(dir);
+            installations.push(Installation { library_dir: dir.clone(), libraries, prefix });
+        }
+    }
+    installations
+}
+
+fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
+    let file = matches!(probe.entry(path), Some(EntryKind::File { .. }));
+    if !file && probe.unread_reason(path).is_none() {
+        let outside_path = probe.host().outside_path(path);
+        probe.warn(format!(
+            "skipped library {}: it leads to no regular file",
+            outside_path.display()
+        ));
+    }
+    file
+}
+
+/// The directory above usr/lib; a directory that is not below one counts as below /.
+fn find_prefix(library_dir: &Path) -> PathBuf {
+    let above = library_dir.ancestors().find(|dir| dir.ends_with("usr"));
+    above.and_then(Path::parent).unwrap_or(Path::new("/")).to_owned()
+}
+
+pub(crate) fn read_library(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
+    probe.ok_or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
+}
+
+pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<ElfSummary> {
+    elf::summarize(content)
+        .inspect_err(|error| {
+            let outside_path = probe.host().outside_path(path);
+            probe.warn(format!("reading library {}: {error}", outside_path.display()));
+        })
+        .ok()
+}
+
+pub(crate) fn needed_libraries(
+    probe: &Probe<'_>,
+    installation: &Installation,
+) -> BTreeMap<String, Vec<String>> {
+    let mut needs = BTreeMap::new();
+    for name in &installation.libraries {
+        let summary = elf_summary(probe, &installation.library_dir.join(name));
+        needs.insert(name.clone(), summary.map(|summary| summary.needed).unwrap_or_default());
+    }
+    needs
+}
+
+fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<ElfSummary, ElfError> {
+    let file = probe.ok_or_warn(probe.host().file(path)).ok_or(ElfError::NotElf)?;
+    elf::summarize(&ReadCache::new(file))
+}
+
+/// What a program needs of the host in a container. The error says why it cannot work there.
+pub(crate) fn find_closure(
+    probe: &Probe<'_>,
+    path: &Path,
+    container_libraries: &ContainerLibraries,
+) -> Result<Option<ProgramClosure>, String> {
+    if let Some(interpreter) = interpreter_line(probe, path) {
+        return match interpreter.as_str() {
+            "/bin/sh" => Ok(None),
+            other => Err(format!("it is a script for {other}, which an image need not have")),
+        };
+    }
+    if let Some(reason) = probe.unread_reason(path) {
+        return Err(format!("not known: {reason}"));
+    }
+    let summary = elf_summary(probe, path).map_err(|error| match error {
+        ElfError::NotElf => "it is neither an ELF program nor a script".to_owned(),
+        error => error.to_string(),
+    })?;
+    let missing = missing_libraries(&summary.needed, &container_libraries.mounted).join(", ");
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let Some(dirs) = &container_libraries.search else {
+        return Err(format!(
+            "it needs {missing}, which an image need not have; run it on the host, or set \
+             tool-libraries = true in [cdi]"
+        ));
+    };
+    if !matches!(probe.entry(TOOL_STARTER), Some(EntryKind::File { .. })) {
+        return Err(format!(
+            "it needs {missing}, which {TOOL_STARTER} would give it, and that is missing; install the package that brings it"
+        ));
+    }
+    close(probe, &summary, dirs).map(Some)
+}
+
+/// All that a program of the host is made of besides itself, with what libraries need that are preloaded or that it loads.
+pub fn find_host_closure(
+    host: &Host,
+    program: &Path,
+    loaded: &[PathBuf],
+) -> Result<ProgramClosure, String> {
+    let probe = Probe::new(host);
+    let read = |path: &Path| {
+        elf_summary(&probe, path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let mut summary = read(program)?;
+    for library in loaded {
+        summary.needed.extend(read(library)?.needed);
+    }
+    close(&probe, &summary, &search_dirs(None, &[]))
+}
+
+/// The error says why one of them cannot be given.
+fn close(
+    probe: &Probe<'_>,
+    program: &ElfSummary,
+    dirs: &[PathBuf],
+) -> Result<ProgramClosure, String> {
+    let loader = program.interpreter.as_deref().map(PathBuf::from);
+    let loader = loader.filter(|loader| loader.is_absolute());
+    let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
+    if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
+        let loader = loader.display();
+        return Err(format!("its dynamic loader {loader} is not on this host; install it"));
+    }
+    let mut libraries = BTreeMap::new();
+    let mut pending = program.needed.clone();
+    while let Some(name) = pending.pop() {
+        // libc needs the loader, which is there before anything is loaded.
+        let is_loader = loader.file_name().is_some_and(|file_name| file_name == name.as_str());
+        if is_loader || libraries.contains_key(&name) {
+            continue;
+        }
+        if name.contains('/') || name.is_empty() {
+            return Err(format!(
+                "it needs {name:?}, which is no name of a library; run it on the host"
+            ));
+        }
+        let candidates = dirs.iter().map(|dir| dir.join(&name));
+        let candidates =
+            candidates.filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
+        let Some((summary, path)) = candidates.into_iter().next() else {
+            return Err(not_found_message(probe, &name, dirs));
+        };
+        if libraries.len() == MAX_LIBRARIES {
+            return Err(format!(
+                "it needs more than {MAX_LIBRARIES} libraries; run it on the host"
+            ));
+        }
+        pending.extend(summary.needed);
+        libraries.insert(name, path);
+    }
+    Ok(ProgramClosure { loader, libraries })
+}
+
+/// What a library needs, where it is one for the machine of that program: the loader passes over
+/// others.
+fn if_loadable(probe: &Probe<'_>, path: &Path, program: &ElfSummary) -> Option<ElfSummary> {
+    if !matches!(probe.entry(path), Some(EntryKind::File { .. })) {
+        return None;
+    }
+    let summary = elf_summary(probe, path).ok()?;
+    let fits = (summary.machine, summary.is_64) == (program.machine, program.is_64);
+    fits.then_some(summary)
+}
+
+fn not_found_message(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
+    let mut paths = dirs.iter().map(|dir| dir.join(name));
+    if let Some(reason) = paths.find_map(|path| probe.unread_reason(path)) {
+        return format!("it needs {name}, and whether this host has it is not known: {reason}");
+    }
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    format!("it needs {name}, which is in none of {}; install it on this host", dirs.join(", "))
+}
+
+/// The program of a `#!` line; `None` for a file without one.
+fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
+    let file = probe.ok_or_warn(probe.host().file(path))?;
+    let mut head = Vec::new();
+    file.take(INTERPRETER_LINE as u64).read_to_end(&mut head).ok()?;
+    parse_interpreter_line(&head)
+}
+
+pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    Some(line.split_ascii_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// The libraries that are needed, directly or by a mounted one, and neither come with libc nor are
+/// mounted.
+fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let mut missing = BTreeSet::new();
+    let mut visited = BTreeSet::new();
+    let mut pending: Vec<&String> = needed.iter().collect();
+    while let Some(name) = pending.pop() {
+        if WITH_LIBC.contains(&name.as_str()) || !visited.insert(name) {
+            continue;
+        }
+        match mounted.get(name) {
+            Some(needs) => pending.extend(needs),
+            None => drop(missing.insert(name.clone())),
+        }
+    }
+    missing.into_iter().collect()
+}
+
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = parse_interpreter_line(text.as_bytes());
+    let _ = find_prefix(Path::new(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_program_that_needs_only_libc_and_what_is_mounted_misses_nothing() {
+        let mounted = BTreeMap::from([
+            ("libefcp.so.1".to_owned(), names(&["libc.so.6", "libonload.so"])),
+            ("libonload.so".to_owned(), names(&["libdl.so.2", "libefcp.so.1"])),
+        ]);
+        let missing = missing_libraries(&names(&["libefcp.so.1", "libm.so.6"]), &mounted);
+        assert_eq!(missing, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_a_mounted_library_misses_its_user_misses() {
+        let mounted = BTreeMap::from([("liba.so".to_owned(), names(&["libdbus-1.so.3"]))]);
+        let missing = missing_libraries(&names(&["libpcap.so.0.8", "liba.so"]), &mounted);
+        assert_eq!(missing, ["libdbus-1.so.3", "libpcap.so.0.8"]);
+    }
+
+    #[test]
+    fn libraries_are_looked_for_beside_the_product_s_own_first_and_once_in_each_directory() {
+        let dirs = |configured: &[&str]| {
+            let configured: Vec<PathBuf> = configured.iter().map(PathBuf::from).collect();
+            search_dirs(Some(Path::new("/opt/onload/usr/lib64")), &configured)
+        };
+        let usual = [
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/lib/x86_64-linux-gnu",
+            "/lib/aarch64-linux-gnu",
+            "/lib64",
+        ]
+        .map(PathBuf::from);
+        let found = dirs(&["/srv/lib", "/usr/lib64"]);
+        assert_eq!(
+            found[..3],
+            ["/opt/onload/usr/lib64", "/srv/lib", "/usr/lib64"].map(PathBuf::from)
+        );
+        for found in [found, dirs(&[])] {
+            let once: BTreeSet<&PathBuf> = found.iter().collect();
+            assert_eq!(once.len(), found.len());
+            assert!(usual.iter().all(|dir| once.contains(dir)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_interpreter_is_the_first_word_of_its_line() {
+        let interpreter = |text: &str| parse_interpreter_line(text.as_bytes());
+        assert_eq!(interpreter("#!/bin/sh\n").as_deref(), Some("/bin/sh"));
+        assert_eq!(interpreter("#! /bin/sh -e\necho").as_deref(), Some("/bin/sh"));
+        assert_eq!(interpreter("#!/usr/bin/env bash\n").as_deref(), Some("/usr/bin/env"));
+        assert_eq!(interpreter("#!").as_deref(), Some(""));
+        assert_eq!(interpreter("\u{7f}ELF"), None);
+    }
+
+    #[test]
+    fn the_prefix_is_what_stands_above_usr() {
+        assert_eq!(find_prefix(Path::new("/usr/lib64")), Path::new("/"));
+        assert_eq!(find_prefix(Path::new("/usr/lib/x86_64-linux-gnu")), Path::new("/"));
+        assert_eq!(find_prefix(Path::new("/opt/onload/usr/lib64")), Path::new("/opt/onload"));
+        assert_eq!(find_prefix(Path::new("/srv/onload")), Path::new("/"));
+    }
+}

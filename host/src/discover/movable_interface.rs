@@ -1,0 +1,243 @@
+//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not use
+//! itself. Which of them are offered is the configuration's choice (`[discover] offer-netdevs`, or a pool): an idle
+//! interface may be a virtual machine's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::netdev::usage::{ExtraUses, NetworkState, is_below};
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{ErrorChain, Quoted};
+use serde::Serialize;
+
+use crate::discover::netdev::{NetworkInterface, SYS_CLASS_NET, group_by_function};
+use crate::discover::pci::{PciFunction, PciFunctions};
+use crate::discover::probe::Probe;
+use crate::discover::taken_names::TakenNames;
+use crate::host::{Host, HostError};
+
+const RDMA_CLASS: &str = "/sys/class/infiniband";
+/// Software devices are below it.
+const SOFTWARE: &str = "/sys/devices/virtual";
+const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
+
+const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
+                            recorded here; run onload-ctk on the host itself, in its network namespace";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Netdev {
+    pub name: String,
+    /// The name under which it is offered.
+    pub device: String,
+    pub pci_address: PciAddress,
+    pub numa_node: Option<u32>,
+    pub driver: Option<String>,
+    /// `operstate`; `held` while a container has it.
+    pub state: Option<String>,
+    /// Mbit/s.
+    pub speed_mbps: Option<u64>,
+    /// Why the container that is to have it does not.
+    #[serde(skip)]
+    pub(crate) trouble: Option<String>,
+}
+
+impl Netdev {
+    /// The interface's name; none where a CNI plugin has it, under a name that nobody here knows.
+    pub fn interface(&self) -> Option<&str> {
+        let is_unknown = self.name == self.pci_address.to_string();
+        (!is_unknown).then_some(self.name.as_str())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MovableInterface {
+    pub(crate) netdev: Netdev,
+    pub(crate) obstacle: Option<String>,
+    pub(crate) is_named: bool,
+}
+
+pub(crate) fn may_offer_interfaces(config: &Config) -> bool {
+    let mut pools = config.pools.values();
+    !config.discover.offer_netdevs.is_empty() || pools.any(|pool| pool.class == Class::Netdev)
+}
+
+struct MovabilityCheck<'a> {
+    config: &'a Config,
+    functions: &'a PciFunctions,
+    /// Or why who uses an interface is not known.
+    network: Result<NetworkState, String>,
+    soft_rdma: BTreeMap<String, String>,
+    vdpa: BTreeMap<PathBuf, String>,
+    by_function: BTreeMap<PciAddress, Vec<&'a NetworkInterface>>,
+}
+
+/// The interfaces of PCI functions, sorted by name; none where the configuration wants none of them.
+pub(crate) fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetworkInterface],
+    config: &Config,
+) -> Vec<MovableInterface> {
+    if !may_offer_interfaces(config) {
+        return Vec::new();
+    }
+    let network = match probe.host().network() {
+        Ok(network) => network.ok_or_else(|| NOT_RECORDED.to_owned()),
+        Err(error) => {
+            let unknown = format!("who uses it is not known: {}", ErrorChain(&error));
+            probe.ok_or_warn::<()>(Err(error));
+            Err(unknown)
+        }
+    };
+    let check = MovabilityCheck {
+        config,
+        functions,
+        network,
+        soft_rdma: read_soft_rdma(probe),
+        vdpa: probe.ok_or_warn(read_vdpa(probe.host()).map(Some)).unwrap_or_default(),
+        by_function: group_by_function(interfaces),
+    };
+    let mut taken_names = TakenNames::default();
+    let interfaces = interfaces.iter();
+    interfaces.filter_map(|interface| check.judge(probe, interface, &mut taken_names)).collect()
+}
+
+impl MovabilityCheck<'_> {
+    fn judge(
+        &self,
+        probe: &Probe<'_>,
+        interface: &NetworkInterface,
+        taken_names: &mut TakenNames,
+    ) -> Option<MovableInterface> {
+        let pci = interface.pci()?;
+        let function = self.functions.get(pci);
+        let obstacle = self
+            .find_obstacle(interface, pci, function)
+            .or_else(|| intermediate_device_reason(probe, &interface.name, pci));
+        let (device, obstacle) = match (taken_names.choose(&interface.name, Some(pci)), obstacle) {
+            (Ok(device), obstacle) => (device, obstacle),
+            (Err(reason), _) => (interface.name.clone(), Some(reason)),
+        };
+        let patterns = &self.config.discover.offer_netdevs;
+        Some(MovableInterface {
+            netdev: Netdev {
+                name: interface.name.clone(),
+                device,
+                pci_address: pci,
+                numa_node: function.and_then(|function| function.numa_node),
+                driver: interface.driver().map(str::to_owned),
+                state: interface.operstate.clone(),
+                speed_mbps: interface.speed_mbps,
+                trouble: None,
+            },
+            obstacle,
+            is_named: patterns.iter().any(|glob| glob.matches(&interface.name)),
+        })
+    }
+
+    fn find_obstacle(
+        &self,
+        interface: &NetworkInterface,
+        pci: PciAddress,
+        function: Option<&PciFunction>,
+    ) -> Option<String> {
+        let settings = &self.config.discover;
+        if settings.ignored_interfaces.contains(&interface.name) {
+            let ignored = "ignored: it is in [discover] ignored-interfaces; take it out there";
+            return Some(ignored.to_owned());
+        }
+        if interface.is_ipoib() {
+            return Some(
+                "IP over InfiniBand, whose address belongs to its port; nothing can be done"
+                    .to_owned(),
+            );
+        }
+        let mut function_interfaces = self.by_function.get(&pci)?.iter();
+        if let Some(other) = function_interfaces.find(|other| other.name != interface.name) {
+            return Some(format!(
+                "its PCI function has another interface, {}, and the function is what tells an interface that comes back; nothing can be done",
+                Quoted(&other.name)
+            ));
+        }
+        let has_functions = function.is_some_and(|function| !function.virtual_functions.is_empty());
+        if has_functions && !settings.offer_pf_with_vfs {
+            return Some(
+                "it has virtual functions, which its holder can disturb; set [discover] offer-pf-with-vfs to offer it all the same"
+                    .to_owned(),
+            );
+        }
+        self.find_user(interface, pci)
+    }
+
+    fn find_user(&self, interface: &NetworkInterface, pci: PciAddress) -> Option<String> {
+        let network = match &self.network {
+            Ok(network) => network,
+            Err(unknown) => return Some(unknown.clone()),
+        };
+        let Some(link) = network.link(&interface.name) else {
+            let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
+            return Some(reason.to_owned());
+        };
+        let extra_uses = ExtraUses {
+            soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
+            vdpa: find_vdpa(&self.vdpa, pci),
+            // Only root is told, and discovery need not be it: the hook looks before it moves one.
+            ..ExtraUses::default()
+        };
+        let uses = network.describe_uses(link, extra_uses);
+        match uses.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => Some(format!("{} reasons: {}", several.len(), several.join("; "))),
+        }
+    }
+}
+
+/// Why an interface is not the function's own: another device is between the two, as of virtio or a subfunction.
+fn intermediate_device_reason(
+    probe: &Probe<'_>,
+    interface: &str,
+    pci: PciAddress,
+) -> Option<String> {
+    let directory = probe.resolve(Path::new(SYS_CLASS_NET).join(interface))?;
+    let device = directory.parent().and_then(Path::parent)?.file_name()?;
+    let is_own = device.to_str() == Some(pci.to_string().as_str());
+    (!is_own).then(|| {
+        format!(
+            "it is not {pci}'s own: {} is between them, and the function is what tells an interface that comes back; nothing can be done",
+            Quoted(&device.to_string_lossy())
+        )
+    })
+}
+
+/// The RDMA devices of software, by the interface that each is on (`parent_show` in
+/// drivers/infiniband/sw/rxe/rxe_verbs.c).
+pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
+    let devices = probe.list(RDMA_CLASS).into_iter();
+    let by_interface = devices.filter_map(|device| {
+        let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;
+        let is_software = directory.starts_with(SOFTWARE);
+        let interface = is_software.then(|| probe.attribute(directory.join("parent")));
+        Some((interface??, device))
+    });
+    by_interface.collect()
+}
+
+/// The vDPA devices, by their directory.
+pub(crate) fn read_vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
+    let mut devices = BTreeMap::new();
+    for name in host.list(Path::new(VDPA_DEVICES))?.names {
+        if let Some(path) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
+            devices.insert(path, name);
+        }
+    }
+    Ok(devices)
+}
+
+pub(crate) fn find_vdpa(devices: &BTreeMap<PathBuf, String>, function: PciAddress) -> Option<&str> {
+    let mut devices = devices.iter();
+    let (_, name) = devices.find(|(path, _)| is_below(path, function))?;
+    Some(name)
+}

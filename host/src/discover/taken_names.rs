@@ -1,0 +1,92 @@
+//! Device names: CDI does not accept every name that the kernel uses.
+
+use std::collections::BTreeSet;
+
+use onload_cdi::DeviceName;
+use onload_core::pool::ANY;
+use onload_sys::pci::PciAddress;
+
+/// Reserved words with a meaning of their own in place of a device name.
+const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
+
+#[derive(Debug, Default)]
+pub(crate) struct TakenNames {
+    taken: BTreeSet<String>,
+}
+
+impl TakenNames {
+    /// That name if possible, or else its PCI address. The error says why there is none.
+    pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
+        let problem = match check_name(name) {
+            Ok(_) if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
+            Ok(_) => "another device has that name".to_owned(),
+            Err(problem) => problem,
+        };
+        let Some(pci) = pci else {
+            return Err(format!("{problem}, and it has no PCI address to go by; rename it"));
+        };
+        let address = pci.to_string();
+        if self.taken.insert(address.clone()) {
+            return Ok(address);
+        }
+        Err(format!("{problem}, and another device goes by its PCI address {address}; rename it"))
+    }
+}
+
+/// A name that a device may have; the error says why it may not.
+pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
+    if RESERVED.contains(&name) {
+        return Err(format!("{name:?} is a word with a meaning of its own"));
+    }
+    DeviceName::try_from(name).map_err(|_| format!("{name:?} is no legal name of a CDI device"))
+}
+
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(name) = TakenNames::default().choose(text, None) {
+        assert!(DeviceName::try_from(name.as_str()).is_ok() && !RESERVED.contains(&text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pci(text: &str) -> Option<PciAddress> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_legal_name_is_kept() {
+        let mut names = TakenNames::default();
+        for name in ["ens1", "enp65s0f0np0", "eth0.100", "a_b", "A-B", "1", "rocep193s0f0"] {
+            assert_eq!(names.choose(name, None).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_legal_or_means_something_goes_by_its_pci_address() {
+        for name in ["a+", "b_", "-x", "all", "any", "loopback", "none", "é"] {
+            let mut names = TakenNames::default();
+            assert_eq!(names.choose(name, pci("0000:41:00.0")).unwrap(), "0000:41:00.0", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_an_address_to_go_by_is_refused_with_the_reason() {
+        let refusal = |name| TakenNames::default().choose(name, None).unwrap_err();
+        assert_eq!(
+            refusal("a+"),
+            "\"a+\" is no legal name of a CDI device, and it has no PCI address to go by; rename it"
+        );
+        assert!(refusal("all").starts_with("\"all\" is a word with a meaning of its own"));
+    }
+
+    #[test]
+    fn two_devices_on_one_function_never_share_a_name() {
+        let mut names = TakenNames::default();
+        assert_eq!(names.choose("a+", pci("0000:41:00.0")).unwrap(), "0000:41:00.0");
+        let error = names.choose("b+", pci("0000:41:00.0")).unwrap_err();
+        assert!(error.ends_with("another device goes by its PCI address 0000:41:00.0; rename it"));
+    }
+}

@@ -1,0 +1,236 @@
+//! The container edits from which every class is built.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::{
+    ContainerEdits, Device as CdiDevice, DeviceName, DeviceNode, Hook, HookName, Mount,
+};
+use onload_core::class::Class;
+use onload_core::config::{CdiConfig, Config, LeasesConfig, RdmaLibraries};
+use onload_core::expectation::Expectation;
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::lease::DeviceId;
+use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
+use onload_core::vf_config::VfArgument;
+
+use super::installed_files::InstalledFiles;
+use crate::devices::HostDevice;
+use crate::discover::installation::{Installation, Tool};
+use crate::discover::node::OfferedNode;
+
+/// Read and write, for nodes that a program maps and controls.
+pub(super) const READ_WRITE: &str = "rw";
+const READ: &str = "r";
+
+/// The name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] knows.
+const LOADER: &str = "ld.so";
+
+/// Options of a file of the host in a container. Never noexec: libraries are mapped executable.
+const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
+/// Seconds that the hook may take; it needs milliseconds.
+const HOOK_TIMEOUT: i64 = 10;
+
+pub(super) struct EditBuilder<'c> {
+    pub(super) config: &'c CdiConfig,
+    leases: &'c LeasesConfig,
+    pub(super) installed: InstalledFiles,
+}
+
+impl<'c> EditBuilder<'c> {
+    pub(super) fn new(config: &'c Config, installed: InstalledFiles) -> Self {
+        EditBuilder { config: &config.cdi, leases: &config.leases, installed }
+    }
+
+    /// The device node with this path below /dev.
+    pub(super) fn device_node(&self, path: &str, permissions: &str) -> DeviceNode {
+        let below = Path::new(path).strip_prefix("/dev").unwrap_or(Path::new(path));
+        let path_in = |dir: &Option<PathBuf>| match dir {
+            Some(dir) => path_text(&dir.join(below)),
+            None => path.to_owned(),
+        };
+        let (path, host_path) =
+            (path_in(&self.config.container_device_dir), path_in(&self.config.host_device_dir));
+        DeviceNode {
+            host_path: (host_path != path).then_some(host_path),
+            path,
+            permissions: Some(permissions.to_owned()),
+            ..DeviceNode::default()
+        }
+    }
+
+    /// The libraries of an installation, under each name, in every directory that a loader
+    /// searches.
+    pub(super) fn library_mounts(
+        &self,
+        installation: &Installation,
+        machine: Option<u16>,
+    ) -> Vec<Mount> {
+        let mut mounts = Vec::new();
+        for dir in self.container_library_dirs(installation, machine) {
+            for name in &installation.libraries {
+                mounts.push(read_only(&installation.library_dir.join(name), &dir.join(name)));
+            }
+        }
+        mounts
+    }
+
+    /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64. As for tools, an empty path
+    /// stands for none.
+    fn container_library_dirs(
+        &self,
+        installation: &Installation,
+        machine: Option<u16>,
+    ) -> Vec<PathBuf> {
+        let configured = &self.config.container_library_dirs;
+        if !configured.is_empty() {
+            let named = configured.iter().filter(|dir| !dir.as_os_str().is_empty());
+            return named.cloned().collect();
+        }
+        let multiarch = match machine {
+            Some(EM_X86_64) => PathBuf::from("/usr/lib/x86_64-linux-gnu"),
+            Some(EM_AARCH64) => PathBuf::from("/usr/lib/aarch64-linux-gnu"),
+            _ => installation.library_dir.clone(),
+        };
+        let mut dirs = vec![multiarch, PathBuf::from("/usr/lib64")];
+        dirs.dedup();
+        dirs
+    }
+
+    /// Tools of a product, where the configuration puts them or where the host has them. A tool that an
+    /// image need not have all libraries of is started with the host's own loader and libraries, from the
+    /// product's directory below [`TOOL_DIR`], by a script in its place: no loader searches that directory
+    /// by itself, so that programs of the image load what they would load anyway.
+    pub(super) fn tool_mounts(&self, tools: &[Tool], product: &str) -> Vec<Mount> {
+        let dir = self.config.container_tool_dir.as_deref();
+        if dir.is_some_and(|dir| dir.as_os_str().is_empty()) {
+            return Vec::new();
+        }
+        let private = Path::new(TOOL_DIR).join(product);
+        // Tools share libraries.
+        let mut private_files: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+        let mut mounts = Vec::new();
+        for tool in tools {
+            let source = match &tool.closure {
+                None => &tool.path,
+                Some(closure) => {
+                    private_files.insert(private.join(&tool.name), &tool.path);
+                    private_files.insert(private.join(LOADER), &closure.loader);
+                    let libraries = closure.libraries.iter();
+                    private_files
+                        .extend(libraries.map(|(name, path)| (private.join(name), &**path)));
+                    Path::new(TOOL_STARTER)
+                }
+            };
+            let target = dir.map_or_else(|| tool.path.clone(), |dir| dir.join(&tool.name));
+            mounts.push(read_only(source, &target));
+        }
+        mounts.extend(private_files.iter().map(|(target, source)| read_only(source, target)));
+        mounts
+    }
+
+    /// For clocks to read alone: whoever can write to one can step the host's time.
+    pub(super) fn permissions(&self, class: Class) -> &'static str {
+        if class.is_clock() && !self.config.ptp_write { READ } else { READ_WRITE }
+    }
+
+    /// What the hook is told of provider libraries; nothing where it is not to look.
+    pub(super) fn rdma_libraries(&self) -> Option<RdmaLibraries> {
+        Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
+    }
+
+    pub(super) fn leasing_edits(&self, devices: &[&HostDevice]) -> ContainerEdits {
+        ContainerEdits {
+            hooks: self.hooks(&self.lease_arguments(devices)),
+            ..ContainerEdits::default()
+        }
+    }
+
+    /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
+    /// containers have one.
+    pub(super) fn lease_arguments(&self, devices: &[&HostDevice]) -> HookArguments {
+        let mut arguments = HookArguments::default();
+        for device in devices {
+            if self.leases.share(device.class).is_none() {
+                continue;
+            }
+            let (class, name) = (device.class, device.name.clone());
+            let device_id = DeviceId { class, name };
+            arguments
+                .vf
+                .extend(device.vf.clone().map(|vf| VfArgument { device: device_id.clone(), vf }));
+            arguments.lease.push(device_id);
+        }
+        arguments
+    }
+
+    /// The hook with these arguments, at createRuntime and, where it leaves something, at poststop. None if its binary
+    /// is missing, since an engine would then refuse every container.
+    pub(super) fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
+        // A hook without arguments would read the container's annotations.
+        if !self.installed.hook || arguments.is_empty() {
+            return Vec::new();
+        }
+        let hook = |stage: HookName| {
+            let mut args = vec![PROGRAM.to_owned(), stage.as_str().to_owned()];
+            args.extend(arguments.to_args());
+            Hook {
+                hook_name: stage.into(),
+                path: path_text(&self.config.hook_path),
+                args,
+                // Without an environment of its own a hook may be run with the container's: NVIDIA's
+                // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
+                env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+                timeout: Some(HOOK_TIMEOUT),
+            }
+        };
+        let mut hooks = vec![hook(HookName::CreateRuntime)];
+        if arguments.needs_poststop() {
+            hooks.push(hook(HookName::Poststop));
+        }
+        hooks
+    }
+
+    /// The hook's expectations for a node: the devices behind it, and its current number. A
+    /// long-lived engine examines a node again only when the specification's bytes change, so they
+    /// must contain the number.
+    pub(super) fn expectations(&self, node: &OfferedNode) -> impl Iterator<Item = Expectation> {
+        node.expected.iter().map(|device| Expectation {
+            node: self.device_node(&node.node.path, READ).path,
+            device: device.clone(),
+            number: Some(node.node.number),
+        })
+    }
+}
+
+/// `e_machine` of x86-64 and of AArch64 (System V gABI, chapter 4).
+const EM_X86_64: u16 = 62;
+const EM_AARCH64: u16 = 183;
+
+/// A read-only mount of a file or directory of the host.
+pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
+    Mount {
+        host_path: path_text(host),
+        container_path: path_text(container),
+        options: READ_ONLY_FILE.map(str::to_owned).to_vec(),
+        ..Mount::default()
+    }
+}
+
+/// A device of a specification, by its name.
+pub(super) fn new_device(
+    name: DeviceName,
+    container_edits: ContainerEdits,
+) -> (DeviceName, CdiDevice) {
+    let device = CdiDevice { name: name.clone().into(), container_edits, ..CdiDevice::default() };
+    (name, device)
+}
+
+pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
+    ContainerEdits { device_nodes, ..ContainerEdits::default() }
+}
+
+/// A path as text. All paths here come from names that were read as text.
+pub(super) fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

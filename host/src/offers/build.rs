@@ -1,0 +1,202 @@
+//! Puts together what discovery, the specifications, the pools and the leases say of each device.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_cdi::Registry;
+use onload_core::class::Class;
+use onload_core::gpu_name;
+use onload_core::lease::LeaseEntry;
+use onload_core::pool::{ANY, UNCOUNTED};
+
+use super::current_nodes::CurrentNodes;
+use super::exclusion_reasons::ExclusionReasons;
+use super::spec_devices::{GENERATE, SpecDevices};
+use crate::devices::inventory::Inventory;
+use crate::devices::{
+    DeviceLease, FunctionIndex, Health, HostDevice, Sharing, attributes, group_inseparable,
+    missing_device,
+};
+use crate::pools::PoolSet;
+
+/// The devices of a host, sorted by class and name: those that discovery offers, and those that a
+/// specification still has. `specs` are those that the engine reads, `pools` those of the inventory, and
+/// `leases` all that the host has.
+pub fn build_offers(
+    inventory: &Inventory,
+    specs: &Registry,
+    pools: &PoolSet,
+    leases: &[LeaseEntry],
+) -> Vec<HostDevice> {
+    let builder = OfferBuilder {
+        inventory,
+        function_index: FunctionIndex::from_inventory(inventory),
+        spec_devices: SpecDevices::new(specs),
+        exclusion_reasons: ExclusionReasons::new(inventory),
+        nodes: CurrentNodes::new(inventory),
+        leases: by_device(leases),
+        memberships: pool_memberships(pools),
+        pools,
+    };
+    let classes = Class::ALL.into_iter();
+    classes.flat_map(|class| builder.build_class(class)).collect()
+}
+
+#[derive(Clone, Debug, Default)]
+struct PoolMembership {
+    pools: Vec<String>,
+    /// How many containers may have it at once, by the strictest of them.
+    share: Option<u32>,
+}
+
+fn pool_memberships(pools: &PoolSet) -> BTreeMap<(Class, &str), PoolMembership> {
+    let mut memberships: BTreeMap<(Class, &str), PoolMembership> = BTreeMap::new();
+    let named_pools = pools.offered.iter().chain(&pools.drained);
+    for named_pool in named_pools.filter(|named_pool| named_pool.name.as_str() != ANY) {
+        let share = Some(named_pool.pool.share).filter(|share| *share != UNCOUNTED);
+        for member in &named_pool.pool.members {
+            let key = (named_pool.class, member.name.as_str());
+            let membership = memberships.entry(key).or_default();
+            membership.pools.push(named_pool.name.to_string());
+            membership.share = min_share(membership.share, share);
+        }
+    }
+    for membership in memberships.values_mut() {
+        membership.pools.sort();
+    }
+    memberships
+}
+
+fn min_share(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+    one.into_iter().chain(other).min()
+}
+
+fn by_device(leases: &[LeaseEntry]) -> BTreeMap<(Class, &str), Vec<&LeaseEntry>> {
+    let mut by_device: BTreeMap<(Class, &str), Vec<&LeaseEntry>> = BTreeMap::new();
+    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+        let key = (entry.device.class, entry.device.name.as_str());
+        by_device.entry(key).or_default().push(entry);
+    }
+    by_device
+}
+
+fn device_lease(entry: &LeaseEntry) -> DeviceLease {
+    DeviceLease {
+        slot: entry.slot,
+        lease: entry.lease.as_ref().ok().cloned(),
+        text: match &entry.lease {
+            Ok(lease) => lease.to_string(),
+            Err(reason) => format!("an unknown container ({reason})"),
+        },
+    }
+}
+
+struct OfferBuilder<'a> {
+    inventory: &'a Inventory,
+    function_index: FunctionIndex<'a>,
+    spec_devices: SpecDevices<'a>,
+    exclusion_reasons: ExclusionReasons<'a>,
+    nodes: CurrentNodes,
+    /// Those that are not over, by what they name.
+    leases: BTreeMap<(Class, &'a str), Vec<&'a LeaseEntry>>,
+    memberships: BTreeMap<(Class, &'a str), PoolMembership>,
+    pools: &'a PoolSet,
+}
+
+impl OfferBuilder<'_> {
+    fn build_class(&self, class: Class) -> Vec<HostDevice> {
+        let host_devices = self.inventory.with_drained();
+        let host_devices: Vec<&HostDevice> =
+            host_devices.filter(|device| device.class == class).collect();
+        let known: BTreeSet<&str> =
+            host_devices.iter().map(|device| device.name.as_str()).collect();
+        let names = self.spec_devices.names(class);
+        let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_gpu_name(name);
+        let missing = names.filter(|name| !known.contains(name) && !is_other_name(name));
+        let missing: Vec<HostDevice> =
+            missing.filter_map(|name| self.missing_device(class, name)).collect();
+        let mut all = group_inseparable(host_devices.into_iter());
+        all.extend(missing.iter().map(|device| vec![device]));
+        let mut devices: Vec<HostDevice> =
+            all.iter().filter_map(|devices| self.build(devices)).collect();
+        devices.sort_by(|one, other| one.name.cmp(&other.name));
+        devices
+    }
+
+    fn missing_device(&self, class: Class, name: &str) -> Option<HostDevice> {
+        let gone_reason = || {
+            let reason = "this host has no such device any more; bring it back, or";
+            (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
+        };
+        let trouble = self.exclusion_reasons.find(class, name).or_else(gone_reason);
+        Some(HostDevice {
+            health: Health::from_trouble(trouble),
+            ..missing_device(class, name, &self.function_index)?
+        })
+    }
+
+    /// Whether its holder has taken a device to a network namespace, from which it comes back.
+    fn is_away(&self, class: Class, name: &str) -> bool {
+        self.is_per_namespace(class) && self.leases.contains_key(&(class, name))
+    }
+
+    /// What a container gets together, as the first of these devices.
+    fn build(&self, devices: &[&HostDevice]) -> Option<HostDevice> {
+        let first = *devices.first()?;
+        let class = first.class;
+        let membership = self.memberships.get(&(class, first.name.as_str()));
+        let membership = membership.cloned().unwrap_or_default();
+        let max = min_share(self.pools.shares.share(class), membership.share);
+        let is_exclusive = max == Some(1) || self.is_per_namespace(class);
+        let aliases: Vec<String> = devices
+            .iter()
+            .flat_map(|device| device.aliases.iter().map(ToString::to_string))
+            .collect();
+        let names = devices.iter().map(|device| device.name.as_str());
+        let by_alias = aliases.iter().map(String::as_str);
+        let by_name = names.clone().chain(by_alias);
+        let entries = by_name.filter_map(|name| self.leases.get(&(class, name)));
+        let mut leases: Vec<DeviceLease> =
+            entries.flatten().map(|entry| device_lease(entry)).collect();
+        leases.sort_by_key(|lease| lease.slot);
+        let kind = class.cdi_kind();
+        let published_names = names.clone().filter(|name| self.spec_devices.has(class, name));
+        let mut device = first.clone();
+        device.nodes = Vec::new();
+        device.attributes = attributes(first, &self.function_index);
+        device.cdi = published_names.map(|name| format!("{kind}={name}")).collect();
+        device.pools = membership.pools;
+        device.health = self.judge_health(first, names);
+        device.slots = max.filter(|_| !is_exclusive);
+        if is_exclusive {
+            device.sharing = Sharing::Exclusive;
+        }
+        device.leases = leases;
+        Some(device)
+    }
+
+    /// One network namespace has each of them at a time.
+    fn is_per_namespace(&self, class: Class) -> bool {
+        let is_rdma = class == Class::Rdma && self.inventory.is_rdma_exclusive();
+        is_rdma || class == Class::Netdev
+    }
+
+    fn judge_health<'n>(
+        &self,
+        device: &HostDevice,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> Health {
+        let class = device.class;
+        if device.health != Health::Healthy {
+            return device.health.clone();
+        }
+        let unpublished =
+            names.clone().find_map(|name| self.spec_devices.missing_reason(class, name));
+        let stale = || {
+            let mut names = names;
+            names.find_map(|name| {
+                self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
+            })
+        };
+        Health::from_trouble(unpublished.or_else(stale))
+    }
+}

@@ -1,0 +1,89 @@
+//! Why a device that a specification has is not offered, in the words of `discover`.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_sys::pci::PciAddress;
+
+use super::spec_devices::GENERATE;
+use crate::devices::LOOPBACK;
+use crate::devices::inventory::Inventory;
+use crate::discover::exclusion::ExclusionSubject;
+
+const ONLOAD: &str = "onload";
+const TCPDIRECT: &str = "tcpdirect";
+
+pub(super) struct ExclusionReasons<'i> {
+    inventory: &'i Inventory,
+    reasons: BTreeMap<(Class, &'i str), Vec<&'i str>>,
+    aliases: BTreeMap<(Class, PciAddress), &'i str>,
+}
+
+impl<'i> ExclusionReasons<'i> {
+    pub(super) fn new(inventory: &'i Inventory) -> ExclusionReasons<'i> {
+        let mut reasons: BTreeMap<(Class, &str), Vec<&str>> = BTreeMap::new();
+        for exclusion in &inventory.not_offered {
+            if let ExclusionSubject::Device(class) = exclusion.kind {
+                let key = (class, exclusion.name.as_str());
+                reasons.entry(key).or_default().push(&exclusion.reason);
+            }
+        }
+        let aliases = inventory.with_drained().flat_map(|device| {
+            let aliases = device.aliases.iter();
+            aliases.map(|alias| ((device.class, *alias), device.name.as_str()))
+        });
+        ExclusionReasons { inventory, reasons, aliases: aliases.collect() }
+    }
+
+    /// With what would change it; none if discovery sees nothing of the device.
+    pub(super) fn find(&self, class: Class, name: &str) -> Option<String> {
+        let reason = match class {
+            Class::Nic | Class::NicPlain | Class::NicNodes if name == LOOPBACK => {
+                self.find_onload()
+            }
+            Class::Nic | Class::NicPlain | Class::NicNodes => {
+                self.find_by_interface(Class::Nic, name).or_else(|| self.find_onload())
+            }
+            Class::Zf => self
+                .find_by_interface(Class::Zf, name)
+                .or_else(|| self.find_by_interface(Class::Nic, name))
+                .or_else(|| self.find_by_name(Class::Zf, TCPDIRECT)),
+            Class::Profile => self.find_by_name(class, name).or_else(|| self.find_onload()),
+            _ => self.find_by_name(class, name).or_else(|| self.find_by_alias(class, name)),
+        };
+        reason.or_else(|| self.find_unread(class))
+    }
+
+    fn find_by_name(&self, class: Class, name: &str) -> Option<String> {
+        Some(self.reasons.get(&(class, name))?.join(", and "))
+    }
+
+    /// That of an interface, which may be offered by its PCI address.
+    fn find_by_interface(&self, class: Class, name: &str) -> Option<String> {
+        let address: Option<PciAddress> = name.parse().ok();
+        let by_address = || {
+            let interfaces = self.inventory.interfaces.iter();
+            let mut interfaces = interfaces.filter(|one| address.is_some() && one.pci() == address);
+            interfaces.find_map(|interface| self.find_by_name(class, &interface.name))
+        };
+        self.find_by_name(class, name).or_else(by_address)
+    }
+
+    fn find_onload(&self) -> Option<String> {
+        let onload = self.inventory.onload.as_ref();
+        let obstacle = onload.and_then(|onload| onload.obstacle.clone());
+        let reason = obstacle.or_else(|| self.find_by_name(Class::Nic, ONLOAD))?;
+        Some(format!("Onload is not offered: {reason}"))
+    }
+
+    fn find_by_alias(&self, class: Class, name: &str) -> Option<String> {
+        let device_name = self.aliases.get(&(class, name.parse().ok()?))?;
+        Some(format!("it is in the IOMMU group of {device_name}, and offered with it; {GENERATE}"))
+    }
+
+    fn find_unread(&self, class: Class) -> Option<String> {
+        let mut unread = self.inventory.unread.iter();
+        let unread = unread.find(|unread| unread.kinds.contains(&class))?;
+        Some(format!("whether it is there is not known: {}{}", unread.reason, unread.advice))
+    }
+}

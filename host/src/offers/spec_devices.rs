@@ -1,0 +1,132 @@
+//! What stands in the specifications on disk.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use onload_cdi::{ContainerEdits, Registry, RegistryError, ResolvedDevice};
+use onload_core::class::Class;
+use onload_core::config::CONFIG_PATH;
+use onload_core::expectation::Expectation;
+use onload_core::hook_arguments::HookArguments;
+use onload_core::pool::{ANY, MEMBERS, SHARE};
+use onload_sys::text::{ErrorChain, ShortList};
+
+use crate::specdir::FILE_PREFIX;
+
+/// What brings the specifications up to date, as a health's reason says it. An agent that writes them itself has another
+/// remedy.
+pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
+/// Names in a specification that stand for several devices.
+const SEVERAL: [&str; 2] = ["all", ANY];
+
+pub(super) struct SpecDevices<'r> {
+    registry: &'r Registry,
+    devices: BTreeMap<Class, BTreeMap<&'r str, ResolvedDevice<'r>>>,
+    /// Devices that two files claim, with these files.
+    conflicts: BTreeMap<(Class, &'r str), Vec<String>>,
+    /// What the edits that all devices of a file share expect of nodes.
+    common: BTreeMap<&'r Path, Vec<Expectation>>,
+}
+
+impl<'r> SpecDevices<'r> {
+    pub(super) fn new(registry: &'r Registry) -> SpecDevices<'r> {
+        let classes = Class::ALL.map(|class| (class.cdi_kind(), class));
+        let classes = BTreeMap::from(classes);
+        let mut devices: BTreeMap<Class, BTreeMap<&str, ResolvedDevice<'_>>> = BTreeMap::new();
+        let mut common = BTreeMap::new();
+        for resolved in registry.devices() {
+            let name = resolved.name.device().as_str();
+            let class = classes.get(resolved.name.kind().as_str());
+            let Some(class) = class.filter(|_| !is_several(name, &resolved)) else {
+                continue;
+            };
+            devices.entry(*class).or_default().insert(name, resolved);
+            let expected = || expectations(&resolved.spec.container_edits);
+            common.entry(resolved.path).or_insert_with(expected);
+        }
+        let conflicts = registry.conflicts().iter().filter_map(|conflict| {
+            let class = classes.get(conflict.name.kind().as_str())?;
+            let paths = conflict.paths.iter().map(|path| path.display().to_string());
+            Some(((*class, conflict.name.device().as_str()), paths.collect()))
+        });
+        SpecDevices { registry, devices, conflicts: conflicts.collect(), common }
+    }
+
+    pub(super) fn names(&self, class: Class) -> impl Iterator<Item = &'r str> {
+        let devices = self.devices.get(&class).into_iter();
+        devices.flat_map(|devices| devices.keys().copied())
+    }
+
+    pub(super) fn has(&self, class: Class, name: &str) -> bool {
+        let devices = self.devices.get(&class);
+        devices.is_some_and(|devices| devices.contains_key(name))
+    }
+
+    pub(super) fn device_expectations(&self, class: Class, name: &str) -> Vec<Expectation> {
+        let devices = self.devices.get(&class);
+        let Some(resolved) = devices.and_then(|devices| devices.get(name)) else {
+            return Vec::new();
+        };
+        let mut expected = expectations(&resolved.device.container_edits);
+        expected.extend(self.common.get(resolved.path).into_iter().flatten().cloned());
+        expected
+    }
+
+    /// None if a specification has it.
+    pub(super) fn missing_reason(&self, class: Class, name: &str) -> Option<String> {
+        if self.has(class, name) {
+            return None;
+        }
+        if let Some(paths) = self.conflicts.get(&(class, name)) {
+            return Some(format!(
+                "{} have it, so that engines give it to nobody; remove it from all but one",
+                ShortList(paths)
+            ));
+        }
+        if let Some((path, error)) = self.find_broken(class) {
+            return Some(format!(
+                "{} cannot be used: {}; {GENERATE}",
+                path.display(),
+                ErrorChain(error)
+            ));
+        }
+        let kind = class.cdi_kind();
+        Some(if self.devices.contains_key(&class) {
+            format!("no specification has {kind}={name}; {GENERATE}")
+        } else {
+            format!(
+                "there is no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of {CONFIG_PATH}"
+            )
+        })
+    }
+
+    fn find_broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
+        let prefix = format!("{FILE_PREFIX}{class}.");
+        let is_of_class = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&prefix))
+        };
+        let errors = self.registry.errors().iter();
+        let mut errors = errors.flat_map(|(path, errors)| {
+            let errors = errors.iter();
+            errors.map(move |error| (path.as_path(), error))
+        });
+        errors.find(|(path, error)| match error {
+            RegistryError::Directory(_) => true,
+            RegistryError::Conflict { .. } => false,
+            _ => is_of_class(path),
+        })
+    }
+}
+
+fn is_several(name: &str, resolved: &ResolvedDevice<'_>) -> bool {
+    let annotations = &resolved.device.annotations;
+    let is_pool = [MEMBERS, SHARE].iter().any(|key| annotations.contains_key(*key));
+    is_pool || SEVERAL.contains(&name)
+}
+
+fn expectations(edits: &ContainerEdits) -> Vec<Expectation> {
+    let hooks = edits.hooks.iter();
+    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+    arguments.flat_map(|(_, arguments)| arguments.expect).collect()
+}

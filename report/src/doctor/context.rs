@@ -1,0 +1,121 @@
+//! What every check looks at: a host, and what is known of it already.
+
+use std::path::Path;
+
+use onload_cdi::Registry;
+use onload_core::config::Config;
+use onload_engines::installed::VersionLookup;
+use onload_host::devices::inventory::Inventory;
+use onload_host::host::{EntryKind, Host, HostError};
+use onload_host::pools::PoolSet;
+
+use super::check::{Finding, Remedy};
+use super::distribution::Distribution;
+
+pub struct CheckContext<'e> {
+    pub host: &'e Host,
+    pub config: &'e Config,
+    /// What of it is left out.
+    pub config_problems: &'e [anyhow::Error],
+    pub inventory: &'e Inventory,
+    pub pools: &'e PoolSet,
+    pub specs: &'e Registry,
+    pub version_of: VersionLookup<'e>,
+}
+
+pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// Since Linux 6.1.
+const ARCH: &str = "/proc/sys/kernel/arch";
+
+/// Empty where there is nothing to check.
+pub(super) type Findings = Result<Vec<Finding>, HostError>;
+
+impl CheckContext<'_> {
+    pub(super) fn exists(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        Ok(self.host.entry(path.as_ref())?.is_some())
+    }
+
+    pub(super) fn is_file(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let entry = self.host.entry(path.as_ref())?;
+        Ok(matches!(entry, Some(EntryKind::File { .. })))
+    }
+
+    pub(super) fn attribute(&self, path: impl AsRef<Path>) -> Result<Option<String>, HostError> {
+        self.host.attribute(path.as_ref())
+    }
+
+    /// The first two numbers of the running kernel's release, where it is shown.
+    pub(super) fn kernel_version(&self) -> Result<Option<(u32, u32)>, HostError> {
+        Ok(self.attribute(RELEASE)?.as_deref().and_then(parse_kernel_version))
+    }
+
+    /// Whether the processor is a 64-bit Arm. Where the kernel does not say, it is one that this program runs on.
+    pub(super) fn is_arm(&self) -> Result<bool, HostError> {
+        let arch = self.attribute(ARCH)?;
+        Ok(arch.as_deref().unwrap_or(std::env::consts::ARCH) == "aarch64")
+    }
+
+    /// Whether a file is a link to /dev/null, by which units and rules are switched off.
+    pub(super) fn is_masked(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let target = self.host.link(path.as_ref())?;
+        Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
+    }
+
+    /// How a program is installed that is not there, and that a command needs.
+    pub(super) fn install_remedy(&self, program: &str) -> Result<Option<Remedy>, HostError> {
+        for directory in ["/usr/bin", "/usr/sbin", "/bin", "/sbin"] {
+            if self.is_file(Path::new(directory).join(program))? {
+                return Ok(None);
+            }
+        }
+        let distribution = Distribution::detect(self.host)?;
+        let package = distribution.package_for(program);
+        Ok(Some(Remedy::run(distribution.install(package))))
+    }
+
+    /// How the package's files come back: no archive of a distribution has it.
+    pub(super) fn reinstall_remedy(&self) -> Result<Remedy, HostError> {
+        let from = match Distribution::detect(self.host)? {
+            Distribution::Debian | Distribution::Ubuntu => "its file: dpkg -i onload-ctk_*.deb",
+            Distribution::RedHat | Distribution::Suse => {
+                "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
+            }
+            Distribution::RpmOstree => "its file: rpm-ostree install onload-ctk-[0-9]*.rpm",
+            Distribution::Transactional => {
+                "its file: transactional-update pkg install $PWD/onload-ctk-[0-9]*.rpm"
+            }
+            Distribution::Arch | Distribution::Alpine => {
+                "its unpacked archive: onload-ctk-*-linux/install"
+            }
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(Remedy::install(format!("onload-ctk {version} again"), from))
+    }
+
+    /// Whether the package's units start what they are for, as the main one says: where it is not there, somebody else
+    /// starts that. Its archive lays them down where there is no systemd, too.
+    pub(super) fn has_units(&self) -> Result<bool, HostError> {
+        Ok(self.is_file("/usr/lib/systemd/system/onload-cdi.service")?
+            && Distribution::detect(self.host)?.has_systemd())
+    }
+}
+
+/// Of a release such as `6.12.48+deb13-amd64`.
+fn parse_kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_told_by_its_first_two_numbers() {
+        assert_eq!(parse_kernel_version("6.12.48+deb13-amd64"), Some((6, 12)));
+        assert_eq!(parse_kernel_version("5.4.0-216-generic"), Some((5, 4)));
+        assert_eq!(parse_kernel_version("5.14.0-503.el9.x86_64"), Some((5, 14)));
+        assert_eq!(parse_kernel_version(""), None);
+        assert_eq!(parse_kernel_version("6"), None);
+    }
+}

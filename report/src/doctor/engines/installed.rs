@@ -1,0 +1,56 @@
+//! Which engines a host has.
+
+use std::path::PathBuf;
+
+use onload_engines::installed::find_installed;
+use onload_engines::kind::EngineKind;
+use onload_engines::reader::{self, SettingsError};
+use onload_engines::settings::EngineSettings;
+use onload_engines::version::EngineVersion;
+use onload_host::host::HostError;
+
+use super::daemon;
+use crate::doctor::check::Finding;
+use crate::doctor::context::{CheckContext, Findings};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InstalledEngine {
+    pub(super) kind: EngineKind,
+    pub(super) program: PathBuf,
+    /// Its service runs or starts at boot, or nothing tells that it does not.
+    pub(crate) is_used: bool,
+    pub(super) version: Option<EngineVersion>,
+    pub(super) settings: Result<EngineSettings, SettingsError>,
+}
+
+pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEngine>, HostError> {
+    let mut engines = Vec::new();
+    for kind in EngineKind::ALL {
+        if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
+            engines.push(InstalledEngine {
+                kind,
+                program,
+                is_used: daemon::is_used(context, kind)?,
+                version,
+                settings: reader::read(context.host, kind)?,
+            });
+        }
+    }
+    Ok(engines)
+}
+
+/// What a check says of each engine whose files are understood, after a look at these.
+pub(super) fn check_each(
+    engines: &[InstalledEngine],
+    check: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,
+) -> Findings {
+    let findings = engines.iter().filter_map(|engine| {
+        let settings = engine.settings.as_ref().ok()?;
+        let result = check(engine, settings).transpose()?;
+        Some(result.map(|mut finding| {
+            finding.looked_at.splice(..0, settings.files.iter().cloned());
+            finding.with_subject(engine.kind.name())
+        }))
+    });
+    findings.collect()
+}

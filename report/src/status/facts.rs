@@ -1,0 +1,358 @@
+//! What is known of one container: its processes, the devices in it, its network, and what it was told.
+
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_host::host::Host;
+use onload_sys::elf::parse_interpreter;
+
+use super::container_view::{self, ContainerView};
+use super::groups::ContainerGroup;
+use super::input::StatusInput;
+use super::kernel_log;
+use super::names::ContainerConfig;
+use super::network::{ContainerInterface, any_known};
+use super::process::{self, Budget, ContainerProcess, LibraryMapping, MemlockLimit};
+use super::rdma::LibraryUse;
+use super::requests::Grant;
+use super::state::Verdict;
+
+const MOST_NAMES: usize = 4096;
+/// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
+const HEAD: usize = 256 * 1024;
+/// Bytes of the list of a process's interfaces; a line has about 120.
+const TABLE: u64 = 1024 * 1024;
+/// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
+const ENVIRONMENT: usize = 1024 * 1024;
+const VARIABLE: &str = "ONLOAD_CTK_NIC_";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ContainerFacts {
+    pub(super) group: ContainerGroup,
+    pub(super) name: Option<String>,
+    /// The first of its pid namespace comes first.
+    pub(super) processes: Vec<ContainerProcess>,
+    pub(super) is_seen: bool,
+    pub(super) is_stuck: bool,
+    /// Whether the configuration is known that root's engine made it with.
+    pub(super) is_configured: bool,
+    pub(super) root: RootFacts,
+    /// None where that is not known.
+    pub(super) has_host_network: Option<bool>,
+    /// Without the loopback; none where they are not known.
+    pub(super) interfaces: Option<Vec<ContainerInterface>>,
+    /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
+    pub(super) accelerated: Vec<String>,
+    pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
+    pub(super) start: ProgramStart,
+    pub(super) rdma: LibraryUse,
+    pub(super) leases: Vec<(Class, String)>,
+    /// The devices of its leases that are in its network no more, and why.
+    pub(super) lost: Vec<(String, String)>,
+    pub(super) grants: Vec<Grant>,
+    pub(super) unanswered: Option<Verdict>,
+}
+
+/// A program that uses sockets of the kernel, and has no stack of Onload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KernelSocketProgram {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) has_library: bool,
+    pub(super) cause: KernelSocketCause,
+    /// The number of a line of the kernel's log that may be of it, and the cause if it is.
+    pub(super) logged: Option<(usize, KernelSocketCause)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum KernelSocketCause {
+    Forbidden,
+    /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
+    Interfaces {
+        variable: &'static str,
+        value: String,
+    },
+    /// Onload failed, and said so in the kernel's log.
+    Failed(kernel_log::StackError),
+    /// Its library is not the host's, and the driver gave it no descriptor for its log.
+    OtherBuild,
+    /// It may have been started before Onload had an interface: the time of Onload's directory in debugfs, and that of the
+    /// start as it is found now, differ where the clock was set between them.
+    #[default]
+    Unknown,
+}
+
+/// How the program was started that was to have the library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ProgramStart {
+    pub(super) program: ProgramLinkage,
+    pub(super) environment: PreloadEnvironment,
+    pub(super) is_secure: bool,
+    /// Whether its environment, or that of a program before it, has words of ours.
+    pub(super) has_our_variables: bool,
+    /// None where that is not known.
+    pub(super) is_preload_configured: Option<bool>,
+    /// Whether /etc/ld.so.preload names the library for it.
+    pub(super) has_preload_file: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeFact {
+    pub(super) path: String,
+    pub(super) state: NodeState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeState {
+    Good,
+    Gone,
+    /// The device has this number now, and the node another.
+    Renumbered {
+        was: (u32, u32),
+        now: (u32, u32),
+    },
+}
+
+/// A program of a container, as its loader goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ProgramLinkage {
+    Glibc,
+    Musl,
+    Static,
+    #[default]
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PreloadEnvironment {
+    Ours,
+    /// LD_PRELOAD is there and does not name it.
+    Other,
+    None,
+    #[default]
+    Unknown,
+}
+
+/// Where a device of ours is in a container, and where the kernel says its number.
+fn number_path(path: &str) -> Option<PathBuf> {
+    let name = path.strip_prefix("/dev/")?;
+    let class = match name.split_once('/') {
+        None => match name {
+            "onload" | "onload_epoll" | "sfc_char" => name,
+            _ if name.starts_with("ptp") => "ptp",
+            _ => "pps",
+        },
+        Some(("infiniband", "rdma_cm")) => "misc",
+        Some(("infiniband", name)) if name.starts_with("uverbs") => "infiniband_verbs",
+        Some(("infiniband", _)) => "infiniband_mad",
+        Some(("vfio", "vfio")) => "misc",
+        Some(("vfio", _)) => "vfio",
+        Some(_) => return None,
+    };
+    let entry = name.rsplit('/').next()?;
+    Some(Path::new("/sys/class").join(class).join(entry).join("dev"))
+}
+
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
+    let list_paths = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let names = view.list_names(Path::new(directory), MOST_NAMES).into_iter();
+        let names = names.filter(|name| is_ours(name));
+        names.map(|name| format!("{directory}/{name}")).collect()
+    };
+    let mut paths = list_paths("/dev", &|name| {
+        ["onload", "onload_epoll", "sfc_char"].contains(&name)
+            || is_numbered(name, "ptp")
+            || is_numbered(name, "pps")
+    });
+    paths.extend(list_paths("/dev/infiniband", &|name| {
+        let has_prefix = |prefix| is_numbered(name, prefix);
+        name == "rdma_cm" || ["uverbs", "umad", "issm"].into_iter().any(has_prefix)
+    }));
+    paths.extend(list_paths("/dev/vfio", &|name| {
+        name == "vfio" || is_numbered(name, "") || is_numbered(name, "noiommu-")
+    }));
+    let facts = paths.into_iter().filter_map(|path| {
+        let was = view.node_number(Path::new(&path))?;
+        let state = node_state(host, &path, was)?;
+        Some(NodeFact { path, state })
+    });
+    facts.collect()
+}
+
+/// None where that cannot be read.
+fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
+    let text = host.attribute(&number_path(path)?).ok()?;
+    let Some(text) = text else {
+        return Some(NodeState::Gone);
+    };
+    let (major, minor) = text.split_once(':')?;
+    let now = (major.parse().ok()?, minor.parse().ok()?);
+    Some(if now == was { NodeState::Good } else { NodeState::Renumbered { was, now } })
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RootFacts {
+    pub(super) nodes: Vec<NodeFact>,
+    /// None where that is not known.
+    pub(super) has_rdma: Option<bool>,
+    pub(super) has_own_devices: bool,
+}
+
+/// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
+pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
+    let directory = process::proc_dir(pid);
+    let view = container_view::open(host, directory.join("root"))?;
+    let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
+    let shows_network = table.is_some_and(|table| view.shows_network(&table, MOST_NAMES));
+    let rdma = Path::new("/sys/class/infiniband");
+    Some(RootFacts {
+        nodes: read_nodes(host, &view),
+        has_rdma: shows_network.then(|| !view.list_names(rdma, MOST_NAMES).is_empty()),
+        has_own_devices: view.has_own_devices(),
+    })
+}
+
+pub(super) fn read_linkage(input: &StatusInput<'_>, pid: u32) -> ProgramLinkage {
+    let head = input.read_guarded(pid, "exe", HEAD);
+    match head.as_deref().map(parse_interpreter) {
+        Some(Ok(None)) => ProgramLinkage::Static,
+        Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => ProgramLinkage::Musl,
+        Some(Ok(Some(_))) => ProgramLinkage::Glibc,
+        Some(Err(_)) | None => ProgramLinkage::Unknown,
+    }
+}
+
+/// What a program was started with; none where that is not known. One that shows a title of its own (setproctitle, as
+/// redis-server does) writes zeros or the title over its variables, and one that was started without any has no bytes.
+pub(super) fn read_environment(input: &StatusInput<'_>, pid: u32) -> Option<Vec<u8>> {
+    let environment = input.read_guarded(pid, "environ", ENVIRONMENT)?;
+    (environment.is_empty() || environment.contains(&b'=')).then_some(environment)
+}
+
+/// The same, or nothing. Those of the container's first program are in its configuration too.
+pub(super) fn start_environment(
+    input: &StatusInput<'_>,
+    process: &ContainerProcess,
+    config: Option<&ContainerConfig>,
+    budget: &mut Budget,
+) -> Vec<u8> {
+    let environment = budget.wait(|_| read_environment(input, process.pid));
+    let configured = config.filter(|_| process.is_init);
+    let configured = || configured.map(|config| config.process.env.join("\0").into_bytes());
+    environment.flatten().or_else(configured).unwrap_or_default()
+}
+
+pub(super) fn find_variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
+    let mut assignments = variables.split(|byte| *byte == 0);
+    assignments.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+impl PreloadEnvironment {
+    pub(super) fn from_variables(variables: &[u8]) -> PreloadEnvironment {
+        match find_variable(variables, "LD_PRELOAD") {
+            Some(value) if memchr::memmem::find(value, b"libonload.so").is_some() => {
+                PreloadEnvironment::Ours
+            }
+            Some(_) => PreloadEnvironment::Other,
+            None => PreloadEnvironment::None,
+        }
+    }
+}
+
+/// Whether they name an interface that the library was given for.
+pub(super) fn has_nic_variable(variables: &[u8]) -> bool {
+    let mut assignments = variables.split(|byte| *byte == 0);
+    assignments.any(|variable| {
+        let name = variable.strip_prefix(VARIABLE.as_bytes());
+        name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
+    })
+}
+
+impl ContainerFacts {
+    pub(super) fn is_relevant(&self) -> bool {
+        let is_in_use =
+            self.maps_library() || self.has_open("/dev/onload") || !self.leases.is_empty();
+        // A sandbox of some program shows the host's /dev.
+        let is_container = self.group.is_named || self.root.has_own_devices;
+        is_in_use
+            || self.has_open("/dev/infiniband")
+            || self.has_open("/dev/vfio")
+            || is_container && !self.root.nodes.is_empty()
+            || !self.grants.is_empty()
+    }
+
+    pub(super) fn maps_library(&self) -> bool {
+        let preloads = self.processes.iter().filter_map(|process| process.preload);
+        preloads.into_iter().any(|preload| preload != LibraryMapping::No)
+    }
+
+    /// How many processes map the library, of whatever build.
+    pub(super) fn count_preloading(&self) -> usize {
+        self.count_mapping(LibraryMapping::Yes) + self.count_mapping(LibraryMapping::Foreign)
+    }
+
+    /// How many processes map the library so.
+    pub(super) fn count_mapping(&self, preload: LibraryMapping) -> usize {
+        let preloads = self.processes.iter().map(|process| process.preload);
+        preloads.filter(|mapping| *mapping == Some(preload)).count()
+    }
+
+    /// Descriptors of all processes that lead below a path.
+    pub(super) fn count_descriptors(&self, path: &str) -> usize {
+        let open = self.processes.iter().filter_map(|process| process.open.as_ref());
+        let open = open.flatten();
+        open.filter(|target| {
+            let rest = target.strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '_']))
+        })
+        .count()
+    }
+
+    pub(super) fn count_stacks(&self) -> usize {
+        let processes = self.processes.iter();
+        processes.filter(|process| process.has_stack).count()
+    }
+
+    pub(super) fn has_accelerated(&self) -> Option<bool> {
+        let interfaces = self.interfaces.iter().flatten();
+        self.interfaces.as_ref()?;
+        any_known(interfaces.map(|interface| interface.is_accelerated))
+    }
+
+    fn has_open(&self, path: &str) -> bool {
+        self.count_descriptors(path) > 0
+    }
+
+    pub(super) fn has_node(&self, start: &str) -> bool {
+        self.root.nodes.iter().any(|node| node.path.starts_with(start))
+    }
+
+    /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.
+    pub(super) fn memlock(&self) -> Option<MemlockLimit> {
+        let pins = |process: &&ContainerProcess| {
+            let mut open = process.open.iter().flatten();
+            open.any(|path| {
+                path.starts_with("/dev/infiniband/uverbs") || path.starts_with("/dev/vfio/")
+            })
+        };
+        let first = self.processes.first();
+        let pinning = self.processes.iter().filter(pins);
+        let limit = |process: &ContainerProcess| process.memlock;
+        pinning.filter_map(limit).min().or(first.and_then(limit))
+    }
+
+    pub(super) fn is_truncated(&self) -> bool {
+        self.processes.iter().any(|process| process.is_cut)
+    }
+
+    pub(super) fn is_partly_unseen(&self) -> bool {
+        let unseen =
+            |process: &ContainerProcess| process.open.is_none() || process.preload.is_none();
+        !self.is_seen || self.processes.iter().any(unseen)
+    }
+}

@@ -1,0 +1,270 @@
+//! The programs of a container that use the kernel's sockets although others, or they themselves, have the library; and
+//! why, as far as that can be found out.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onload_host::host::Host;
+
+use super::facts::{
+    ContainerFacts, KernelSocketCause, KernelSocketProgram, find_variable, start_environment,
+};
+use super::input::StatusInput;
+use super::kernel_log::{StackError, StackFailure, read_failures};
+use super::link_judge::PortId;
+use super::names::ContainerConfig;
+use super::network::{AcceleratedInterfaces, ContainerInterface};
+use super::patience::{PATIENCE, patiently};
+use super::process::{
+    Budget, ContainerProcess, LibraryMapping, parse_column, proc_dir, socket_inode,
+};
+use super::stack::logs_by_driver;
+
+const MOST: usize = 8;
+const SHOWN: usize = 64;
+const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
+/// The column of a socket's inode (proc_pid_net(5)).
+const INODE: usize = 9;
+
+pub(super) struct KernelSocketReader<'l> {
+    input: StatusInput<'l>,
+    failures: OnceCell<Vec<StackFailure>>,
+}
+
+impl<'l> KernelSocketReader<'l> {
+    pub(super) fn new(input: StatusInput<'l>) -> Self {
+        KernelSocketReader { input, failures: OnceCell::new() }
+    }
+
+    pub(super) fn read(
+        &self,
+        facts: &mut ContainerFacts,
+        config: Option<&ContainerConfig>,
+        accelerators: &AcceleratedInterfaces<'_>,
+        budget: &mut Budget,
+    ) {
+        self.find_sockets(&mut facts.processes, budget);
+        let interfaces = match facts.has_host_network {
+            Some(true) => Some(&accelerators.host_interfaces),
+            _ => facts.interfaces.as_ref(),
+        };
+        let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
+        let network = (interfaces, facts.has_host_network == Some(false));
+        let candidates = facts.processes.iter();
+        let candidates = candidates
+            .filter(|process| process.has_kernel_socket == Some(true) && !process.has_stack);
+        let mut programs = Vec::new();
+        for (index, process) in candidates.enumerate() {
+            let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
+            let is_inspected = has_library && index < MOST;
+            let (cause, logged) = if is_inspected {
+                let variables = start_environment(&self.input, process, config, budget);
+                self.find_cause(process, &variables, network)
+            } else {
+                (KernelSocketCause::Unknown, None)
+            };
+            programs.push(KernelSocketProgram {
+                pid: process.pid,
+                name: process.name.clone(),
+                has_library,
+                cause,
+                logged,
+            });
+        }
+        facts.kernel_socket_programs = programs;
+    }
+
+    fn find_sockets(&self, processes: &mut [ContainerProcess], budget: &mut Budget) {
+        let networks: BTreeSet<_> =
+            processes.iter().map(|process| process.network.clone()).collect();
+        for network in networks {
+            let network_processes = processes.iter_mut();
+            let mut network_processes: Vec<_> = network_processes
+                .filter(|process| {
+                    process.network == network && !process.has_stack && !process.sockets.is_empty()
+                })
+                .collect();
+            let Some(pid) = network_processes.first().map(|process| process.pid) else {
+                continue;
+            };
+            let sockets =
+                network_processes.iter().flat_map(|process| process.sockets.iter().copied());
+            let sockets: BTreeSet<u64> = sockets.collect();
+            let read = move |host: &Host| kernel_sockets(host, pid, &sockets);
+            let inodes =
+                budget.wait(|remaining| patiently(self.input.host, PATIENCE.min(remaining), read));
+            let inodes = inodes.flatten().flatten();
+            for process in &mut network_processes {
+                let has = |inodes: &BTreeSet<u64>| {
+                    process.sockets.iter().any(|socket| inodes.contains(socket))
+                };
+                process.has_kernel_socket = inodes.as_ref().map(has);
+            }
+        }
+    }
+
+    /// Where a line of the kernel's log can be of no other program without a stack, it says why that one has none: programs of
+    /// several containers may be called the same, and have the same number in each.
+    pub(super) fn assign_logged_causes(&self, all: &mut [ContainerFacts]) {
+        let programs = all.iter().flat_map(|facts| &facts.processes);
+        let programs = programs
+            .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack);
+        let programs: Vec<_> =
+            programs.map(|process| (process, self.program_file(process))).collect();
+        let is_of_one = |failure: &StackFailure| {
+            let mut all = programs.iter();
+            let mut next =
+                || all.find(|(process, file)| failure.matches_process(process, file.as_deref()));
+            next().and_then(|_| next()).is_none()
+        };
+        let lines = all.iter().flat_map(|facts| &facts.kernel_socket_programs);
+        let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0));
+        let mut lines: BTreeSet<usize> = lines.collect();
+        lines.retain(|line| self.failures().get(*line).is_some_and(is_of_one));
+        for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
+            if let Some((line, cause)) = program.logged.take()
+                && lines.contains(&line)
+            {
+                program.cause = cause;
+            }
+        }
+    }
+
+    fn failures(&self) -> &[StackFailure] {
+        self.failures.get_or_init(|| read_failures(self.input.host))
+    }
+
+    /// The name of the file that it runs.
+    fn program_file(&self, process: &ContainerProcess) -> Option<String> {
+        let file = self.input.host.link(&proc_dir(process.pid).join("exe"));
+        let file = file.ok()??;
+        Some(file.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The cause as far as it is of no line of the kernel's log, and the last such line that may be of the program.
+    fn find_cause(
+        &self,
+        process: &ContainerProcess,
+        variables: &[u8],
+        network: (&[ContainerInterface], bool),
+    ) -> (KernelSocketCause, Option<(usize, KernelSocketCause)>) {
+        let value = find_variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
+        if !value.is_empty() && value != b"0" {
+            return (KernelSocketCause::Forbidden, None);
+        }
+        let file = self.program_file(process);
+        let mut failures = self.failures().iter().enumerate();
+        let failure =
+            failures.rfind(|(_, record)| record.matches_process(process, file.as_deref()));
+        let failure = failure.map(|(line, record)| (line, record.error));
+        match (failure, allowed_interfaces(variables, network)) {
+            (Some((line, error @ StackError::Refused(_))), AllowedInterfaces::Nothing(cause)) => {
+                (cause, Some((line, KernelSocketCause::Failed(error))))
+            }
+            (_, AllowedInterfaces::Nothing(cause)) => (cause, None),
+            (failure, allowed) => {
+                let logged = failure.map(|(line, error)| match (error, allowed) {
+                    (StackError::NoInterface, AllowedInterfaces::NotKnown(cause)) => (line, cause),
+                    _ => (line, KernelSocketCause::Failed(error)),
+                });
+                (cause_without_log(process, variables), logged)
+            }
+        }
+    }
+}
+
+fn cause_without_log(process: &ContainerProcess, variables: &[u8]) -> KernelSocketCause {
+    let is_refused = process.preload == Some(LibraryMapping::Foreign)
+        && process.open.is_some()
+        && !process.has_driver()
+        && logs_by_driver(process, variables);
+    if is_refused { KernelSocketCause::OtherBuild } else { KernelSocketCause::Unknown }
+}
+
+/// What the lists of a program's variables leave it of the accelerated interfaces.
+enum AllowedInterfaces {
+    Something,
+    Nothing(KernelSocketCause),
+    /// Names that are not known may be other names of these.
+    NotKnown(KernelSocketCause),
+}
+
+/// Onload takes from a list the ports that its names lead to (`oo_get_listed_hwports`), and uses those of the one list and not
+/// of the other. With the interfaces comes whether these are all of their names: then any other is that of none.
+fn allowed_interfaces(
+    variables: &[u8],
+    (interfaces, are_all_names): (&[ContainerInterface], bool),
+) -> AllowedInterfaces {
+    let list = |name: &'static str| {
+        let text = String::from_utf8_lossy(find_variable(variables, name)?).into_owned();
+        (!text.trim().is_empty()).then_some((name, text))
+    };
+    let parse_list = |text: &str| {
+        let (mut ports, mut is_known) = (BTreeSet::new(), true);
+        for name in text.split_ascii_whitespace() {
+            let mut all = interfaces.iter();
+            let matching = all.find(|interface| {
+                interface.name == name || interface.other_names.iter().any(|other| other == name)
+            });
+            is_known &=
+                matching.map_or(are_all_names, |interface| interface.is_accelerated.is_some());
+            ports
+                .extend(matching.into_iter().flat_map(|interface| interface.ports.iter().copied()));
+        }
+        (ports, is_known)
+    };
+    let mut allowed: BTreeSet<PortId> =
+        interfaces.iter().flat_map(|interface| interface.ports.iter().copied()).collect();
+    if allowed.is_empty() {
+        return AllowedInterfaces::Something;
+    }
+    let mut is_known = interfaces.iter().all(|interface| interface.is_accelerated.is_some());
+    for (list, is_allow_list) in
+        [(list("EF_INTERFACE_WHITELIST"), true), (list("EF_INTERFACE_BLACKLIST"), false)]
+    {
+        let Some((variable, text)) = list else {
+            continue;
+        };
+        let (ports, are_known) = parse_list(&text);
+        allowed.retain(|port| ports.contains(port) == is_allow_list);
+        let value = text.chars().take(SHOWN).collect();
+        let cause = KernelSocketCause::Interfaces { variable, value };
+        // Names that are not known may leave more by the one list, and less by the other.
+        match (allowed.is_empty(), are_known) {
+            (true, _) if is_known && (are_known || !is_allow_list) => {
+                return AllowedInterfaces::Nothing(cause);
+            }
+            (true, _) => return AllowedInterfaces::NotKnown(cause),
+            (false, false) if !is_allow_list => return AllowedInterfaces::NotKnown(cause),
+            (false, _) => is_known &= are_known,
+        }
+    }
+    AllowedInterfaces::Something
+}
+
+/// Whether a process has a socket of the kernel's TCP or UDP; none where that is not known.
+pub fn has_kernel_socket(host: &Host, pid: u32) -> Option<bool> {
+    let directory = proc_dir(pid).join("fd");
+    let mut sockets = BTreeSet::new();
+    for name in host.list(&directory).ok()?.names {
+        let target = host.link(&directory.join(name)).ok().flatten();
+        sockets.extend(target.as_deref().and_then(Path::to_str).and_then(socket_inode));
+    }
+    Some(!kernel_sockets(host, pid, &sockets)?.is_empty())
+}
+
+/// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be
+/// read. Those that Onload has taken over are in no table under a descriptor of the program.
+fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
+    let inode = |line: &[u8]| parse_column(line, INODE);
+    let mut sockets = BTreeSet::new();
+    for table in TABLES {
+        let has_inode = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
+        let path = proc_dir(pid).join("net").join(table);
+        // A kernel without IPv6 has no tables of it.
+        let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
+        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
+    }
+    Some(sockets)
+}

@@ -1,0 +1,174 @@
+//! What a container was given, and what it asks for: by the configuration that it was made with, or its environment. Whoever
+//! makes containers can write both, so that they say what may be, and decide nothing else.
+
+use std::collections::BTreeMap;
+
+use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
+use onload_host::generate::parse_assignment;
+use onload_sys::text::Quoted;
+use serde::Serialize;
+use strsim::damerau_levenshtein;
+
+use super::names::ContainerConfig;
+use super::state::{Verdict, VerdictState};
+
+const MOST: usize = 64;
+/// Letters of a key that are compared, and how many of them may be wrong.
+const COMPARED: usize = 24;
+const WRONG: usize = 1;
+/// The runtime of ours, by its name in engines and by its file.
+const OURS: [&str; 2] = ["onload", "onload-container-runtime"];
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Grant {
+    /// As CLASS=NAME.
+    pub device: String,
+    pub by: Evidence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    Configuration,
+    /// The environment of its first process, which the process can change.
+    Environment,
+}
+
+pub(super) fn parse_grants<'v>(
+    variables: impl Iterator<Item = &'v str>,
+    by: Evidence,
+) -> Vec<Grant> {
+    let devices = variables.filter_map(parse_assignment).take(MOST);
+    let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
+    let mut grants: Vec<Grant> = grants.collect();
+    grants.sort();
+    grants.dedup();
+    grants
+}
+
+/// Why a container that asks for something has nothing; none where it asks for nothing. `runtime` is what made it.
+pub(super) fn unanswered_verdict(
+    config: &ContainerConfig,
+    labels: &BTreeMap<String, String>,
+    runtime: Option<&str>,
+) -> Option<Verdict> {
+    if is_sandbox(&config.annotations) {
+        return None;
+    }
+    let unanswered = |reason: String, remedy: &str| {
+        Some(Verdict::bad(VerdictState::NothingGiven, reason, remedy))
+    };
+    let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
+    let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
+    let annotation = config.annotations.keys().find(|key| is_onload_key(key));
+    // One that is for another container of its pod asks for nothing here.
+    let request_key =
+        annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
+    let origin = match (request_key, variable) {
+        (Some(key), _) => Some(format!("annotation {}", Quoted(key))),
+        (None, variable) => variable.map(|(name, _)| format!("the variable {name}")),
+    };
+    if let Some(origin) = origin {
+        return match runtime {
+            Some(name) if OURS.contains(&name) => unanswered(
+                format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
+                "see why: onload-ctk container explain, and journalctl -t onload-hook",
+            ),
+            Some(name) => unanswered(
+                format!("it asks by {origin}, but its runtime is {name}, which does not read that"),
+                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names",
+            ),
+            None => unanswered(
+                format!(
+                    "it asks by {origin}, and neither its runtime nor a hook of its engine has read that"
+                ),
+                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (--runtime onload), which gives the classes that [annotations] allow names; onload-ctk doctor says how the engine is set up",
+            ),
+        };
+    }
+    if let Some(key) = labels.keys().find(|key| is_onload_key(key) || resembles_key(key)) {
+        let reason = format!("it has the label {}, and labels ask for nothing", Quoted(key));
+        return unanswered(
+            reason,
+            "write it as an annotation (--annotation), and start it with --runtime onload",
+        );
+    }
+    if let Some(key) = config.annotations.keys().find(|key| resembles_key(key)) {
+        let reason =
+            format!("its annotation {} resembles {PREFIX}CLASS, and nothing reads it", Quoted(key));
+        return unanswered(reason, "correct it, and start it with the runtime onload");
+    }
+    let (name, _) = variables().find(|(name, _)| resembles_variable(name))?;
+    let reason =
+        format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
+    unanswered(reason, "correct it, and start it with the runtime onload")
+}
+
+/// Whether a variable may hold a request, or name a ticket.
+fn is_variable(name: &str) -> bool {
+    let rest = name.strip_prefix(VARIABLE);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+}
+
+fn is_onload_key(key: &str) -> bool {
+    key == DOMAIN || key.starts_with(PREFIX)
+}
+
+/// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
+fn resembles_key(key: &str) -> bool {
+    let domain = key.split('/').next().unwrap_or_default();
+    let begin = |max: usize| domain.chars().take(max).collect::<String>().to_lowercase();
+    let resembles_domain = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
+    !is_onload_key(key)
+        && (begin(COMPARED) == "onload"
+            || resembles_domain(&begin(COMPARED))
+            || resembles_domain(&begin(DOMAIN.len())))
+}
+
+fn resembles_variable(name: &str) -> bool {
+    let short: String = name.chars().take(COMPARED).collect();
+    let short = short.to_uppercase();
+    name != VARIABLE
+        && (short == "ONLOAD_REQUEST" || damerau_levenshtein(&short, VARIABLE) <= WRONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_people_write_for_ours_are_near_and_those_of_others_are_not() {
+        for near in [
+            "onlaod.dev/nic",
+            "onload/nic",
+            "onload.dev.nic",
+            "onload-dev/nic",
+            "Onload.dev/nic",
+            "onloaddev/hugepages",
+            "onload.de/nic",
+        ] {
+            assert!(resembles_key(near), "{near}");
+        }
+        for other in [
+            "onload.dev/nic",
+            "onload.dev",
+            "onload.amd.com/kernel",
+            "reload.dev.example/x",
+            "io.kubernetes.pod.name",
+            "",
+            "/",
+            "org.onload.dev/nic",
+        ] {
+            assert!(!resembles_key(other), "{other}");
+        }
+        for near in
+            ["ONLOAD_CTK_REQEUST", "onload_ctk_request", "ONLOAD_CTK_REQUESTS", "ONLOAD_REQUEST"]
+        {
+            assert!(resembles_variable(near), "{near}");
+        }
+        for other in ["ONLOAD_CTK_REQUEST", "ONLOAD_CTK_NIC_ENS1", "ONLOAD_CTK_RDMA_X", "PATH", ""]
+        {
+            assert!(!resembles_variable(other), "{other}");
+        }
+    }
+}

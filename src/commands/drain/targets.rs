@@ -1,0 +1,228 @@
+//! What is drained, as it is typed: CLASS=NAME, CLASS, a pool, or the address of a PCI function.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use onload_core::class::Class;
+use onload_core::drain::{DrainList, DrainTarget};
+use onload_host::devices::HostDevice;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::exclusion::ExclusionSubject;
+use onload_host::pools::PoolSet;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::ShortList;
+
+use crate::commands::MOST_TYPING_ERRORS;
+use crate::printer::Printer;
+
+const SHOWS: &str = "\"onload-ctk discover\" shows what this host has";
+
+/// Every class. A bundle is made of devices of the others.
+pub(super) fn all_classes() -> Vec<DrainTarget> {
+    let classes = Class::ALL.into_iter();
+    let classes = classes.filter(|class| *class != Class::Bundle);
+    let targets = classes.map(|class| DrainTarget::new(class, None));
+    let targets: BTreeSet<DrainTarget> = targets.collect();
+    targets.into_iter().collect()
+}
+
+pub(super) fn resolve_targets(
+    words: &[String],
+    inventory: &Inventory,
+    pools: &PoolSet,
+    printer: &mut Printer,
+) -> anyhow::Result<Vec<DrainTarget>> {
+    let mut targets = BTreeSet::new();
+    for word in words {
+        let word_targets = resolve_word(word, inventory, pools)?;
+        let is_as_typed = |target: &DrainTarget| word.ends_with(&target.to_string());
+        if !word_targets.iter().all(is_as_typed) {
+            let names: Vec<String> = word_targets.iter().map(ToString::to_string).collect();
+            printer.note(format_args!("{word} stands for {}", ShortList(&names)));
+        }
+        targets.extend(word_targets);
+    }
+    Ok(targets.into_iter().collect())
+}
+
+/// Those of the words that are drained. A device may have gone meanwhile, so what is drained is looked at before the
+/// host is.
+pub(in crate::commands) fn resolve_drained(
+    words: &[String],
+    drain: &DrainList,
+    mut discover: impl FnMut() -> (Inventory, PoolSet),
+) -> anyhow::Result<Vec<DrainTarget>> {
+    let mut host = None;
+    let mut targets = BTreeSet::new();
+    for word in words {
+        let parsed = parse_word(word)?;
+        let known = match &parsed {
+            TargetWord::Class(class) => {
+                let all = drain.for_class(*class);
+                targets.extend(all.map(|entry| entry.target.clone()));
+                continue;
+            }
+            TargetWord::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
+            TargetWord::Function(_) => None,
+        };
+        if let Some(known) = known {
+            check_not_by_class(drain, word, &known.target)?;
+            targets.insert(known.target.clone());
+            continue;
+        }
+        let (inventory, pools) = host.get_or_insert_with(&mut discover);
+        for target in resolve_word(word, inventory, pools)? {
+            check_not_by_class(drain, word, &target)?;
+            if drain.get(&target).is_some() {
+                targets.insert(target);
+            }
+        }
+    }
+    Ok(targets.into_iter().collect())
+}
+
+fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::Result<()> {
+    let class = target.class();
+    if drain.get(&DrainTarget::new(class, None)).is_some() {
+        bail!(
+            "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
+        );
+    }
+    Ok(())
+}
+
+enum TargetWord {
+    Class(Class),
+    Device(Class, String),
+    Function(PciAddress),
+}
+
+fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
+    let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+    let class = |text: &str| -> anyhow::Result<Class> {
+        let class: Class = text.parse()?;
+        if class == Class::Bundle {
+            bail!(
+                "reading {word:?}: a bundle is devices of other classes; drain these, and it is not offered either"
+            );
+        }
+        Ok(class)
+    };
+    Ok(match short.split_once('=') {
+        Some((class_name, "all")) => TargetWord::Class(class(class_name)?),
+        Some((class_name, name)) => TargetWord::Device(class(class_name)?, name.to_owned()),
+        None => match short.parse() {
+            Ok(address) => TargetWord::Function(address),
+            Err(_) => TargetWord::Class(class(short)?),
+        },
+    })
+}
+
+/// What a word means on this host: at least one.
+fn resolve_word(
+    word: &str,
+    inventory: &Inventory,
+    pools: &PoolSet,
+) -> anyhow::Result<Vec<DrainTarget>> {
+    let parsed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
+        Some(suggestion) => {
+            anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {suggestion}")
+        }
+        None => error,
+    })?;
+    match parsed {
+        TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
+        TargetWord::Function(address) => {
+            let targets = function_targets(address, inventory);
+            if targets.is_empty() {
+                bail!("reading {word:?}: no device of onload.dev is on that function; {SHOWS}");
+            }
+            Ok(targets)
+        }
+        TargetWord::Device(class, name) => {
+            let all = pools.offered.iter().chain(&pools.drained);
+            let members = all
+                .filter(|pool| pool.class == class && pool.name.as_str() == name)
+                .flat_map(|pool| &pool.pool.members);
+            let members = members.map(|member| DrainTarget::new(class, Some(member.name.as_str())));
+            let members: Vec<DrainTarget> = members.collect();
+            if !members.is_empty() {
+                return Ok(members);
+            }
+            if is_known(class, &name, inventory) {
+                return Ok(vec![DrainTarget::new(class, Some(&name))]);
+            }
+            let suggestion = similar_device(class, &name, inventory, pools);
+            let suggestion =
+                suggestion.map(|suggestion| format!("; did you mean {class}={suggestion}?"));
+            bail!(
+                "reading {word:?}: this host has no {class} {name:?}{}; {SHOWS}",
+                suggestion.unwrap_or_default()
+            );
+        }
+    }
+}
+
+fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &HostDevice> {
+    let all = inventory.with_drained();
+    all.filter(move |device| device.class == class)
+}
+
+/// A device that is offered, or would be but for a reason that may go away meanwhile.
+fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
+    let mut not_offered = inventory.not_offered.iter();
+    let matches_class = |kind: ExclusionSubject| match kind {
+        ExclusionSubject::Device(other) => {
+            other == class || (other.is_onload() && class.is_onload())
+        }
+        ExclusionSubject::Tool => false,
+    };
+    class_devices(class, inventory).any(|device| device.name.as_str() == name)
+        || not_offered.any(|entry| matches_class(entry.kind) && entry.name == name)
+}
+
+/// The devices on a function and on its virtual functions, which come and go with it.
+fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
+    let functions = &inventory.functions;
+    let mut all = BTreeSet::from([address]);
+    let parent = functions.get(address).into_iter();
+    all.extend(parent.flat_map(|parent| parent.virtual_functions.values().copied()));
+    let linked = functions.iter();
+    let linked = linked.filter(|function| function.physical_function == Some(address));
+    all.extend(linked.map(|function| function.address));
+    let devices = inventory.with_drained().filter(|device| {
+        let mut addresses = device.pci.iter().chain(&device.aliases);
+        addresses.any(|pci| all.contains(pci))
+    });
+    let targets = devices.map(|device| DrainTarget::new(device.class, Some(device.name.as_str())));
+    let targets: BTreeSet<DrainTarget> = targets.collect();
+    targets.into_iter().collect()
+}
+
+fn similar_device(
+    class: Class,
+    name: &str,
+    inventory: &Inventory,
+    pools: &PoolSet,
+) -> Option<String> {
+    // One of several names of a group.
+    let by_alias =
+        |device: &&HostDevice| device.aliases.iter().any(|alias| alias.to_string() == name);
+    if let Some(device) = class_devices(class, inventory).find(by_alias) {
+        return Some(device.name.to_string());
+    }
+    let pools = pools.offered.iter().filter(|pool| pool.class == class);
+    let names = class_devices(class, inventory).map(|device| device.name.as_str());
+    let names = names.chain(pools.map(|pool| pool.name.as_str()));
+    let candidates =
+        names.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate));
+    let candidates = candidates.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
+    candidates.min().map(|(_, candidate)| candidate.to_owned())
+}
+
+/// A device whose class was left out.
+fn similar_name(word: &str, inventory: &Inventory) -> Option<String> {
+    let mut all = inventory.with_drained();
+    let device = all.find(|device| device.name.as_str() == word)?;
+    Some(DrainTarget::new(device.class, Some(word)).to_string())
+}

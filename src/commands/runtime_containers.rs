@@ -1,0 +1,187 @@
+//! Looks for the containers that have recorded our runtime, where each engine keeps them. docker,
+//! containerd and CRI-O may be stopped: what they keep is read from disk. podman is no daemon, and
+//! keeps it in a database of its own (SQLite; before version 5 also bolt), so podman is asked.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use onload_engines::engine::Engine;
+use onload_engines::runtime_containers::{self, RuntimeContainer, RuntimeUse};
+use onload_host::host::Host;
+
+use super::process;
+
+const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
+/// What says that podman was used on a host.
+const PODMAN_STATE: [&str; 2] =
+    ["/var/lib/containers/storage/db.sql", "/var/lib/containers/storage/libpod/bolt_state.db"];
+/// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
+const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
+const MONITOR: &str = "conmon";
+const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
+const CHUNK: usize = 200;
+/// Bytes of a file of an engine; configurations of containers are a few kilobytes.
+const LIMIT: u64 = 16 * 1024 * 1024;
+const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
+
+/// `state`: the directory where the engine keeps what it knows.
+pub(super) fn find_runtime_use(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
+    match find(host, engine, state) {
+        Ok(mut containers) => {
+            containers.sort();
+            containers.dedup_by(|one, other| one.id == other.id);
+            RuntimeUse::By(containers)
+        }
+        Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
+    }
+}
+
+fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+    match engine {
+        Engine::Docker => find_docker(host, state),
+        Engine::Containerd => find_containerd(host, state),
+        Engine::Crio => Ok([find_crio(host, state)?, find_monitored(host, false)?].concat()),
+        Engine::Podman => Ok([find_podman(host)?, find_monitored(host, true)?].concat()),
+        // Its containers are docker's, and it stops them without looking at allow_runtimes.
+        Engine::Nomad => Ok(Vec::new()),
+    }
+}
+
+/// With userns-remap a directory `UID.GID` lies between (moby, `daemon/daemon_unix.go`).
+fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+    let remapped = host.list(root)?.names.into_iter().filter(|name| {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
+    });
+    let roots = remapped.map(|name| root.join(name)).chain([root.to_owned()]);
+    let mut records = Vec::new();
+    for root in roots {
+        let containers = root.join("containers");
+        for id in host.list(&containers)?.names {
+            let directory = containers.join(&id);
+            let host_config = read_bytes(host, &directory.join("hostconfig.json"))?;
+            let config = read_bytes(host, &directory.join("config.v2.json"))?;
+            records.extend(runtime_containers::from_docker(&id, &host_config, &config));
+        }
+    }
+    Ok(records)
+}
+
+/// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
+fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+    let tasks = state.join(CRI_TASKS);
+    let mut records = Vec::new();
+    for id in host.list(&tasks)?.names {
+        let bundle = tasks.join(&id);
+        let mut options = read_bytes(host, &bundle.join("options.json"))?;
+        // The shim of containerd 1.6 keeps the path alone.
+        options.extend(read_bytes(host, &bundle.join("runtime"))?);
+        let config = read_bytes(host, &bundle.join("config.json"))?;
+        records.extend(runtime_containers::from_containerd(&id, &options, &config));
+    }
+    Ok(records)
+}
+
+/// Each storage driver has its directory, for instance `overlay-containers`.
+fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+    let mut records = Vec::new();
+    let names = host.list(storage)?.names;
+    for driver in names.iter().filter(|name| name.ends_with("-containers")) {
+        let containers = storage.join(driver);
+        for id in host.list(&containers)?.names {
+            let path = containers.join(&id).join("userdata/config.json");
+            // Beside the directories stand files of the storage itself, such as containers.json.
+            if let Ok(Some(config)) = host.bytes(&path, LIMIT) {
+                records.extend(runtime_containers::from_crio(&id, &config));
+            }
+        }
+    }
+    Ok(records)
+}
+
+fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
+    if !host.is_running() {
+        return Ok(Vec::new());
+    }
+    let cmdlines = process::read_arguments(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
+    let records = cmdlines.iter().filter_map(|cmdline| {
+        let container = runtime_containers::from_conmon(cmdline)?;
+        (runtime_containers::is_podman_monitor(cmdline) == podmans).then_some(container)
+    });
+    Ok(records.collect())
+}
+
+fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
+    Ok(host.bytes(path, LIMIT)?.unwrap_or_default())
+}
+
+fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
+    if !host.is_running() {
+        for state in PODMAN_STATE {
+            if host.entry(Path::new(state))?.is_some() {
+                bail!("podman alone reads {state}, and it is not asked about another host");
+            }
+        }
+        return Ok(Vec::new());
+    }
+    let Some(program) = PODMAN.into_iter().map(PathBuf::from).find(|p| p.exists()) else {
+        return Ok(Vec::new());
+    };
+    // A container that goes between the two questions makes the second one fail.
+    query_podman(&program).or_else(|_| query_podman(&program))
+}
+
+fn query_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+    let deadline = Instant::now() + PODMAN_DEADLINE;
+    let output = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
+    let ids: Vec<&str> = output.split_whitespace().collect();
+    let mut records = Vec::new();
+    for ids in ids.chunks(CHUNK) {
+        let mut words = vec!["container", "inspect", "--format", runtime_containers::PODMAN_FORMAT];
+        words.extend(ids);
+        records.extend(runtime_containers::from_podman(&run_command(program, &words, deadline)?));
+    }
+    Ok(records)
+}
+
+pub(super) fn run_command(
+    program: &Path,
+    words: &[&str],
+    deadline: Instant,
+) -> anyhow::Result<String> {
+    let command_text = format!("{} {}", program.display(), words.first().unwrap_or(&""));
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("running {command_text}"))?;
+    let mut stdout = child.stdout.take().context("reading its answer")?;
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).map(|_| text)
+    });
+    let status =
+        wait(&mut child, deadline).with_context(|| format!("waiting for {command_text}"))?;
+    let text = reader.join().ok().context("reading its answer")?;
+    if !status.success() {
+        bail!("{command_text} ended with {status}");
+    }
+    text.with_context(|| format!("reading what {command_text} printed"))
+}
+
+fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<std::process::ExitStatus> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            bail!("it did not answer in time");
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,158 @@
+//! The device that is tried, as it is typed.
+
+use anyhow::bail;
+use onload_core::class::Class;
+use onload_core::pool::ANY;
+use onload_host::devices::LOOPBACK;
+use onload_host::devices::inventory::Inventory;
+use onload_host::discover::exclusion::ExclusionSubject;
+
+/// The classes that have a probe.
+const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TrialDevice {
+    pub class: Class,
+    pub name: String,
+}
+
+impl TrialDevice {
+    pub(super) fn read(word: &str) -> anyhow::Result<TrialDevice> {
+        let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+        let Some((class, name)) = short.split_once('=') else {
+            bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
+        };
+        let class: Class = class.parse()?;
+        let is_several = ["all", ANY].contains(&name);
+        if is_several || class == Class::Nic && name == LOOPBACK {
+            bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
+        }
+        Ok(TrialDevice { class, name: name.to_owned() })
+    }
+
+    /// As `--device` takes it.
+    pub(super) fn device(&self) -> String {
+        format!("{}={}", self.class.cdi_kind(), self.name)
+    }
+
+    pub(super) fn short_name(&self) -> String {
+        format!("{}={}", self.class.as_str(), self.name)
+    }
+
+    /// Onload accelerates interfaces that the container sees.
+    pub(super) fn needs_host_network(&self) -> bool {
+        self.class == Class::Nic
+    }
+
+    /// What it stands for: itself, or the devices nearest to a GPU.
+    pub(super) fn resolve_devices(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
+        let mut devices = inventory.devices.iter();
+        if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
+            if !CLASSES.contains(&self.class) {
+                bail!(
+                    "trying {}: it is offered, and there is no probe for its class; name a device of {}",
+                    self.short_name(),
+                    CLASSES.map(Class::as_str).join(", ")
+                );
+            }
+            return Ok(vec![self.name.clone()]);
+        }
+        let mut aliases = inventory.near_gpus.iter();
+        let alias = aliases.find(|alias| self.class == Class::Rdma && alias.name == self.name);
+        if let Some(alias) = alias {
+            return Ok(alias.rdma.clone());
+        }
+        let mut reasons = inventory.not_offered.iter();
+        let reason = reasons.find(|entry| {
+            entry.kind == ExclusionSubject::Device(self.class) && entry.name == self.name
+        });
+        match reason {
+            Some(entry) => {
+                bail!("trying {}: it is not offered: {}", self.short_name(), entry.reason)
+            }
+            None if self.class == Class::Netdev => bail!(
+                "trying {}: interfaces are offered only where [discover] offer-netdevs in /etc/onload-ctk/config.toml names them; \"onload-ctk discover --explain\" lists those",
+                self.short_name()
+            ),
+            None => bail!(
+                "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists what it has",
+                self.short_name()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::config::Config;
+    use onload_host::devices::discover;
+    use onload_host::host::Host;
+    use onload_test_tree::Tree;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_typed_with_or_without_its_vendor() {
+        for word in ["nic=ens1", "onload.dev/nic=ens1"] {
+            let asked = TrialDevice::read(word).unwrap();
+            assert_eq!(asked.device(), "onload.dev/nic=ens1");
+            assert_eq!(asked.short_name(), "nic=ens1");
+        }
+    }
+
+    #[test]
+    fn a_gpu_s_name_stands_for_the_devices_nearest_to_it_and_no_other_name_does() {
+        let tree = Tree::new();
+        tree.machine(
+            "pci0000:10 0\n  bridge 0000:10:01.0\n    gpu 0000:13:00.0 10de:2330\n    nic 0000:14:00.0 mlx5_0 400\n",
+        );
+        let host = Host::open(tree.root()).unwrap();
+        let inventory = discover(&host, &Config::default());
+        let offered = |word| TrialDevice::read(word).unwrap().resolve_devices(&inventory);
+        for word in ["rdma=mlx5_0", "rdma=gpu-0000:13:00.0"] {
+            assert_eq!(offered(word).unwrap(), ["mlx5_0"], "{word}");
+        }
+        for (word, why) in [
+            ("rdma=gpu-0000:23:00.0", "this host does not have it"),
+            ("vfio=gpu-0000:13:00.0", "this host does not have it"),
+            ("netdev=ens1", "[discover] offer-netdevs"),
+            ("rdma=gpu0", "it is not offered: no CDI specification of nvidia.com/gpu"),
+        ] {
+            let error = format!("{:#}", offered(word).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_class_without_a_probe_is_told_after_why_its_device_is_not_offered() {
+        let tree = Tree::sample("debian13-2numa-onload-rxe-vfio");
+        let host = Host::open(tree.root()).unwrap();
+        let inventory = discover(&host, &Config::default());
+        for (word, why) in [
+            ("zf=ens1", "it is not offered: Onload reaches it by AF_XDP"),
+            (
+                "ptp=ptp2",
+                "no probe for its class; name a device of nic, rdma, vfio, hugepages, netdev",
+            ),
+        ] {
+            let asked = TrialDevice::read(word).unwrap();
+            let error = format!("{:#}", asked.resolve_devices(&inventory).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_tried_is_refused_with_what_can() {
+        for (word, why) in [
+            ("ens1", "write CLASS=NAME, as in nic=ens1"),
+            ("gpu=0", "gpu"),
+            ("nic=all", "name one device"),
+            ("nic=loopback", "name one device"),
+            ("rdma=all", "name one device"),
+            ("vfio=any", "name one device"),
+        ] {
+            let error = format!("{:#}", TrialDevice::read(word).unwrap_err());
+            assert!(error.contains(why), "{word}: {error}");
+        }
+    }
+}
