@@ -88,12 +88,12 @@ impl Collector<'_> {
         };
         match recorded.entry {
             Some(EntryKind::File { executable }) => {
-                self.insert_file(&real_path, Vec::new(), executable)
+                self.insert_file(&real_path, Vec::new(), executable);
             }
             // What is neither a file nor a directory is represented by a directory, since that is
             // not a file either.
             Some(EntryKind::Directory | EntryKind::Other) => {
-                self.insert(&real_path, CapturedEntry::Directory)
+                self.insert(&real_path, CapturedEntry::Directory);
             }
             None => {}
         }

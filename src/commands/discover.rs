@@ -77,7 +77,7 @@ pub fn run(
     match args.format {
         ListFormat::Json => print_json(&inventory.without_withheld(), &pool_views, printer)?,
         ListFormat::Table => {
-            print_tables(&inventory.without_withheld(), &pool_views, args.explain, printer)?
+            print_tables(&inventory.without_withheld(), &pool_views, args.explain, printer)?;
         }
     }
     for warning in &inventory.warnings {

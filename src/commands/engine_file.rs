@@ -231,7 +231,7 @@ impl DecidedFile {
             }
             match &decision.file {
                 EngineFileAction::Write(text) => {
-                    directory.write(file.name(), text, file.config_file.as_ref())?
+                    directory.write(file.name(), text, file.config_file.as_ref())?;
                 }
                 EngineFileAction::Remove => directory.remove(file.name())?,
                 EngineFileAction::Keep => {}

@@ -60,7 +60,7 @@ impl PoolHolders {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct PoolView<'a> {
     pub(super) named_pool: &'a NamedPool,
     pub(super) holders: &'a PoolHolders,

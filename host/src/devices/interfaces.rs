@@ -83,7 +83,7 @@ pub(super) fn add_interfaces(
         match reason {
             // A plugin takes the function that it is told, under whatever name its interface has.
             None if plugin_functions.contains(&netdev.pci_address) => {
-                offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() })
+                offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() });
             }
             None => offered.push(netdev.clone()),
             Some(reason) => {

@@ -271,7 +271,7 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     for name in listed {
         match probe.resolve(class.join(&name)) {
             Some(directory) => {
-                drop(device_dirs.insert(name, DeviceDirectory::new(probe, directory)))
+                drop(device_dirs.insert(name, DeviceDirectory::new(probe, directory)));
             }
             None => dangling.push(name),
         }

@@ -200,7 +200,7 @@ fn what_somebody_put_in_its_place_is_not_replaced() {
     assert!(node.refusal().contains("is another file"));
     for make in
         [(|node: &Node| symlink("/bin/sh", node.installed()).unwrap()) as fn(&Node), |node| {
-            fs::create_dir(node.installed()).unwrap()
+            fs::create_dir(node.installed()).unwrap();
         }]
     {
         fs::remove_file(node.installed()).or_else(|_| fs::remove_dir(node.installed())).unwrap();

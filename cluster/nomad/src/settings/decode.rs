@@ -57,10 +57,10 @@ fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -
         (_, MsgpackValue::Null(())) => {}
         (SettingField::Bool(field), MsgpackValue::Bool(value)) => *field(settings) = *value,
         (SettingField::Slots(field), MsgpackValue::Int(number)) => {
-            *field(settings) = parse_slots(name, *number)?
+            *field(settings) = parse_slots(name, *number)?;
         }
         (SettingField::Place(field), MsgpackValue::Text(text)) => {
-            *field(settings) = parse_dir(name, text)?
+            *field(settings) = parse_dir(name, text)?;
         }
         (SettingField::Texts(field), MsgpackValue::List(list)) => {
             let texts = list.iter().map(|value| match value {
@@ -70,14 +70,14 @@ fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -
             *field(settings) = texts.collect::<Result<_>>()?;
         }
         (SettingField::Period, MsgpackValue::Text(text)) => {
-            settings.fingerprint_period = parse_period(name, text)?
+            settings.fingerprint_period = parse_period(name, text)?;
         }
         (SettingField::Wait, MsgpackValue::Text(text)) => {
             let remedy = "write a time such as \"15s\", or \"0s\"";
             settings.reserve_wait = parse_duration(name, text, remedy)?;
         }
         (SettingField::Runtime, MsgpackValue::Text(text)) => {
-            settings.has_runtime = parse_has_runtime(name, text)?
+            settings.has_runtime = parse_has_runtime(name, text)?;
         }
         (SettingField::Bool(_), other) => return Err(other.type_error(name, "true or false")),
         (SettingField::Slots(_), other) => return Err(other.type_error(name, "a whole number")),

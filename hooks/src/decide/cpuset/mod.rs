@@ -48,7 +48,7 @@ pub(crate) fn choose(
             let wanted = resolver.resolve_mems(wanted);
             match &own.mems {
                 Some(held) => {
-                    chosen.warn_kept(placement, ("mems", "NUMA nodes"), held, wanted.ok())
+                    chosen.warn_kept(placement, ("mems", "NUMA nodes"), held, wanted.ok());
                 }
                 None => mems.extend(wanted?),
             }

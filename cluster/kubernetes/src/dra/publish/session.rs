@@ -138,7 +138,7 @@ impl<'p> PublishSession<'p> {
         tracing::info!(%features, %missing, "features of the API server for ResourceSlices");
         let server = &mut self.server;
         let each = |slice: ResourceSlice| {
-            server.record(slice_name(&slice), SliceSummary::from_slice(&slice))
+            server.record(slice_name(&slice), SliceSummary::from_slice(&slice));
         };
         let version = self.api.visit_slices(&node, each).await?;
         let mut watch = self.api.watch_slices(&node, &version).await?;
