@@ -116,7 +116,8 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
     let granted = std::mem::take(&mut decision.granted);
-    let reason = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
+    let reason =
+        if request::is_pod_container(config) { cpuset::POD_REASON } else { cpuset::NRI_REASON };
     let not_set = cpuset::not_set_warning(&decision.placements, reason);
     filter.outcome.report.warnings.extend(not_set);
     let names = qualified_names(&mut decision, config).context(CONFIG_JSON)?;

@@ -414,7 +414,7 @@ impl Filter<'_> {
         };
         let is_of_pod = request::is_pod_container(config);
         if is_of_pod || !self.privilege.is_initial_namespace {
-            let why = if is_of_pod { cpuset::OF_POD } else { cpuset::ROOTLESS };
+            let why = if is_of_pod { cpuset::POD_REASON } else { cpuset::ROOTLESS };
             self.outcome.report.warnings.extend(cpuset::not_set_warning(placements, why));
             return Ok(());
         }

@@ -78,13 +78,15 @@ fn resolve_names(
     match name {
         "all" => specs.device_names(class),
         "loopback" => Vec::new(),
-        name if class == Class::Rdma && gpu_name::is_gpu_name(name) => rdma_near_gpu(name, specs),
+        name if class == Class::Rdma && gpu_name::is_gpu_name(name) => {
+            nearest_rdma_names(name, specs)
+        }
         name => vec![name.to_owned()],
     }
 }
 
 /// The kernel's names of the RDMA devices that a GPU's name stands for, as the hook's arguments have them.
-fn rdma_near_gpu(name: &str, specs: &OnloadSpecs) -> Vec<String> {
+fn nearest_rdma_names(name: &str, specs: &OnloadSpecs) -> Vec<String> {
     let Some(resolved) = specs.find(Class::Rdma, name) else {
         return Vec::new();
     };

@@ -11,7 +11,7 @@ use super::verified_node::VerifiedNode;
 
 /// Drops the edits and devices that the configuration already has from the same source, and returns
 /// whether it has any.
-pub(super) fn drop_held(
+pub(super) fn drop_existing_edits(
     edits: &mut ContainerEdits,
     devices: &mut Vec<VerifiedNode>,
     config: &OciConfig,
@@ -91,7 +91,7 @@ fn find_present_nodes(
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
             for (has_rule, device) in has_rule.iter_mut().zip(devices) {
-                *has_rule |= is_of(device, major, minor) && allows(&rule, &device.node);
+                *has_rule |= is_of(device, major, minor) && allows_access(&rule, &device.node);
             }
         }
     })?;
@@ -100,7 +100,7 @@ fn find_present_nodes(
 }
 
 /// Whether a rule allows all the access that a node needs.
-fn allows(rule: &DeviceRule, node: &DeviceNode) -> bool {
+fn allows_access(rule: &DeviceRule, node: &DeviceNode) -> bool {
     let access = node.permissions.as_deref();
     let access = access.filter(|access| !access.is_empty()).unwrap_or("rwm");
     let granted = rule.access.as_deref().unwrap_or_default();

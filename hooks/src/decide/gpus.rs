@@ -28,9 +28,9 @@ const NVIDIA: i64 = 195;
 /// That of /dev/dri (Documentation/admin-guide/devices.txt).
 const DRM: i64 = 226;
 /// GPUs of a host, and nodes of GPUs in a configuration, that are looked at.
-const MOST: usize = 1024;
+const MAX_GPUS: usize = 1024;
 
-const GIVE_ONE: &str =
+const ONE_GPU_REMEDY: &str =
     "give it one, as with --device nvidia.com/gpu=0 or --gpus device=0, or name a device yourself";
 
 /// What a container has of GPUs, and what the host's drivers say of theirs.
@@ -72,7 +72,7 @@ impl ContainerGpus {
                 DRM => &mut drm,
                 _ => return,
             };
-            if minors.len() < MOST {
+            if minors.len() < MAX_GPUS {
                 minors.insert(minor);
             }
         };
@@ -157,12 +157,12 @@ impl ContainerGpus {
         let value = match self.visible.as_str() {
             // These mean no GPU; "none" still mounts the driver's libraries.
             "" | "void" | "none" if self.listed.is_empty() => {
-                bail!("the container has no GPU; {GIVE_ONE}")
+                bail!("the container has no GPU; {ONE_GPU_REMEDY}")
             }
             "" | "void" | "none" => {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
-                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
+                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {ONE_GPU_REMEDY}, and where that is a GPU run `onload-ctk cdi generate`",
                     ShortList(&others)
                 )
             }
@@ -334,7 +334,7 @@ fn find_mig_minors(sysfs: &Sysfs) -> BTreeSet<u32> {
 }
 
 fn list_names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().take(MOST);
+    let entries = fs::read_dir(directory).into_iter().flatten().take(MAX_GPUS);
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.collect()
 }

@@ -125,7 +125,7 @@ pub(crate) fn decide_without_policy(
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take_from(&mut edits, request, &keys);
-    let is_held = existing::drop_held(&mut edits, &mut devices, subject.config);
+    let is_held = existing::drop_existing_edits(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();

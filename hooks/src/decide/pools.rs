@@ -357,7 +357,7 @@ fn replace_pools<'a>(
         redirect_to_members(&mut entry.value, &members_by_pool, &[Class::Netdev]);
     }
     if let Some(entry) = &mut request.vlans {
-        redirect_to_members(&mut entry.value, &members_by_pool, &Class::OF_FUNCTIONS);
+        redirect_to_members(&mut entry.value, &members_by_pool, &Class::FUNCTION_CLASSES);
     }
     (request, members_by_pool)
 }

@@ -107,7 +107,7 @@ impl<'d> BundleSources<'d> {
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
         match reference.count {
             None => {}
-            Some(count) if is_pool => set_take_count(&mut edits, count),
+            Some(count) if is_pool => set_pool_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
                     "{class} {} is no pool, of which *{count} takes members",
@@ -119,7 +119,7 @@ impl<'d> BundleSources<'d> {
     }
 }
 
-fn set_take_count(edits: &mut ContainerEdits, count: u32) {
+fn set_pool_count(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
         let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;

@@ -30,7 +30,7 @@ pub(super) fn visit_uppers(
 ) -> Result<Option<Error>> {
     let mut unseen = None;
     let looking = || search_context(&lower.display_name());
-    for namespace in netns::search_others(base, depth, timeout) {
+    for namespace in netns::search_other_netns(base, depth, timeout) {
         let namespace = match namespace {
             Ok(namespace) => namespace,
             Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
