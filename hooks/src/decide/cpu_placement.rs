@@ -24,7 +24,7 @@ pub(crate) struct CpuPlacement {
     pub nodes: BTreeSet<u32>,
 }
 
-/// Those of a request, in its order. `given` are the members that pools gave.
+/// Reads the placements of a request's devices, in its order. `members_by_pool` are the members that pools assigned.
 pub(super) fn read_placements(
     request: &Request,
     members_by_pool: &MembersByPool,

@@ -145,7 +145,7 @@ pub(crate) trait MoveOps: Sized {
         format!("looking at other network namespaces for {} {name}", Self::WORD)
     }
 
-    /// `keeper` keeps the namespace where the device is.
+    /// `keeper` is the process or file that keeps the namespace of the device.
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
         let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),

@@ -36,7 +36,7 @@ pub(super) struct DirectoryWatches {
     inotify: OwnedFd,
     paths: Vec<PathBuf>,
     watches: BTreeMap<i32, DirWatch>,
-    /// The watch of each wanted directory that exists, by its place in `wanted`.
+    /// The watch of each wanted directory that exists, by its index in `paths`.
     path_watches: BTreeMap<usize, i32>,
     missing_sources: BTreeSet<String>,
 }

@@ -26,7 +26,7 @@ pub(crate) struct CpusetChoice {
     pub warnings: Vec<String>,
 }
 
-/// Chooses for a container whose configuration has `own` and that path of its control group. What its engine set stays.
+/// Chooses for a container whose configuration sets `own` and this control group path. What its engine set stays.
 pub(crate) fn choose(
     placements: &[CpuPlacement],
     own: &Cpuset,

@@ -16,7 +16,8 @@ use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
 use super::ops::InterfaceHostNetns;
-use super::usage::{find_vdpa, list_names};
+use super::usage::find_vdpa;
+use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::PAUSE;
 
 /// Where the kernel has PCI functions and their drivers.
@@ -174,7 +175,7 @@ impl RebindableFunction {
     }
 
     fn device_names(&self, class: &str) -> Vec<String> {
-        list_names(&self.dir.join(class))
+        list_names(&self.dir.join(class)).collect()
     }
 }
 

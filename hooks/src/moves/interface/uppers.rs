@@ -105,7 +105,7 @@ pub(super) fn search_context(name: &str) -> String {
     format!("interface {name}: looking at other network namespaces")
 }
 
-/// `way` says where to or from.
+/// `direction` says where to or from.
 pub(super) fn move_context(name: &[u8], direction: &str) -> String {
     format!("moving interface {} {direction}", Quoted(&String::from_utf8_lossy(name)))
 }

@@ -68,8 +68,8 @@ pub(crate) enum IncompleteSearch {
     Others(io::Error),
 }
 
-/// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
-/// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
+/// Returns each namespace but `host_netns` once: the host's, then those of user namespaces that root made, then all
+/// others. An error ends the search if it takes too long. `timeout` bounds the search of all but the host's, from the
 /// beginning on.
 pub(crate) fn search_other_netns(
     host_netns: &Netns,
@@ -86,7 +86,7 @@ fn timeout_error(timeout: Duration, position: &str) -> io::Error {
     io::Error::other(format!("not done within {seconds} seconds{position}"))
 }
 
-/// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
+/// Finds the namespace for which `is_it` is true, other than `host_netns`. Fails if the search timed out.
 pub(crate) fn find_netns(
     host_netns: &Netns,
     is_it: &dyn Fn(&Netns) -> bool,
