@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, deduplicate};
 use onload_core::hook_arguments::HookArguments;
 
 use super::verified_node::VerifiedNode;
@@ -56,16 +56,6 @@ fn is_check_only(hook: &Hook) -> bool {
             && arguments.memlock.is_none()
             && arguments.lease.is_empty()
     })
-}
-
-pub(super) fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut unique: Vec<T> = Vec::with_capacity(list.len());
-    for item in list {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-    }
-    unique
 }
 
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.

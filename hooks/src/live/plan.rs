@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
@@ -27,7 +27,7 @@ use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::DecisionSubject;
 use crate::decide::sysfs::DeviceNumber;
 use crate::decide::verified_node::{CgroupRule, DeviceAccess};
-use crate::decide::{self, Decision, variable_name};
+use crate::decide::{self, Decision};
 use crate::image::preload::PreloadListError;
 use crate::moves::{self, RdmaNode};
 use crate::record::container_record::LiveInjection;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use onload_cdi::{
     ContainerEdits, Device, DeviceName, Kind, QualifiedName, Registry, Spec, SpecSource,
+    deduplicate, variable_name,
 };
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
@@ -167,20 +168,6 @@ fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
     all.mounts = deduplicate(std::mem::take(&mut all.mounts));
     all.hooks = deduplicate(std::mem::take(&mut all.hooks));
     all
-}
-
-fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut unique: Vec<T> = Vec::with_capacity(list.len());
-    for item in list {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-    }
-    unique
-}
-
-fn variable_name(entry: &str) -> &str {
-    entry.split('=').next().unwrap_or_default()
 }
 
 #[cfg(test)]
