@@ -11,13 +11,13 @@ use anyhow::{Context, anyhow};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::Host;
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
-use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
+use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
 use onload_sys::fs::{attributes, regular};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-const LIMIT: u64 = 4 * 1024 * 1024;
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const NEW_MODE: u32 = 0o644;
 const PERMISSIONS: u32 = 0o7777;
 
@@ -25,7 +25,7 @@ const PERMISSIONS: u32 = 0o7777;
 /// hold it.
 const LOCK_NAME: &str = "configure";
 
-const OF_USER: &str = "onload-ctk";
+const USER_DIR: &str = "onload-ctk";
 
 pub(crate) fn lock(host: &Host) -> anyhow::Result<Lock> {
     let path = Path::new(RUN_DIR);
@@ -38,7 +38,7 @@ pub(crate) fn lock(host: &Host) -> anyhow::Result<Lock> {
 pub(crate) fn lock_as_user(host: &Host) -> anyhow::Result<Option<Lock>> {
     let path = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     let run = host.directory(&path)?;
-    let path = path.join(OF_USER);
+    let path = path.join(USER_DIR);
     run.map(|run| take_lock(host, &run, &path)).transpose()
 }
 
@@ -48,7 +48,7 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> anyhow::Result<Lock> {
     let locks = open_private(run, name)
         .with_context(|| format!("opening the directory of locks {}", path.display()))?;
     let kind = LockMode::Exclusive;
-    Lock::acquire(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)
+    Lock::acquire(locks, &path, LOCK_NAME, kind, COMMAND_TIMEOUT)
         .context("locking the files of configuration")
 }
 
@@ -94,7 +94,7 @@ impl ConfigDir {
         if stat.st_nlink > 1 {
             return Err(unusual("a file of several names (hard links)"));
         }
-        if u64::try_from(stat.st_size).is_ok_and(|size| size > LIMIT) {
+        if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_BYTES) {
             return Err(unusual("longer than 4 MiB"));
         }
         let mut bytes = Vec::new();

@@ -45,7 +45,7 @@ pub const STATUSES: [(u8, &str); 4] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 12] = [
+const NEGATIVE_ANSWERS: [(&str, &str); 12] = [
     (
         "cdi check",
         "a specification file is missing, is to be removed, or differs from what would be written now",
@@ -73,8 +73,8 @@ const NO: [(&str, &str); 12] = [
 ];
 
 /// When a command answers no; none where it never does.
-pub fn describe_no(command: &str) -> Option<&'static str> {
-    let found = NO.iter().find(|(words, _)| *words == command);
+pub fn describe_negative_answer(command: &str) -> Option<&'static str> {
+    let found = NEGATIVE_ANSWERS.iter().find(|(words, _)| *words == command);
     found.map(|(_, when)| *when)
 }
 

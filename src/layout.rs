@@ -8,8 +8,8 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 use crate::printer::{DIM, HEADING, escape_controls};
 
 /// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
-const LEAST_TEXT: usize = 32;
-const WIDEST: usize = 56;
+const MIN_TEXT_WIDTH: usize = 32;
+const MAX_WIDTH: usize = 56;
 const LABEL: usize = 11;
 const NO_BREAK: &str = "\u{a0}";
 const INDENT: &str = "  ";
@@ -87,9 +87,9 @@ pub(crate) fn format_table<const N: usize>(
     let Some(columns) = columns else {
         return align_columns(header, rows);
     };
-    let room = columns.saturating_sub(before_last(header, &rows));
+    let room = columns.saturating_sub(width_before_last(header, &rows));
     let words = rows.iter().filter_map(|row| row.last()).flat_map(|text| text.split(' '));
-    if room < words.map(display_width).max().unwrap_or(0).max(LEAST_TEXT) {
+    if room < words.map(display_width).max().unwrap_or(0).max(MIN_TEXT_WIDTH) {
         return format_entries(&rows, columns);
     }
     let wrapped = rows.into_iter().map(|mut row| {
@@ -105,7 +105,7 @@ pub(crate) fn format_table<const N: usize>(
 /// What is given and how, side by side; below each other where a line has too little room for both.
 pub(crate) fn format_pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
     let widths = pairs.iter().map(|(label, _)| display_width(label));
-    let width = widths.max().unwrap_or(0).min(WIDEST);
+    let width = widths.max().unwrap_or(0).min(MAX_WIDTH);
     let lines = pairs.iter().map(|(label, text)| {
         let (label, text) = (to_one_line(label), to_one_line(text));
         if text.is_empty() {
@@ -127,7 +127,7 @@ pub(crate) fn to_one_line(text: &str) -> String {
     escape_controls(text).replace('\n', "\\n")
 }
 
-fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
+fn width_before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         let cells = cells.map(|cell| display_width(cell));

@@ -79,7 +79,10 @@ pub use registry::{
     Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, ResolvedDevice,
     ShadowedDevice, SpecSource, UnresolvableError,
 };
-pub use spec::{ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec};
+pub use spec::{
+    ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec, deduplicate,
+    variable_name,
+};
 pub use validate::{Problem, Problems, lint, validate, validate_edits};
 pub use version::{CdiVersion, Requirement, UnknownVersion, minimum_version};
 

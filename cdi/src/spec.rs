@@ -222,6 +222,24 @@ impl ContainerEdits {
     }
 }
 
+/// Removes repeated elements. The first of each stays, and so does the order.
+#[must_use]
+pub fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut unique: Vec<T> = Vec::with_capacity(list.len());
+    for item in list {
+        if !unique.contains(&item) {
+            unique.push(item);
+        }
+    }
+    unique
+}
+
+/// Returns the name of the variable in an entry of [`ContainerEdits::env`].
+#[must_use]
+pub fn variable_name(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
+}
+
 impl DeviceNode {
     /// The path on the host.
     #[must_use]

@@ -65,7 +65,7 @@ impl Class {
     pub const PINNING: [Class; 2] = [Class::Rdma, Class::Vfio];
 
     /// Those whose devices may be virtual functions that one container has at a time, and that are set up for it.
-    pub const OF_FUNCTIONS: [Class; 2] = [Class::Netdev, Class::Vfio];
+    pub const FUNCTION_CLASSES: [Class; 2] = [Class::Netdev, Class::Vfio];
 
     /// The class as written in a kind, an annotation and a file name.
     pub fn as_str(self) -> &'static str {
@@ -101,7 +101,7 @@ impl Class {
 
     /// Whether a device is called as an interface or by the address of a function, which tells where it is.
     pub fn has_function_name(self) -> bool {
-        self.is_onload() || Class::OF_FUNCTIONS.contains(&self)
+        self.is_onload() || Class::FUNCTION_CLASSES.contains(&self)
     }
 
     /// Whether `all` stands for its devices.

@@ -196,14 +196,14 @@ impl HookArguments {
         }
         for argument in &self.vf {
             let device = &argument.device;
-            if !self.lease.contains(device) || !Class::OF_FUNCTIONS.contains(&device.class) {
+            if !self.lease.contains(device) || !Class::FUNCTION_CLASSES.contains(&device.class) {
                 bail!("--vf {argument} is for a netdev or vfio device that no --lease names");
             }
         }
-        self.check_given("--address", &self.address)?;
-        self.check_given("--route", &self.route)?;
-        self.check_given("--mtu", &self.mtu)?;
-        self.check_given("--rename", &self.rename)?;
+        self.check_devices("--address", &self.address)?;
+        self.check_devices("--route", &self.route)?;
+        self.check_devices("--mtu", &self.mtu)?;
+        self.check_devices("--rename", &self.rename)?;
         if has_duplicate(&self.mtu, |argument| &argument.interface) {
             bail!("--mtu is given twice");
         }
@@ -216,7 +216,7 @@ impl HookArguments {
         Ok(())
     }
 
-    fn check_given<T: fmt::Display>(&self, flag: &str, all: &[InterfaceValue<T>]) -> Result<()> {
+    fn check_devices<T: fmt::Display>(&self, flag: &str, all: &[InterfaceValue<T>]) -> Result<()> {
         let is_moved = |argument: &InterfaceValue<T>| {
             self.netdev.iter().any(|netdev| netdev.name == argument.interface)
         };

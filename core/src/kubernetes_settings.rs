@@ -216,8 +216,8 @@ read_as_text!(ResourceName ListenAddress);
 fn find_problem(name: &str) -> Option<&'static str> {
     // A quota prefixes the name by this, and the whole has to be a name again.
     const QUOTA: &str = "requests.";
-    const MOST_PREFIX: usize = 253 - QUOTA.len();
-    const MOST: usize = 63;
+    const MAX_PREFIX: usize = 253 - QUOTA.len();
+    const MAX_LABEL: usize = 63;
     let Some((prefix, rest)) = name.split_once('/') else {
         return Some("it has the form DOMAIN/NAME");
     };
@@ -226,13 +226,13 @@ fn find_problem(name: &str) -> Option<&'static str> {
     let label = |label: &str| {
         let (first, last) = (label.as_bytes().first(), label.as_bytes().last());
         let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        label.len() <= MOST && outer(first) && outer(last) && label.bytes().all(legal)
+        label.len() <= MAX_LABEL && outer(first) && outer(last) && label.bytes().all(legal)
     };
-    if prefix.len() > MOST_PREFIX || !prefix.split('.').all(label) {
+    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(label) {
         return Some("the part before the slash is not a lower-case domain name");
     }
     let (first, last) = (rest.as_bytes().first(), rest.as_bytes().last());
-    if rest.len() > MOST || !outer(first) || !outer(last) || !rest.bytes().all(inner) {
+    if rest.len() > MAX_LABEL || !outer(first) || !outer(last) || !rest.bytes().all(inner) {
         return Some(
             "the part after the slash has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
         );

@@ -12,7 +12,7 @@ use onload_sys::error::{Result, bail};
 use onload_sys::text::Quoted;
 
 /// Below this limit in bytes, not even the queues of one small program can be registered (RLIMIT_MEMLOCK).
-pub const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
+pub const MIN_MEMLOCK: u64 = 64 * 1024 * 1024;
 
 /// Classes for which CAP_IPC_LOCK makes sense.
 pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];

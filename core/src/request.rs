@@ -63,7 +63,7 @@ pub trait AnnotationSource {
     fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation>;
     /// The value of a key, if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
-    fn has(&self, key: &str) -> bool;
+    fn has_key(&self, key: &str) -> bool;
 }
 
 impl AnnotationSource for BTreeMap<String, String> {
@@ -76,7 +76,7 @@ impl AnnotationSource for BTreeMap<String, String> {
         self.get(key).cloned()
     }
 
-    fn has(&self, key: &str) -> bool {
+    fn has_key(&self, key: &str) -> bool {
         self.contains_key(key)
     }
 }
@@ -93,7 +93,7 @@ impl AnnotationSource for onload_cdi::oci::OciConfig {
         self.annotation(key).ok().flatten()
     }
 
-    fn has(&self, key: &str) -> bool {
+    fn has_key(&self, key: &str) -> bool {
         !matches!(self.annotation(key), Ok(None))
     }
 }
@@ -243,7 +243,7 @@ impl Request {
         if is_sandbox(annotations) {
             return Ok(None);
         }
-        if annotations.has(DOMAIN) {
+        if annotations.has_key(DOMAIN) {
             return Err(no_class_error(&Origin::Annotation(DOMAIN.to_owned())));
         }
         let ours = annotations.with_prefix(PREFIX, MAX_KEYS + 1);
@@ -418,7 +418,7 @@ impl Request {
             self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
         if let Some(entry) = &self.vlans {
-            let (what, classes) = ("a VLAN", Class::OF_FUNCTIONS);
+            let (what, classes) = ("a VLAN", Class::FUNCTION_CLASSES);
             self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
         Ok(())
@@ -532,7 +532,7 @@ fn merge(known: &mut Vec<DeviceRef>, more: &[DeviceRef], origin: &Origin) -> Res
 /// Whether a container is one of a pod, as its engine says.
 pub fn is_pod_container(annotations: &dyn AnnotationSource) -> bool {
     let mut keys = NAME_KEYS.iter().chain(&SANDBOX_KEYS);
-    keys.any(|key| annotations.has(key))
+    keys.any(|key| annotations.has_key(key))
 }
 
 /// Whether a container only holds the namespaces of a pod.

@@ -9,7 +9,7 @@ use crate::toml::{get, get_or_create_array, get_or_create_section, parse, render
 const SECTION: &str = "annotations";
 const KEY: &str = "allow";
 /// How the packaged file shows the default.
-const SHOWN: &str = "#allow = []";
+const DEFAULT_LINE: &str = "#allow = []";
 
 pub fn allow_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let allowed = Config::parse(text)?.annotations.allow;
@@ -50,13 +50,13 @@ fn uncomment(text: &str, classes: &[Class]) -> Option<String> {
     let header = text.find(&format!("\n[{SECTION}]\n"))? + 1;
     let inside = text.get(header + 1..)?;
     let end = inside.find("\n[").unwrap_or(inside.len());
-    let line = inside.get(..end)?.find(&format!("\n{SHOWN}\n"))?;
+    let line = inside.get(..end)?.find(&format!("\n{DEFAULT_LINE}\n"))?;
     let start = header + 1 + line + 1;
     let list: Array = classes.iter().map(|class| class.as_str()).collect();
     let mut edited = text.to_owned();
     let list = Value::Array(list).to_string();
     let setting = format!("{KEY} = {}", list.trim());
-    edited.replace_range(start..start + SHOWN.len(), &setting);
+    edited.replace_range(start..start + DEFAULT_LINE.len(), &setting);
     Some(edited)
 }
 

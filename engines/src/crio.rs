@@ -27,7 +27,7 @@ const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];
 /// What is not taken over from the runtime that ours replaces. A root directory of its own, so
 /// that no two programs keep their state in one.
-const OWN: [&str; 5] = [
+const OWN_KEYS: [&str; 5] = [
     "runtime_path",
     "runtime_type",
     "runtime_root",
@@ -131,7 +131,7 @@ fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
     };
     let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
     values
-        .filter(|(key, _)| !OWN.contains(key))
+        .filter(|(key, _)| !OWN_KEYS.contains(key))
         .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
         .collect()
 }

@@ -21,11 +21,11 @@ pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
 /// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
 const MARK: &str = " # onload-ctk";
-const WAS_OFF: &str = ": it was off";
+const WAS_OFF_NOTE: &str = ": it was off";
 
-pub(crate) const OF_CONTAINERD: &[NriSwitch] = &[(&DISABLE, false)];
-pub(crate) const OF_NEWEST_CONTAINERD: &[NriSwitch] = &[(&DISABLE, false), (&VALIDATE, true)];
-pub(crate) const OF_CRIO: &[NriSwitch] = &[(&ENABLE, true)];
+pub(crate) const CONTAINERD_SWITCHES: &[NriSwitch] = &[(&DISABLE, false)];
+pub(crate) const NEWEST_CONTAINERD_SWITCHES: &[NriSwitch] = &[(&DISABLE, false), (&VALIDATE, true)];
+pub(crate) const CRIO_SWITCHES: &[NriSwitch] = &[(&ENABLE, true)];
 
 /// A text with NRI on, and with the validator on where a file names it, as what `containerd config default` printed does. What
 /// another file has on already is not repeated. Where the file has no backup, what is set in it is marked.
@@ -56,7 +56,7 @@ pub(crate) fn enable(
             let mut value = Value::from(*on);
             if !has_backup && !text.contains(WRITTEN) {
                 let comment = old.and_then(|old| old.decor().suffix()?.as_str());
-                let was_off = if old.is_some() { WAS_OFF } else { "" };
+                let was_off = if old.is_some() { WAS_OFF_NOTE } else { "" };
                 let suffix = format!("{}{MARK}{was_off}", comment.unwrap_or_default());
                 *value.decor_mut() = Decor::new(" ", suffix);
             }
@@ -82,7 +82,7 @@ fn find_switch(
 
 /// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
 pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
-    for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
+    for (path, on) in NEWEST_CONTAINERD_SWITCHES.iter().rev().chain(CRIO_SWITCHES) {
         let value = get(document, path).and_then(Item::as_value);
         let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {
             continue;
@@ -93,7 +93,7 @@ pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> any
             continue;
         };
         match marked {
-            Some((comment, WAS_OFF)) => {
+            Some((comment, WAS_OFF_NOTE)) => {
                 let mut original = Value::from(!on);
                 *original.decor_mut() = Decor::new(" ", comment);
                 get_or_create_section(document, above)?.insert(key, Item::Value(original));

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 
-const SHOWN: usize = 5;
+const MAX_SHOWN: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuntimeContainer {
@@ -60,7 +60,7 @@ impl fmt::Display for RuntimeUse {
         let (one, many) = ("container of it is", "containers of it are");
         let count = format_count(containers.len(), one, many);
         write!(f, "{count} left, to be removed first:")?;
-        for (index, container) in containers.iter().take(SHOWN).enumerate() {
+        for (index, container) in containers.iter().take(MAX_SHOWN).enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let short = container_id::short_id(&container.id);
             match container.name.as_str() {
@@ -69,7 +69,7 @@ impl fmt::Display for RuntimeUse {
                 name => write!(f, "{comma} {} ({short})", name.escape_debug())?,
             }
         }
-        let more = containers.len().saturating_sub(SHOWN);
+        let more = containers.len().saturating_sub(MAX_SHOWN);
         if more > 0 {
             write!(f, " and {more} more")?;
         }

@@ -65,7 +65,7 @@ impl EngineSetup {
     }
 
     /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
-    pub fn drop_in_for(engine: Engine) -> Option<EngineSetup> {
+    pub fn find_drop_in(engine: Engine) -> Option<EngineSetup> {
         let file = Path::new(containerd_drop_in::FILE);
         (engine == Engine::Containerd).then(|| EngineSetup::for_file(engine, file.to_owned()))
     }
@@ -334,9 +334,13 @@ impl EngineSetup {
         // Only containerd 2.2 and later have a file read at that place by themselves.
         let is_newest = self.file.as_path() == containerd_drop_in::FILE;
         match (self.engine, self.form) {
-            (Engine::Crio, _) => Ok(nri::OF_CRIO),
-            (Engine::Containerd, SetupForm::DropIn) if is_newest => Ok(nri::OF_NEWEST_CONTAINERD),
-            (Engine::Containerd, SetupForm::Whole | SetupForm::DropIn) => Ok(nri::OF_CONTAINERD),
+            (Engine::Crio, _) => Ok(nri::CRIO_SWITCHES),
+            (Engine::Containerd, SetupForm::DropIn) if is_newest => {
+                Ok(nri::NEWEST_CONTAINERD_SWITCHES)
+            }
+            (Engine::Containerd, SetupForm::Whole | SetupForm::DropIn) => {
+                Ok(nri::CONTAINERD_SWITCHES)
+            }
             _ => bail!(
                 "it has no setting of NRI; leave --nri out (k3s and RKE2 have NRI on, and dockerd's daemon.json is yours to edit)"
             ),

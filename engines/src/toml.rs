@@ -48,14 +48,14 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
     else {
         return text;
     };
-    let index = end_of_old(old_body, body);
+    let index = edited_end(old_body, body);
     let (above, below) = body.split_at_checked(index).unwrap_or((body, ""));
     let line_end =
         if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') { "" } else { "\n" };
     format!("{above}{trailing}{line_end}{below}")
 }
 
-fn end_of_old(old: &str, new: &str) -> usize {
+fn edited_end(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
     let unchanged = diff.ops().iter().filter(|op| !op.old_range().is_empty());
     let lines = unchanged.map(|op| op.new_range().end).next_back().unwrap_or(0);

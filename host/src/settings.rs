@@ -6,7 +6,7 @@ use anyhow::Context;
 use onload_core::config::{CONFIG_PATH, Config};
 use onload_sys::fs::regular;
 
-use crate::host::{Host, TEXT_LIMIT, not_text_error};
+use crate::host::{Host, MAX_TEXT_BYTES, not_text_error};
 
 /// Reads the named file, which must exist, or else the host's own, which need not.
 pub fn load(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Config> {
@@ -40,7 +40,7 @@ pub fn read(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Option<St
     let Some(path) = config_file else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);
     };
-    let bytes = regular::read(path, TEXT_LIMIT).with_context(|| read_context(path))?;
+    let bytes = regular::read(path, MAX_TEXT_BYTES).with_context(|| read_context(path))?;
     let text = String::from_utf8(bytes).map_err(|_| not_text_error(path))?;
     Ok(Some(text))
 }

@@ -58,9 +58,9 @@ fn write(summary: &ElfSummary, texts: &[u8]) -> Vec<u8> {
     kinds.extend(summary.interpreter.is_some().then_some(TYPE_INTERPRETER));
     let mut body = StubBody { bytes: vec![0; HEADER_BYTES + kinds.len() * PROGRAM_HEADER_BYTES] };
     let interpreter = summary.interpreter.as_deref().unwrap_or_default();
-    let interpreter = body.place(&[interpreter.as_bytes(), &[0]].concat());
+    let interpreter = body.append_aligned(&[interpreter.as_bytes(), &[0]].concat());
     let dynamic = if summary.is_dynamic { body.dynamic(summary) } else { (0, 0) };
-    body.place(texts);
+    body.append_aligned(texts);
     let all = (0, body.bytes.len());
     let mut head = header(summary.machine, kinds.len());
     for kind in kinds {
@@ -105,7 +105,7 @@ struct StubBody {
 
 impl StubBody {
     /// Appends bytes where a table may begin. Returns the offset and the length.
-    fn place(&mut self, bytes: &[u8]) -> (usize, usize) {
+    fn append_aligned(&mut self, bytes: &[u8]) -> (usize, usize) {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         let start = self.bytes.len();
         self.bytes.extend(bytes);
@@ -123,17 +123,17 @@ impl StubBody {
         }
         if !summary.version_needs.is_empty() {
             let (table, count) = version_needs(summary, &mut strings);
-            let (start, _) = self.place(&table);
+            let (start, _) = self.append_aligned(&table);
             entries.push((TAG_VERSION_NEEDS, start as u64));
             entries.push((TAG_VERSION_NEEDS_COUNT, count as u64));
         }
-        let (start, length) = self.place(&strings);
+        let (start, length) = self.append_aligned(&strings);
         entries.push((TAG_STRINGS, start as u64));
         entries.push((TAG_STRINGS_SIZE, length as u64));
         entries.push((0, 0));
         let words = entries.iter().flat_map(|(tag, value)| [*tag, *value]);
         let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        self.place(&bytes)
+        self.append_aligned(&bytes)
     }
 }
 

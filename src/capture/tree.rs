@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::installation::LIBRARY_LIMIT;
+use onload_host::discover::installation::MAX_LIBRARY_BYTES;
 use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
@@ -203,7 +203,7 @@ impl Collector<'_> {
         if self.tree.entries.get(real_path).is_some_and(filled) {
             return;
         }
-        let original = self.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
+        let original = self.host.bytes(path, MAX_LIBRARY_BYTES).ok().flatten();
         let original = original.unwrap_or_default();
         let onload = self.inventory.onload.as_ref();
         let driver = onload.and_then(|onload| onload.version.as_deref());

@@ -19,7 +19,7 @@ use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
-const LIMIT: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 
 type RuntimeCounts = BTreeMap<PathBuf, usize>;
 
@@ -32,7 +32,7 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
             "{} made by {}, which is not there: install it again to end {}",
             format_container_count(count),
             runtime.display(),
-            them(count)
+            pronoun(count)
         ));
     }
     let max = present.iter().max_by_key(|(_, count)| **count);
@@ -40,11 +40,11 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
         Some((runtime, max_count)) => {
             for (other, count) in present.iter().filter(|(other, _)| *other != runtime) {
                 printer.warning(format_args!(
-                    "{} made by {}, and {max_count} by {}, which does not find {them}: end {them} first",
+                    "{} made by {}, and {max_count} by {}, which does not find {pronoun}: end {pronoun} first",
                     format_container_count(*count),
                     other.display(),
                     runtime.display(),
-                    them = them(*count)
+                    pronoun = pronoun(*count)
                 ));
             }
             runtime.clone()
@@ -59,7 +59,7 @@ fn format_container_count(count: usize) -> String {
     format_count(count, "container was", "containers were")
 }
 
-fn them(count: usize) -> &'static str {
+fn pronoun(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
@@ -95,9 +95,9 @@ fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<P
     let config_path =
         file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {
-        None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,
+        None => host.bytes(Path::new(CONFIG_PATH), MAX_BYTES)?,
         Some(path) => Some(
-            regular::read(path, LIMIT)
+            regular::read(path, MAX_BYTES)
                 .with_context(|| format!("reading configuration {}", path.display()))?,
         ),
     };

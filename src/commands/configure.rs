@@ -219,7 +219,7 @@ fn find_setups(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Vec<EngineSe
         return Ok(vec![setup(EngineSetup::for_file(args.runtime, file.clone()))]);
     }
     let main = EngineSetup::for_engine(args.runtime);
-    let Some(drop_in) = EngineSetup::drop_in_for(args.runtime) else {
+    let Some(drop_in) = EngineSetup::find_drop_in(args.runtime) else {
         return Ok(vec![setup(main)]);
     };
     let has_drop_in = host.entry(&drop_in.file)?.is_some();

@@ -75,9 +75,9 @@ pub fn run(
         pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) });
     let pool_views: Vec<PoolView<'_>> = pool_views.collect();
     match args.format {
-        ListFormat::Json => print_json(&inventory.without_withheld(), &pool_views, printer)?,
+        ListFormat::Json => print_json(&inventory.offered_only(), &pool_views, printer)?,
         ListFormat::Table => {
-            print_tables(&inventory.without_withheld(), &pool_views, args.explain, printer)?;
+            print_tables(&inventory.offered_only(), &pool_views, args.explain, printer)?;
         }
     }
     for warning in &inventory.warnings {

@@ -88,7 +88,7 @@ impl EngineFile {
         }
         let related = self.setup.related_files(self.files.now.as_deref());
         let related = related.with_context(|| self.configure_context())?;
-        self.files.other_files = read_beside(host, &related, &self.setup.file)?;
+        self.files.other_files = read_sibling_files(host, &related, &self.setup.file)?;
         Ok(())
     }
 
@@ -295,7 +295,7 @@ fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<Own
     Ok(None)
 }
 
-fn read_beside(
+fn read_sibling_files(
     host: &Host,
     related: &[RelatedFiles],
     own_path: &Path,

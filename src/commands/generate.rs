@@ -32,9 +32,9 @@ use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 const WRITE: &str = "write ";
-const KEEP: &str = "keep  ";
+const KEEP_LABEL: &str = "keep  ";
 const FIELDS: usize = 3;
-const FILE_LIMIT: u64 = 64 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 pub fn run(
     global: &GlobalArgs,
@@ -172,13 +172,13 @@ fn to_file(
     let content = render(spec, args.format);
     let reading = || format!("reading {}", path.display());
     let old = if path.exists() {
-        Some(regular::read(path, FILE_LIMIT).with_context(reading)?)
+        Some(regular::read(path, MAX_FILE_BYTES).with_context(reading)?)
     } else {
         None
     };
     let is_same = old.as_deref() == Some(content.as_bytes());
     if args.dry_run && !args.diff {
-        let word = if is_same { KEEP } else { WRITE };
+        let word = if is_same { KEEP_LABEL } else { WRITE };
         printer.print(format_args!("{word} {}\n", path.display()))?;
     }
     if is_same {
@@ -258,7 +258,7 @@ fn to_directory(
         return Ok(ExitAnswer::Yes);
     }
     refuse_undecided(&plan, &path, inventory)?;
-    Ok(warn_of_left(&plan, &path, printer))
+    Ok(report_unwritten(&plan, &path, printer))
 }
 
 type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
@@ -332,7 +332,7 @@ fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyh
         let word = match step.action {
             FileAction::Write(_) => WRITE,
             FileAction::Remove => "remove",
-            FileAction::Keep => KEEP,
+            FileAction::Keep => KEEP_LABEL,
             FileAction::Leave | FileAction::Undecided => "leave ",
         };
         printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
@@ -404,7 +404,7 @@ fn refuse_undecided(
 }
 
 /// The rest is written, so that a file which somebody keeps as it is stops no other.
-fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
+fn report_unwritten(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
     let left_files: Vec<&str> = plan.left_files().collect();
     if left_files.is_empty() {
         return ExitAnswer::Yes;

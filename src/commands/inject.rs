@@ -15,7 +15,7 @@ use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// Bytes of a configuration; those of engines have some ten thousand.
-const LIMIT: u64 = 64 * 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(super) struct HostNodeLookup<'h>(pub(super) &'h Host);
 
@@ -45,12 +45,12 @@ impl NodeLookup for HostNodeLookup<'_> {
     }
 }
 
-const READING: &str = "reading the OCI configuration on stdin";
+const READ_CONTEXT: &str = "reading the OCI configuration on stdin";
 
 fn read_error(error: OciConfigError) -> anyhow::Error {
     match error {
-        OciConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
-        error => anyhow::Error::new(error).context(READING),
+        OciConfigError::Read(cause) => anyhow::Error::new(cause).context(READ_CONTEXT),
+        error => anyhow::Error::new(error).context(READ_CONTEXT),
     }
 }
 
@@ -69,9 +69,9 @@ pub fn run(
     if stdin.is_terminal() {
         printer.note("reading an OCI configuration (config.json) from the terminal; end it with Ctrl-D, or stop with Ctrl-C");
     }
-    let bytes = regular::read_at_most(stdin, LIMIT).context(READING)?;
+    let bytes = regular::read_at_most(stdin, MAX_BYTES).context(READ_CONTEXT)?;
     if bytes.trim_ascii().is_empty() {
-        bail!("{READING}: there is nothing; give it a config.json: < config.json");
+        bail!("{READ_CONTEXT}: there is nothing; give it a config.json: < config.json");
     }
     let mut config = OciConfig::parse(&bytes).map_err(read_error)?;
     if config.has_namespace("user").map_err(read_error)? {

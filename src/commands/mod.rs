@@ -52,7 +52,7 @@ use crate::permissions;
 use crate::printer::{Printer, log_access};
 
 /// Letters in which a device may differ from the one that was meant.
-const MOST_TYPING_ERRORS: usize = 3;
+const MAX_TYPING_ERRORS: usize = 3;
 
 fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
     let host = open_traced_host(global)?;
@@ -237,7 +237,7 @@ fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let ranked = candidates
         .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate));
     ranked
-        .filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
+        .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)
         .min()
         .map(|(_, candidate)| candidate)
 }

@@ -16,7 +16,7 @@ use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
 
 /// A device of each stands for all others.
-const SHOWN: [Class; 6] =
+const EXAMPLE_CLASSES: [Class; 6] =
     [Class::Nic, Class::Zf, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
@@ -68,7 +68,7 @@ fn describe_devices(inventory: &Inventory) -> String {
         _ => !device.is_loopback(),
     };
     let number = inventory.devices.iter().filter(is_listed).count();
-    let examples = SHOWN.into_iter().filter_map(|class| first_device(inventory, class));
+    let examples = EXAMPLE_CLASSES.into_iter().filter_map(|class| first_device(inventory, class));
     let examples: Vec<String> = examples.map(name).collect();
     let number = format_count(number, "device", "devices");
     if examples.is_empty() {
@@ -131,7 +131,7 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
         return remedy.to_string();
     }
     let engine = Engine::usable_engines(checks).next();
-    let candidates = SHOWN.into_iter().filter(|class| *class != Class::Zf);
+    let candidates = EXAMPLE_CLASSES.into_iter().filter(|class| *class != Class::Zf);
     let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
     match (engine, candidates.next()) {
         (Some(engine), Some(device)) => {

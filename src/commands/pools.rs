@@ -78,7 +78,7 @@ impl<'a> PoolView<'a> {
     }
 
     /// `None` where that is not known.
-    fn free(&self) -> Option<usize> {
+    fn free_count(&self) -> Option<usize> {
         if self.is_left_out {
             return Some(0);
         }
@@ -106,7 +106,7 @@ impl<'a> PoolView<'a> {
         if self.is_left_out {
             return "left out".to_owned();
         }
-        let free = self.free().map(|free| free.to_string());
+        let free = self.free_count().map(|free| free.to_string());
         let free = free.unwrap_or_else(|| "?".to_owned());
         format!("{free} of {}", self.named_pool.pool.members.len())
     }
@@ -150,7 +150,7 @@ impl<'a> PoolView<'a> {
             "class": self.named_pool.class.as_str(),
             "name": self.named_pool.name.as_str(),
             "share": share,
-            "free": self.free(),
+            "free": self.free_count(),
             "members": members.collect::<Vec<_>>(),
         })
     }

@@ -29,7 +29,7 @@ pub fn run(
     let mut specs = generate(&inventory, &pools, &config, installed)?;
     specs.retain(|name, _| config.cdi.kinds.contains(&name.class));
 
-    print_devices(&inventory.without_withheld(), printer)?;
+    print_devices(&inventory.offered_only(), printer)?;
     print_specs(&specs, printer)?;
     let devices = args.devices.join(" --device ");
     printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;

@@ -15,11 +15,11 @@ use rustix::process::geteuid;
 
 const CAT: &str = "/bin/cat";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
-const NAME_LIMIT: u64 = 64;
-const LIMIT: u64 = 16 * 1024 * 1024;
-const VERSION_LIMIT: u64 = 4096;
+const MAX_NAME_BYTES: u64 = 64;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_VERSION_BYTES: u64 = 4096;
 /// How long a program may take to print its version.
-const VERSION_PATIENCE: Duration = Duration::from_millis(1500);
+const VERSION_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The name comes from the kernel, and is read first. The owner is not checked: a container's process may be root's.
 pub(super) fn read_arguments(
@@ -33,12 +33,12 @@ pub(super) fn read_arguments(
     for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
         let dir = proc.join(&pid);
         // A process that ends meanwhile holds nothing.
-        let Ok(Some(comm)) = host.bytes(&dir.join("comm"), NAME_LIMIT) else {
+        let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else {
             continue;
         };
         if comm.trim_ascii_end() == name.as_bytes() {
             let path = host.outside_path(&dir.join("cmdline"));
-            let arguments = read(&path, LIMIT, limit)
+            let arguments = read(&path, MAX_BYTES, limit)
                 .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
             all_arguments.push(arguments);
         }
@@ -75,7 +75,7 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     command.arg("--version").env_clear().current_dir("/");
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let answer = read_answer(&mut child, VERSION_LIMIT, VERSION_PATIENCE)?.ok()?;
+    let answer = read_answer(&mut child, MAX_VERSION_BYTES, VERSION_TIMEOUT)?.ok()?;
     String::from_utf8(answer).ok()
 }
 

@@ -14,7 +14,7 @@ pub(super) struct ReasonGroup {
 }
 
 /// Names of one shape that are listed one by one; of more there is the first, the last and their number.
-const LISTED: usize = 4;
+const MAX_LISTED: usize = 4;
 
 impl ReasonGroup {
     /// Its names in words: names that differ in their numbers alone are one range.
@@ -32,7 +32,7 @@ impl ReasonGroup {
             // v10 comes after v9.
             alike.sort_by_key(|name| (name.len(), *name));
             match alike.as_slice() {
-                [first, .., last] if alike.len() > LISTED => {
+                [first, .., last] if alike.len() > MAX_LISTED => {
                     format!("{first} … {last} ({})", alike.len())
                 }
                 all => all.join(", "),

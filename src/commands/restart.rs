@@ -16,11 +16,11 @@ const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 const BOOTED: &str = "/run/systemd/system";
 const JOURNALCTL: &str = "/usr/bin/journalctl";
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it has to do so until it counts: a service may end a moment after its start.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(250);
-const LOOK: Duration = Duration::from_secs(5);
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReloadMethod {
@@ -103,12 +103,12 @@ impl EngineService {
 
     /// Waits until it does as well as before; what is lost where it does not.
     fn wait(&self) -> Option<Loss> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut well_since = None;
         loop {
             let now = Instant::now();
             match self.read_state().find_loss(&self.before) {
-                None if now >= *well_since.get_or_insert(now) + SETTLE => return None,
+                None if now >= *well_since.get_or_insert(now) + SETTLE_TIME => return None,
                 None => {}
                 Some(loss) if now > deadline => return Some(loss),
                 Some(_) => well_since = None,
@@ -136,7 +136,7 @@ impl EngineService {
             Loss::Service => {
                 let name = self.name;
                 let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
-                let deadline = Instant::now() + LOOK;
+                let deadline = Instant::now() + INSPECT_TIMEOUT;
                 let message = run_command(
                     Path::new(JOURNALCTL),
                     &[&words[..], &["--priority=err"]].concat(),
@@ -169,7 +169,7 @@ fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> anyhow::Re
 
 fn ctr(words: &[&str]) -> Option<String> {
     let program = CTR.into_iter().map(Path::new).find(|path| path.exists())?;
-    run_command(program, words, Instant::now() + LOOK).ok()
+    run_command(program, words, Instant::now() + INSPECT_TIMEOUT).ok()
 }
 
 /// The plugins that work, of what "ctr plugins ls" prints: type, id, platforms, status.

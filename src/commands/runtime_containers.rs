@@ -24,7 +24,7 @@ const MONITOR: &str = "conmon";
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
 const CHUNK: usize = 200;
 /// Bytes of a file of an engine; configurations of containers are a few kilobytes.
-const LIMIT: u64 = 16 * 1024 * 1024;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
 /// `state`: the directory where the engine keeps what it knows.
@@ -94,7 +94,7 @@ fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer
         for id in host.list(&containers)?.names {
             let path = containers.join(&id).join("userdata/config.json");
             // Beside the directories stand files of the storage itself, such as containers.json.
-            if let Ok(Some(config)) = host.bytes(&path, LIMIT) {
+            if let Ok(Some(config)) = host.bytes(&path, MAX_BYTES) {
                 records.extend(runtime_containers::from_crio(&id, &config));
             }
         }
@@ -115,7 +115,7 @@ fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeConta
 }
 
 fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
-    Ok(host.bytes(path, LIMIT)?.unwrap_or_default())
+    Ok(host.bytes(path, MAX_BYTES)?.unwrap_or_default())
 }
 
 fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {

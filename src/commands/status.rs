@@ -26,8 +26,8 @@ use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const INDENT: &str = "  ";
 const HANGING: &str = "      ";
-const PATIENCE: Duration = Duration::from_secs(1);
-const SHOWN: usize = 5;
+const TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_SHOWN: usize = 5;
 
 pub fn run(
     global: &GlobalArgs,
@@ -83,7 +83,7 @@ pub(super) fn inspect_containers(
 ) -> anyhow::Result<StatusReport> {
     let leases = leases::list(host);
     printer.progress("looking at containers");
-    let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, PATIENCE).ok();
+    let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, TIMEOUT).ok();
     let networks = |pid| read_network(host, pid);
     let report = read_status(StatusInput {
         host,
@@ -147,13 +147,13 @@ fn drained_json(entry: &DrainEntry) -> serde_json::Value {
 /// What no container gets any more, behind those that have it.
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
-    for entry in all.iter().take(SHOWN) {
+    for entry in all.iter().take(MAX_SHOWN) {
         let description = to_one_line(&format!("{}: {}", entry.target, entry.describe()));
         let text = format!("{WARNING}drained{WARNING:#} {description}");
         printer.print(format_paragraph("", INDENT, &text, printer.columns()))?;
     }
-    if all.len() > SHOWN {
-        let more = all.len() - SHOWN;
+    if all.len() > MAX_SHOWN {
+        let more = all.len() - MAX_SHOWN;
         printer.print(format_args!("and {more} more; \"onload-ctk drain\" shows all\n"))?;
     }
     Ok(())
@@ -221,7 +221,8 @@ fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow
         ("processes", &processes),
     ] {
         if !names.is_empty() {
-            let text = format!("{DIM}{label} {}{DIM:#}", to_one_line(&join_first(names, SHOWN)));
+            let text =
+                format!("{DIM}{label} {}{DIM:#}", to_one_line(&join_first(names, MAX_SHOWN)));
             printer.print(format_paragraph(INDENT, HANGING, &text, columns))?;
         }
     }

@@ -40,6 +40,6 @@ pub fn run(
         }
     })?;
     printer.note(format_args!("{names}: no longer drained"));
-    specs::make(&host, &config, printer)?;
+    specs::rewrite_specs(&host, &config, printer)?;
     Ok(ExitAnswer::Yes)
 }

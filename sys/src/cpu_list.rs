@@ -7,7 +7,7 @@ use crate::error::{Result, bail};
 use crate::text::parse_digits;
 
 /// Most CPUs that a kernel may be built for.
-const MOST_CPUS: u32 = 65_536;
+const MAX_CPUS: u32 = 65_536;
 
 /// Reads a list of the kernel's, which may be empty. Linux 5.16 and its next ones end it with a null byte
 /// (`cpumap_print_list_to_buf` in lib/cpumask.c). A list that is only partly readable is an error: a part
@@ -26,7 +26,7 @@ pub fn parse_user_list(text: &str) -> Result<BTreeSet<u32>> {
     for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         match (parse_digits::<u32>(first), parse_digits(last)) {
-            (Some(first), Some(last)) if first <= last && last < MOST_CPUS => {
+            (Some(first), Some(last)) if first <= last && last < MAX_CPUS => {
                 numbers.extend(first..=last);
             }
             _ => bail!("{text:?} is no list of numbers such as \"0-3,8\""),

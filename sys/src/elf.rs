@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: u64 = 4096;
 /// Bytes of a name that are read first; the name of a library or version is shorter.
 const SHORT_NAME_BYTES: u64 = 32;
 /// Bytes behind a name or record that are read with it.
-const NEAR_BYTES: u64 = 512;
+const READ_AHEAD_BYTES: u64 = 512;
 /// Symbol versions that are read in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
 /// Symbols of one file that are read; glibc has about three thousand.
@@ -46,9 +46,9 @@ const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of a block, which is read at once.
 const BLOCK_BYTES: u64 = 4 * 1024;
 /// Bytes of a read that is served from the cache, at most.
-const KEPT_READ: usize = BLOCK_BYTES as usize;
+const MAX_CACHED_READ: usize = BLOCK_BYTES as usize;
 /// Blocks of one file that are cached.
-const KEPT_BLOCKS: usize = 32;
+const MAX_CACHED_BLOCKS: usize = 32;
 /// Blocks of one file that are read; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Bytes of one file that are read; a libc takes about 20000.
@@ -236,7 +236,7 @@ impl<'a> BlockReader<'a> {
             file,
             length,
             position: 0,
-            blocks: Vec::with_capacity(KEPT_BLOCKS),
+            blocks: Vec::with_capacity(MAX_CACHED_BLOCKS),
             blocks_left: MAX_BLOCKS,
             bytes_left: MAX_BYTES,
         }
@@ -250,8 +250,11 @@ impl<'a> BlockReader<'a> {
             return Ok(());
         }
         self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
-        let mut block =
-            if self.blocks.len() < KEPT_BLOCKS { Vec::new() } else { self.blocks.remove(0).1 };
+        let mut block = if self.blocks.len() < MAX_CACHED_BLOCKS {
+            Vec::new()
+        } else {
+            self.blocks.remove(0).1
+        };
         block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
         let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
         block.truncate(count);
@@ -260,8 +263,8 @@ impl<'a> BlockReader<'a> {
     }
 
     /// A table or a segment is read once.
-    fn read_past_the_cache(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
-        let blocks = buffer.len().div_ceil(KEPT_READ);
+    fn read_uncached(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
+        let blocks = buffer.len().div_ceil(MAX_CACHED_READ);
         self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
         let count = self.file.read_at(buffer, self.position).map_err(|_| ())?;
         self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
@@ -289,8 +292,8 @@ impl ReadCacheOps for BlockReader<'_> {
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
         if self.buffered().is_none() {
-            if buffer.len() >= KEPT_READ {
-                return self.read_past_the_cache(buffer);
+            if buffer.len() >= MAX_CACHED_READ {
+                return self.read_uncached(buffer);
             }
             self.load()?;
         }
@@ -348,7 +351,7 @@ impl<'d> CachedRange<'d> {
         if let Some(cached) = part(bytes, offset.wrapping_sub(start), size) {
             return Ok(cached);
         }
-        let end = end.max(data.len()?.min(end.saturating_add(NEAR_BYTES)));
+        let end = end.max(data.len()?.min(end.saturating_add(READ_AHEAD_BYTES)));
         let bytes = data.read_bytes_at(offset, end - offset)?;
         self.0.set((offset, bytes));
         part(bytes, 0, size).ok_or(())
@@ -452,7 +455,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             }
             let start = symbol.st_name(self.endian) as usize;
             let name = strings.get(start..).ok_or(malformed)?;
-            let name = before_zero(&name[..name.len().min(MAX_NAME_BYTES as usize)]);
+            let name = until_nul(&name[..name.len().min(MAX_NAME_BYTES as usize)]);
             let name = name.and_then(|name| std::str::from_utf8(name).ok());
             let name = name.ok_or(malformed)?;
             let version = match index {
@@ -560,7 +563,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
                 continue;
             }
             let text = self.bytes_at(*target, name.len() as u64 + 1);
-            if text.ok().and_then(before_zero) != Some(name.as_bytes()) {
+            if text.ok().and_then(until_nul) != Some(name.as_bytes()) {
                 continue;
             }
             let numbers =
@@ -684,7 +687,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         // Most names are short, and searching so few bytes costs less than the processor features
         // that `object`'s search queries first.
         let begin = self.names.bytes(self.data, start, room.min(SHORT_NAME_BYTES));
-        let bytes = match begin.ok().and_then(before_zero) {
+        let bytes = match begin.ok().and_then(until_nul) {
             Some(bytes) => bytes,
             None => {
                 let read = self.data.read_bytes_at_until(start..end, 0);
@@ -786,7 +789,7 @@ fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
 }
 
 /// The name before the first NUL; `None` if there is no NUL.
-fn before_zero(bytes: &[u8]) -> Option<&[u8]> {
+fn until_nul(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     bytes.get(..end)
 }

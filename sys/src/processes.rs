@@ -120,7 +120,7 @@ impl Processes {
     /// The process that has a number now; none where nobody has it.
     pub fn find(&self, pid: u32) -> Result<Option<ProcessId>, ProcessError> {
         let path = self.process_path(pid, "stat");
-        let Some(stat) = read_if_there(&path)? else {
+        let Some(stat) = read_if_running(&path)? else {
             return Ok(None);
         };
         let start_time = start_time(&stat)
@@ -135,7 +135,7 @@ impl Processes {
         if self.own_namespace()? != process.pid_namespace {
             return Ok(None);
         }
-        let Some(stat) = read_if_there(&self.process_path(process.pid, "stat"))? else {
+        let Some(stat) = read_if_running(&self.process_path(process.pid, "stat"))? else {
             return Ok(Some(true));
         };
         let is_same = start_time(&stat).is_none_or(|now| now == process.start_time);
@@ -146,7 +146,7 @@ impl Processes {
     /// hierarchy that judges devices.
     pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessError> {
         let directory = |pid: u32| {
-            let lines = read_if_there(&self.process_path(pid, "cgroup"))?;
+            let lines = read_if_running(&self.process_path(pid, "cgroup"))?;
             Ok(lines.and_then(|lines| cgroup(&lines)))
         };
         let (own_path, other) = (directory(pid)?, directory(other)?);
@@ -172,7 +172,7 @@ impl Processes {
             Err(error) if is_gone(&error) => return Ok(!self.sees_cgroups()),
             Err(error) => return Err(process_error(path, error)),
         }
-        if let Some(events) = read_if_there(&path.join("cgroup.events"))? {
+        if let Some(events) = read_if_running(&path.join("cgroup.events"))? {
             let mut lines = events.split(|byte| *byte == b'\n');
             return Ok(lines.any(|line| line == b"populated 1"));
         }
@@ -327,7 +327,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ProcessError> {
 
 /// A file of a process or a cgroup that may have ended: ESRCH and ENODEV come from an open file whose
 /// process or cgroup went away.
-fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, ProcessError> {
+fn read_if_running(path: &Path) -> Result<Option<Vec<u8>>, ProcessError> {
     match read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if is_gone(&error.source) => Ok(None),
@@ -400,7 +400,7 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessE
         return Ok(true);
     };
     *budget = remaining;
-    match read_if_there(&cgroup.join(PROCS))? {
+    match read_if_running(&cgroup.join(PROCS))? {
         None => return Ok(false),
         Some(bytes) if !bytes.is_empty() => return Ok(true),
         Some(_) => {}

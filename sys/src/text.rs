@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::str::FromStr;
 
 /// Characters of an untrusted text that a message shows.
-const SHOWN: usize = 80;
+const MAX_SHOWN: usize = 80;
 
 /// A text in double quotes, with control characters escaped and its length bounded, so that a
 /// message stays one line whatever an annotation contains.
@@ -17,7 +17,7 @@ impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         let mut rest = self.0.chars();
-        for character in rest.by_ref().take(SHOWN) {
+        for character in rest.by_ref().take(MAX_SHOWN) {
             write!(f, "{}", character.escape_debug())?;
         }
         if rest.next().is_some() {

@@ -245,12 +245,12 @@ pub struct OciConfig {
 }
 
 const TOP_LEVEL: [&str; 6] = ["process", "mounts", "linux", "hooks", "annotations", "root"];
-const IN_PROCESS: [&str; 7] =
+const PROCESS_KEYS: [&str; 7] =
     ["env", "args", "user", "rlimits", "capabilities", "cwd", "noNewPrivileges"];
-const IN_LINUX: [&str; 7] =
+const LINUX_KEYS: [&str; 7] =
     ["devices", "resources", "netDevices", "intelRdt", "namespaces", "uidMappings", "gidMappings"];
-const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
-const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
+const USER_KEYS: [&str; 3] = ["uid", "gid", "additionalGids"];
+const MOUNT_KEYS: [&str; 4] = ["destination", "type", "source", "options"];
 
 /// The CPUs and NUMA nodes of a container (`linux.resources.cpu`), as lists such as `0-3,8`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -287,8 +287,8 @@ impl OciConfig {
             }
             Ok(part)
         };
-        let process = part("process", &IN_PROCESS)?;
-        let linux = part("linux", &IN_LINUX)?;
+        let process = part("process", &PROCESS_KEYS)?;
+        let linux = part("linux", &LINUX_KEYS)?;
         let hooks = part("hooks", &HookName::ALL.map(HookName::as_str))?;
         let annotations = part("annotations", &[])?;
         let mounts = root.array("mounts")?.unwrap_or_default().parse_objects();
@@ -305,7 +305,7 @@ impl OciConfig {
         };
         inner(Some(&root), "root", &["path"])?;
         let (in_process, in_linux) = (process.as_ref(), linux.as_ref());
-        inner(in_process, "user", &IN_USER)?;
+        inner(in_process, "user", &USER_KEYS)?;
         let sets = CapabilitySet::ALL.map(CapabilitySet::key);
         inner(in_process, "capabilities", &sets)?;
         inner(in_linux, "resources", &["devices", "hugepageLimits"])?;
@@ -377,14 +377,14 @@ impl OciConfig {
         &self,
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
-        read_in(self.process.as_ref(), &["process"], read)
+        read_part(self.process.as_ref(), &["process"], read)
     }
 
     fn read_linux<T: Default>(
         &self,
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
-        read_in(self.linux.as_ref(), &["linux"], read)
+        read_part(self.linux.as_ref(), &["linux"], read)
     }
 
     fn read_resources<T: Default>(
@@ -392,7 +392,7 @@ impl OciConfig {
         read: impl FnOnce(&RawObject) -> Result<T, RawError>,
     ) -> Result<T, OciConfigError> {
         let resources = self.read_linux(|linux| linux.object("resources"))?;
-        read_in(resources.as_ref(), &["resources", "linux"], read)
+        read_part(resources.as_ref(), &["resources", "linux"], read)
     }
 
     fn edit_process(
@@ -744,7 +744,7 @@ impl OciConfig {
 
     /// The hooks of a stage.
     pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
-        read_in(self.hooks.as_ref(), &["hooks"], |hooks| {
+        read_part(self.hooks.as_ref(), &["hooks"], |hooks| {
             Ok(hooks.read(stage.as_str())?.unwrap_or_default())
         })
     }
@@ -756,7 +756,7 @@ impl OciConfig {
         visit: impl FnMut(OciHook),
     ) -> Result<(), OciConfigError> {
         let each = |hooks: &RawObject| hooks.each_element(stage.as_str(), visit);
-        read_in(self.hooks.as_ref(), &["hooks"], each)
+        read_part(self.hooks.as_ref(), &["hooks"], each)
     }
 
     /// Adds hooks of specifications after those of their stages, but none whose name is not valid.
@@ -797,12 +797,12 @@ impl OciConfig {
     /// [`OciConfigError::Read`] if it is not text.
     pub fn annotation(&self, key: &str) -> Result<Option<String>, OciConfigError> {
         let annotations = self.annotations.as_ref();
-        read_in(annotations, &["annotations"], |all| all.read(key))
+        read_part(annotations, &["annotations"], |all| all.read(key))
     }
 }
 
 /// Reads in a part. One that does not exist has nothing. `at` are the keys that lead to it, its own first.
-fn read_in<T: Default>(
+fn read_part<T: Default>(
     part: Option<&RawObject>,
     keys: &[&str],
     read: impl FnOnce(&RawObject) -> Result<T, RawError>,
@@ -828,7 +828,7 @@ struct SamePathDevices {
 /// Refuses a mount whose fields two readers could interpret differently: Go takes a `null` among
 /// options for an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
-    mount.refuse_case_variants(&IN_MOUNT)?;
+    mount.refuse_case_variants(&MOUNT_KEYS)?;
     for key in ["destination", "type", "source"] {
         mount.read::<String>(key)?;
     }

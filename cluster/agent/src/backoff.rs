@@ -58,14 +58,14 @@ pub fn random_byte() -> Option<u8> {
 mod tests {
     use super::*;
 
-    const MOST: Duration = Duration::from_secs(60);
+    const MAX_PAUSE: Duration = Duration::from_secs(60);
 
     #[test]
     fn waits_begin_anew_after_what_has_held_for_a_minute() {
-        let mut backoff = Backoff { next: MOST, ..Backoff::default() };
-        backoff.record_success(MOST / 2);
-        assert_eq!(backoff.next, MOST);
-        backoff.record_success(MOST);
+        let mut backoff = Backoff { next: MAX_PAUSE, ..Backoff::default() };
+        backoff.record_success(MAX_PAUSE / 2);
+        assert_eq!(backoff.next, MAX_PAUSE);
+        backoff.record_success(MAX_PAUSE);
         assert_eq!(backoff.next, backoff.first);
     }
 
@@ -77,7 +77,7 @@ mod tests {
             let wait = backoff.next();
             assert!(wait >= longest / 2 && wait <= longest, "{wait:?}");
         }
-        assert_eq!(backoff.next, MOST);
+        assert_eq!(backoff.next, MAX_PAUSE);
     }
 
     #[test]

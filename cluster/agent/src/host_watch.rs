@@ -10,7 +10,7 @@ use onload_host::watch::Watcher;
 /// What waits for changes between two looks. It is made anew after it failed.
 pub struct HostWatch {
     watcher: Option<Watcher>,
-    /// Whether `untold` has said so, and nothing was told since.
+    /// Whether `on_failure` was called and no change has been reported since.
     is_failing: bool,
     on_failure: fn(&io::Error),
 }
@@ -55,8 +55,8 @@ impl HostWatch {
     }
 }
 
-/// Starts the thread. It ends when `look` gives no time, which is how long to sleep where changes cannot be waited for;
-/// `untold` says why they cannot, once.
+/// Starts the thread. `survey` returns how long to sleep if changes cannot be waited for; `None` ends the thread.
+/// `on_failure` is called once with the reason why they cannot.
 pub fn start(
     mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
     on_failure: fn(&io::Error),

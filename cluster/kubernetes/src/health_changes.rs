@@ -7,7 +7,7 @@ use onload_host::offers::Health;
 
 use crate::resources::{PluginDevice, Resource};
 
-const TOLD: usize = 32;
+const MAX_LOGGED: usize = 32;
 
 pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
     let name = &now.name;
@@ -16,7 +16,7 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
         tracing::info!(resource = %name, devices = now.devices.len(), healthy, unhealthy, "resource");
     }
     let lines = health_changes(before, now);
-    for (device, reason) in lines.iter().take(TOLD) {
+    for (device, reason) in lines.iter().take(MAX_LOGGED) {
         match reason {
             Some(reason) => {
                 tracing::warn!(resource = %name, device, %reason, "device unhealthy");
@@ -24,10 +24,10 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
             None => tracing::info!(resource = %name, device, "device healthy"),
         }
     }
-    for (device, left, reason) in slots_held_elsewhere(before, now).take(TOLD) {
+    for (device, left, reason) in slot_changes(before, now).take(MAX_LOGGED) {
         tracing::info!(resource = %name, device, left, %reason, "others have slots");
     }
-    if let Some(more) = lines.len().checked_sub(TOLD + 1) {
+    if let Some(more) = lines.len().checked_sub(MAX_LOGGED + 1) {
         tracing::info!(resource = %name, more = more + 1, "and more devices");
     }
 }
@@ -38,7 +38,7 @@ fn devices_by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &Plug
 }
 
 /// The devices of which others leave another number of slots than before.
-fn slots_held_elsewhere<'a>(
+fn slot_changes<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,
 ) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
@@ -115,10 +115,10 @@ mod tests {
             device.remaining = Some((9, "pod a".to_owned()));
         }
         let mut now = before.clone();
-        assert_eq!(slots_held_elsewhere(Some(&before), &now).count(), 0);
-        assert_eq!(slots_held_elsewhere(None, &now).count(), 40);
+        assert_eq!(slot_changes(Some(&before), &now).count(), 0);
+        assert_eq!(slot_changes(None, &now).count(), 40);
         now.devices[39].remaining = Some((8, "pods a, b".to_owned()));
-        let told: Vec<_> = slots_held_elsewhere(Some(&before), &now).collect();
+        let told: Vec<_> = slot_changes(Some(&before), &now).collect();
         assert_eq!(told, [("d39", 8, "pods a, b")]);
     }
 }

@@ -40,7 +40,7 @@ fn dispatch(cli: &KubernetesCli) -> Result<ExitCode> {
 fn install(global: &KubernetesArgs, args: &InstallArgs) -> Result<()> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
-    let (site, config) = (place(global, &host), args.default_config.as_deref());
+    let (site, config) = (install_site(global, &host), args.default_config.as_deref());
     print(&install::install(&site, &args.from, config, args.force)?)?;
     Ok(())
 }
@@ -59,7 +59,7 @@ fn health(args: &HealthArgs) -> Result<ExitCode> {
 fn uninstall(global: &KubernetesArgs, args: UninstallArgs) -> Result<ExitCode> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
-    let report = install::uninstall(&place(global, &host))?;
+    let report = install::uninstall(&install_site(global, &host))?;
     print(&report)?;
     if !report.in_use.is_empty() {
         return Ok(ExitCode::FAILURE);
@@ -70,7 +70,7 @@ fn uninstall(global: &KubernetesArgs, args: UninstallArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn place<'p>(global: &'p KubernetesArgs, host: &'p Host) -> InstallSite<'p> {
+fn install_site<'p>(global: &'p KubernetesArgs, host: &'p Host) -> InstallSite<'p> {
     InstallSite { host, directory: &global.hook_dir, owners: TrustedOwners::root() }
 }
 

@@ -18,12 +18,12 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
 /// The most bytes of a DNS label (RFC 1123).
-const MOST_LABEL: usize = 63;
+const MAX_LABEL: usize = 63;
 /// The most bytes of a pool's name (`ResourcePoolNameMaxLength`) and of a node's.
-const MOST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 const SLOT: &str = "-slot-";
 /// The most bytes of a device without its slot, which has at most ten digits.
-const MOST_BASE: usize = MOST_LABEL - SLOT.len() - 10;
+const MAX_BASE: usize = MAX_LABEL - SLOT.len() - 10;
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 8;
 
@@ -58,11 +58,11 @@ impl FromStr for NodeName {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {
-        let is_legal = name.len() <= MOST_NAME && name.split('.').all(is_label);
+        let is_legal = name.len() <= MAX_NAME && name.split('.').all(is_label);
         if !is_legal {
             let name = Quoted(name);
             bail!(
-                "{name} is no name of a node: it has at most {MOST_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node"
+                "{name} is no name of a node: it has at most {MAX_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node"
             );
         }
         Ok(NodeName(name.to_owned()))
@@ -141,10 +141,10 @@ impl DeviceNames {
 
 /// A name that begins with that of a node. A node with a very long one is told by its hash.
 pub(crate) fn append_to_node(node: &str, end: &str) -> String {
-    if node.len() + end.len() <= MOST_NAME {
+    if node.len() + end.len() <= MAX_NAME {
         return format!("{node}{end}");
     }
-    let max = MOST_NAME - end.len() - DIGITS - 1;
+    let max = MAX_NAME - end.len() - DIGITS - 1;
     let short = node.get(..max).unwrap_or(node);
     let short = short.trim_end_matches(['.', '-']);
     format!("{short}-{}{end}", hash(node, DIGITS))
@@ -160,7 +160,7 @@ fn base_label(name: &str) -> String {
         Ok(address) => address.to_string() == name,
         Err(_) => name.bytes().all(is_plain) && !is_ambiguous(&label),
     };
-    if is_own && is_label(&label) && label.len() <= MOST_BASE && !label.contains("--") {
+    if is_own && is_label(&label) && label.len() <= MAX_BASE && !label.contains("--") {
         label
     } else {
         hash_name(name, DIGITS)
@@ -186,7 +186,7 @@ fn hash_name(name: &str, digits: usize) -> String {
             _ => label.push('-'),
         }
     }
-    label.truncate(MOST_BASE - digits - 1);
+    label.truncate(MAX_BASE - digits - 1);
     let label = label.trim_end_matches('-');
     format!("{label}-{}", hash(name, digits))
 }
@@ -222,7 +222,7 @@ pub(crate) fn truncate(text: &str, max: usize) -> &str {
 pub(crate) fn is_label(label: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !label.starts_with('-') && !label.ends_with('-');
-    !label.is_empty() && label.len() <= MOST_LABEL && ends && label.bytes().all(legal)
+    !label.is_empty() && label.len() <= MAX_LABEL && ends && label.bytes().all(legal)
 }
 
 #[cfg(test)]
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(all.len(), 2 * Class::ALL.len());
         for pool in all {
             let (node, class) = pool.split_once('/').unwrap();
-            assert!(pool.len() <= MOST_NAME && is_label(class), "{pool}");
+            assert!(pool.len() <= MAX_NAME && is_label(class), "{pool}");
             assert!(node.parse::<NodeName>().is_ok(), "{pool}");
         }
     }

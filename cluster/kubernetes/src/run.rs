@@ -35,7 +35,7 @@ use crate::surveyor::KubernetesSurveyor;
 /// How long the resources may take to be withdrawn at the end.
 const END: Duration = Duration::from_secs(10);
 /// How often another instance is asked whether it has ended.
-const OTHER: Duration = Duration::from_secs(1);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 const SECOND: &str = "another onload-kubernetes offers the devices of this host; stop it first";
 /// What was being done when the async runtime or signals failed.
@@ -169,7 +169,7 @@ async fn watch_alone(
         tracing::info!(reason = SECOND, "waiting for the other instance to end");
     }
     while alone.is_none() {
-        sleep(OTHER).await;
+        sleep(LOCK_POLL_INTERVAL).await;
         alone = try_lock(&host, OFFER_LOCK)?;
     }
     watch_directory(path, kubelet).await

@@ -33,7 +33,7 @@ pub(crate) async fn sleep_until(deadline: Option<Instant>) {
 }
 
 pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::Receiver<bool>) {
-    let connections = accept(UnixListenerStream::new(listener));
+    let connections = accept_connections(UnixListenerStream::new(listener));
     let served = router.serve_with_incoming_shutdown(connections, wait_stopped(&stop));
     if let Err(error) = served.await {
         tracing::error!(error = %ErrorChain(&error), "serving ended");
@@ -47,7 +47,7 @@ pub(crate) async fn end(stop: watch::Sender<bool>, servers: JoinSet<()>) {
 }
 
 /// The connections that a listener takes. After an error it rests.
-pub(crate) fn accept<S>(
+pub(crate) fn accept_connections<S>(
     listener: impl Stream<Item = io::Result<S>>,
 ) -> impl Stream<Item = io::Result<S>> {
     let mut is_failing = false;

@@ -115,7 +115,7 @@ fn device_nodes(
 }
 
 fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
-    let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
+    let kinds = Class::FUNCTION_CLASSES.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
     let devices = specs.devices().filter(|resolved| is_one(resolved.name.kind().as_str()));
     let hooks = devices.flat_map(|resolved| &resolved.device.container_edits.hooks);
@@ -171,7 +171,7 @@ impl SpecNames {
         &self.dirs
     }
 
-    pub fn now(&self) -> Arc<BTreeSet<String>> {
+    pub fn current(&self) -> Arc<BTreeSet<String>> {
         let stamp = self.stamp();
         let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let read = lock();
@@ -220,7 +220,7 @@ mod tests {
     const SPEC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{"name":"NAME","containerEdits":{"env":["A=1"]}}]}"#;
 
     fn names(specs: &SpecNames) -> Vec<String> {
-        specs.now().iter().cloned().collect()
+        specs.current().iter().cloned().collect()
     }
 
     #[test]
@@ -253,10 +253,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let specs = SpecNames::new(vec![dir.path().to_owned()]);
         fs::write(dir.path().join("a.json"), SPEC).unwrap();
-        let before = specs.now();
+        let before = specs.current();
         let of_claim = SPEC.replace("onload.dev/nic", CLAIM_KIND);
         fs::write(dir.path().join("claim.onload.dev-1.json"), &of_claim).unwrap();
-        assert!(Arc::ptr_eq(&before, &specs.now()));
+        assert!(Arc::ptr_eq(&before, &specs.current()));
         let again = SpecNames::new(vec![dir.path().to_owned()]);
         assert_eq!(names(&again), ["onload.dev/nic=NAME"]);
     }
@@ -306,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let specs = SpecNames::new(vec![dir.path().to_owned(), dir.path().join("absent")]);
         fs::write(dir.path().join("a.json"), SPEC).unwrap();
-        assert!(Arc::ptr_eq(&specs.now(), &specs.now()));
+        assert!(Arc::ptr_eq(&specs.current(), &specs.current()));
     }
 
     #[test]
@@ -316,9 +316,9 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         let target = elsewhere.path().join("a.json");
         std::os::unix::fs::symlink(&target, dir.path().join("a.json")).unwrap();
-        let before = specs.now();
-        assert!(Arc::ptr_eq(&before, &specs.now()));
+        let before = specs.current();
+        assert!(Arc::ptr_eq(&before, &specs.current()));
         fs::write(target, SPEC).unwrap();
-        assert!(!Arc::ptr_eq(&before, &specs.now()));
+        assert!(!Arc::ptr_eq(&before, &specs.current()));
     }
 }

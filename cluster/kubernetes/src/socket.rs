@@ -43,7 +43,7 @@ impl SocketFile {
     }
 
     /// Lets the socket stay when the program ends.
-    pub fn leave(mut self) {
+    pub fn keep(mut self) {
         self.identity = None;
     }
 }

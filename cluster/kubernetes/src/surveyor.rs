@@ -24,7 +24,7 @@ use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::spec_writer::{SpecWriter, WriteResult};
 
 /// The time between two looks at the host where changes cannot be waited for.
-const UNTOLD: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 const STARTING: &str = "starting the thread that looks at the host";
 
@@ -84,7 +84,7 @@ impl KubernetesSurveyor {
             survey.specs = Registry::scan(self.specs.dirs());
         }
         // No request has to wait for them to be read.
-        let _ = self.specs.now();
+        let _ = self.specs.current();
         let devices = survey.offers();
         self.update_metrics(&survey, &devices);
         Ok(KubernetesSnapshot::from_survey(survey, devices, &self.config, written_by))
@@ -159,7 +159,7 @@ impl KubernetesSurveyor {
     pub fn start(mut self, to: watch::Sender<Arc<KubernetesSnapshot>>) -> Result<()> {
         let survey = move |watch: &mut HostWatch| {
             watch.begin(|| self.new_watcher());
-            self.survey_again(&to).then_some(UNTOLD)
+            self.survey_again(&to).then_some(POLL_INTERVAL)
         };
         host_watch::start(survey, log_watch_failure).context(STARTING)
     }

@@ -26,7 +26,7 @@ use crate::tickets::{self, OwnTasks};
 use crate::wire::device::{ContainerReservation, DeviceGroup};
 
 /// The variable that says what a task was not given.
-const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
+const MISSING_VARIABLE: &str = "ONLOAD_CTK_NOT_GIVEN";
 
 #[derive(Clone, Debug, Default)]
 pub struct NomadSnapshot {
@@ -59,7 +59,8 @@ impl NomadSnapshot {
             None => OwnTasks::read(host),
         };
         let earlier_plan = earlier.map(|earlier| &earlier.plan);
-        let mut plan = plan(&survey.devices, settings, earlier_plan, |lease| tasks.holds(lease));
+        let mut plan =
+            plan(&survey.devices, settings, earlier_plan, |lease| tasks.holds_lease(lease));
         plan.left_out.extend(survey.exclusions);
         Ok(NomadSnapshot {
             by_id: group::positions_by_id(&plan.groups),
@@ -100,7 +101,7 @@ impl NomadSnapshot {
         }
         if !not_given.is_empty() {
             let words: Vec<&str> = not_given.into_iter().map(UnsupportedEdit::as_str).collect();
-            reservation.set(NOT_GIVEN, words.join(","));
+            reservation.set(MISSING_VARIABLE, words.join(","));
         }
         if !by_ticket.is_empty() {
             let ids = ids.join(tickets::SEPARATOR);
@@ -134,7 +135,7 @@ impl NomadSnapshot {
         };
         let own_leases = leases.iter().filter_map(|entry| {
             let lease = entry.lease.as_ref().ok()?;
-            self.tasks.holds(lease).then_some((lease, &entry.device))
+            self.tasks.holds_lease(lease).then_some((lease, &entry.device))
         });
         let mut own_leases = own_leases.filter(|(_, device)| is_full(device));
         Ok(own_leases.next().map(|(lease, _)| lease.to_string()))
@@ -162,7 +163,7 @@ impl NomadSnapshot {
                 ))
             });
             let (group_index, group, index) = choice.ok_or_else(|| {
-                let why = self.gone_reason(id);
+                let why = self.absence_reason(id);
                 anyhow!("reserving {id}: {why}; let Nomad place the task again")
             })?;
             let Some(device) =
@@ -178,7 +179,7 @@ impl NomadSnapshot {
         Ok(devices)
     }
 
-    fn gone_reason(&self, id: &str) -> String {
+    fn absence_reason(&self, id: &str) -> String {
         let Some((r#type, name, _)) = id::parse(id) else {
             return "it is no device of this plugin".to_owned();
         };

@@ -23,7 +23,7 @@ use crate::settings::PluginSettings;
 use crate::snapshot::NomadSnapshot;
 
 /// The shortest time after which everything is looked at again: what changes is told anyway.
-const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+const MIN_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct NomadSurveyor {
@@ -48,12 +48,12 @@ impl NomadSurveyor {
         &self.options
     }
 
-    fn shared(&self) -> MutexGuard<'_, SurveyorState> {
+    fn lock_state(&self) -> MutexGuard<'_, SurveyorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, settings: PluginSettings) {
-        let mut state = self.shared();
+        let mut state = self.lock_state();
         state.settings = settings;
         if let Some(waker) = &state.waker {
             // It looks again after a while in any case.
@@ -73,18 +73,18 @@ impl NomadSurveyor {
         for reason in watcher.missing_sources() {
             tracing::warn!("changes are found later, after fingerprint_period: {reason}");
         }
-        self.shared().waker = Some(watcher.waker());
+        self.lock_state().waker = Some(watcher.waker());
         Ok(watcher)
     }
 
     /// What the host has. The first call begins to look at it; nothing is there before the first look.
     pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<NomadSnapshot>>> {
         let receiver = self.snapshots.subscribe();
-        let is_first = !std::mem::replace(&mut self.shared().is_started, true);
+        let is_first = !std::mem::replace(&mut self.lock_state().is_started, true);
         if is_first {
             let mut task = SurveyTask {
                 surveyor: Arc::clone(self),
-                period: SHORTEST_PERIOD,
+                period: MIN_PERIOD,
                 last_message: LastMessage::default(),
                 left_out: BTreeSet::new(),
                 warnings: BTreeSet::new(),
@@ -123,7 +123,7 @@ impl SurveyTask {
     /// Looks until that was by the settings of now: others may have come before there was a waker.
     fn survey_until_current(&mut self, watch: &mut HostWatch) -> Duration {
         loop {
-            let settings = self.surveyor.shared().settings.clone();
+            let settings = self.surveyor.lock_state().settings.clone();
             match self.survey(&settings, watch) {
                 Ok(snapshot) => {
                     self.last_message.clear();
@@ -133,7 +133,7 @@ impl SurveyTask {
                 }
                 Err(error) => self.log_failure(&error),
             }
-            if self.surveyor.shared().settings == settings {
+            if self.surveyor.lock_state().settings == settings {
                 return self.period;
             }
         }
@@ -147,7 +147,7 @@ impl SurveyTask {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
         let dirs = resolve_dirs(&host, &options.spec_dir)?;
-        let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
+        let period = settings.fingerprint_period.max(MIN_PERIOD);
         if std::mem::replace(&mut self.period, period) != period {
             watch.discard();
         }

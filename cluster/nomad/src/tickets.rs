@@ -20,7 +20,7 @@ const ENGINE: &str = "nomad";
 /// Between the ids of what a ticket is for, in its description.
 pub const SEPARATOR: &str = ", ";
 /// How long another program may have the lock of the tickets.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes a ticket for some devices; those of `exclusive` are good with no earlier one then.
 pub fn write(
@@ -40,7 +40,7 @@ pub fn write(
         engine: ENGINE,
         description: Some(description),
     };
-    Ok(tickets.write(new, PATIENCE)?)
+    Ok(tickets.write(new, LOCK_TIMEOUT)?)
 }
 
 fn host_processes(host: &Host) -> Processes {
@@ -80,7 +80,7 @@ impl OwnTasks {
         let entries = tickets.and_then(|tickets| {
             let entries = tickets.list().ok()?;
             // Where that fails, the next look does it.
-            let _ = tickets.prune(&entries, PATIENCE);
+            let _ = tickets.prune(&entries, LOCK_TIMEOUT);
             Some(entries)
         });
         let mut own_tasks = OwnTasks::default();
@@ -111,7 +111,7 @@ impl OwnTasks {
         earlier: &OwnTasks,
         leases: impl Iterator<Item = (DeviceId, &'l Lease)>,
     ) -> OwnTasks {
-        let held_tickets = leases.filter(|(_, lease)| earlier.holds(lease));
+        let held_tickets = leases.filter(|(_, lease)| earlier.holds_lease(lease));
         let held_tickets = held_tickets
             .filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
         let (late, retained): (Vec<_>, Vec<_>) =
@@ -123,7 +123,7 @@ impl OwnTasks {
     }
 
     /// Whether a container that was started with one of them holds a lease.
-    pub fn holds(&self, lease: &Lease) -> bool {
+    pub fn holds_lease(&self, lease: &Lease) -> bool {
         match &lease.ticket {
             Some(ticket) => self.tickets.contains(ticket.as_str()),
             None => {
@@ -209,29 +209,29 @@ mod tests {
         let id = write(&host, &devices, &exclusive, "vfio").unwrap();
         let (of_task, of_another) = (lease(Some(id)), lease(None));
         let before = OwnTasks::read(&host);
-        assert!(before.holds(&of_task) && !before.holds(&of_another));
-        assert!(!before.holds(&lease(Some([9; 16].into()))), "a ticket of nobody's");
+        assert!(before.holds_lease(&of_task) && !before.holds_lease(&of_another));
+        assert!(!before.holds_lease(&lease(Some([9; 16].into()))), "a ticket of nobody's");
         write(&host, &devices, &exclusive, "vfio").unwrap();
-        assert!(!OwnTasks::read(&host).holds(&of_task));
+        assert!(!OwnTasks::read(&host).holds_lease(&of_task));
         let both = || [&of_task, &of_another].map(|lease| (exclusive[0].clone(), lease));
         let after = OwnTasks::read(&host).merge_earlier(&before, both().into_iter());
-        assert!(after.holds(&of_task) && !after.holds(&of_another));
+        assert!(after.holds_lease(&of_task) && !after.holds_lease(&of_another));
         // It is forgotten when it holds nothing any more.
         let later = OwnTasks::read(&host).merge_earlier(&after, [].into_iter());
-        assert!(!later.holds(&of_task));
+        assert!(!later.holds_lease(&of_task));
     }
 
     #[test]
     fn the_container_that_was_started_with_a_ticket_holds_what_several_may_have_too() {
         let (root, host) = host();
         let id = write(&host, &names(&["onload.dev/nic=ens1"]), &[], "nic").unwrap();
-        assert!(!OwnTasks::read(&host).holds(&lease(None)), "it is not started");
+        assert!(!OwnTasks::read(&host).holds_lease(&lease(None)), "it is not started");
         start(&root, &id, "redis", "/bundles/redis");
         let own = OwnTasks::read(&host);
-        assert!(own.holds(&lease(None)));
+        assert!(own.holds_lease(&lease(None)));
         let another = Lease { container: "another".parse().unwrap(), ..lease(None) };
         let of_another_engine = Lease { bundle: "/pods/redis".into(), ..lease(None) };
-        assert!(!own.holds(&another) && !own.holds(&of_another_engine));
+        assert!(!own.holds_lease(&another) && !own.holds_lease(&of_another_engine));
     }
 
     /// Writes down which container was started with a ticket.
@@ -258,9 +258,9 @@ mod tests {
             let held = [(exclusive[0].clone(), &by_old)];
             OwnTasks::read(&host).merge_earlier(&before, held.into_iter())
         };
-        assert!(now().holds(&by_old), "its task may run");
+        assert!(now().holds_lease(&by_old), "its task may run");
         start(&root, &new, "b", "/b");
-        assert!(!now().holds(&by_old), "another task was started for it");
-        assert!(now().holds(&lease(Some(new))));
+        assert!(!now().holds_lease(&by_old), "another task was started for it");
+        assert!(now().holds_lease(&lease(Some(new))));
     }
 }

@@ -127,10 +127,10 @@ impl AnswerBuilder<'_> {
 
     /// A bind mount with no option but `ro`.
     fn read_only_mount(&self, cdi_mount: &CdiMount) -> Result<Mount> {
-        const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
+        const BIND_OPTIONS: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
         let mount = mount(cdi_mount);
         let options = &mount.options;
-        let odd = options.iter().find(|option| !OF_BINDING.contains(&option.as_str()));
+        let odd = options.iter().find(|option| !BIND_OPTIONS.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
         // nosuid and nodev guard against files of others, not read-only ones of root.
         if mount.r#type != "bind" || odd.is_some() || !is_read_only {

@@ -26,7 +26,7 @@ pub const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// The longest one: after a runtime has come back, annotated pods start without devices for as long.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The connection to the runtime that launched this process. The descriptor is copied out of this process
 /// itself, and so it is known to be open (pidfd_getfd(2), Linux 5.6).
@@ -71,7 +71,7 @@ pub fn serve<D: Decider>(
     decider: &D,
     journal: Journal,
 ) -> ! {
-    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = Backoff::new(FIRST_WAIT, MAX_WAIT);
     let mut last_message = LastMessage::default();
     loop {
         let (text, was_taken) = run_connection(socket, identity, decider, journal);
@@ -103,7 +103,7 @@ fn run_connection<D: Decider>(
         Ok(stream) => {
             let mut session = NriSession::new(stream, identity, decider, journal);
             let ended = session.run();
-            let was_taken = session.is_synchronized() && began.elapsed() > LONGEST_WAIT;
+            let was_taken = session.is_synchronized() && began.elapsed() > MAX_WAIT;
             (format!("{ended:#}"), was_taken)
         }
         Err(error) => (format!("{error:#}"), false),

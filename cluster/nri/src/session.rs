@@ -21,10 +21,10 @@ use crate::wire::ttrpc::{self, MAX_MESSAGE, REQUEST, RESPONSE, Request, Response
 
 /// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
 /// 5 s itself (pkg/api/timeouts.go).
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a runtime waits for an answer if it does not say so (pkg/api/timeouts.go).
-const ANSWER_IN: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The service that the runtime calls.
 const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
@@ -77,7 +77,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             decider,
             journal,
             runtime: None,
-            answer_timeout: ANSWER_IN,
+            answer_timeout: ANSWER_TIMEOUT,
             is_synchronized: false,
         }
     }
@@ -101,7 +101,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
     }
 
     fn register(&mut self) -> Result<()> {
-        self.set_patience(Some(PATIENCE)).context("setting up the connection")?;
+        self.set_timeout(Some(TIMEOUT)).context("setting up the connection")?;
         let plugin = RegisterPluginRequest {
             plugin_name: self.identity.name.clone(),
             plugin_idx: self.identity.index.clone(),
@@ -122,9 +122,9 @@ impl<'a, D: Decider> NriSession<'a, D> {
     }
 
     /// Bounds each read; none: for ever.
-    fn set_patience(&self, timeout: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.mux.stream();
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.set_read_timeout(timeout)
     }
 
@@ -199,11 +199,11 @@ impl<'a, D: Decider> NriSession<'a, D> {
         };
         self.journal.write(Severity::Info, &format!("registered with {runtime}; {how}"));
         self.answer_timeout =
-            if_positive(request.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
+            if_positive(request.request_timeout).map_or(ANSWER_TIMEOUT, Duration::from_millis);
         self.runtime = Some(runtime);
         // containerd tells of its containers when none is being stopped, which takes as long as a pod's grace time
         // (BlockPluginSync in internal/cri/server/container_stop.go).
-        if let Err(error) = self.set_patience(None) {
+        if let Err(error) = self.set_timeout(None) {
             let text = format!("setting up the connection: {error}");
             self.journal.write(Severity::Warning, &text);
         }

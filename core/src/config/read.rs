@@ -147,7 +147,7 @@ fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
 }
 
 fn check_pool_vf(pool: &PoolConfig, vf: &VfConfig) -> Result<()> {
-    if !Class::OF_FUNCTIONS.contains(&pool.class) {
+    if !Class::FUNCTION_CLASSES.contains(&pool.class) {
         bail!(
             "it is for classes netdev and vfio, and the pool is of class {}; leave it out",
             pool.class

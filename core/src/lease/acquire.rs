@@ -458,7 +458,7 @@ impl<'a> LeaseSnapshot<'a> {
             holder: request.holder.clone(),
             claim: request.claim.cloned(),
             entry_point: request.entry_point.to_owned(),
-            since: timestamp::now(),
+            since: timestamp::unix_seconds(),
             facts: device_request.facts.clone(),
             ticket: device_request.ticket.as_ref().or(ticket).cloned(),
             moved: moved(

@@ -17,8 +17,8 @@ mod test_host;
 pub use acquire::{LeaseSnapshot, UsedMembers, take_unleased};
 pub use file::{ClaimUid, DeviceId, Holder, Lease, NODES, POD, Token, is_pod_name};
 pub use move_record::{
-    MoveRecord, OnloadRegistration, STAYS, SavedFunction, SavedInterface, SavedQueues, SavedRdma,
-    SavedRss, SavedState, SavedVf,
+    MoveRecord, NOT_MOVED, OnloadRegistration, SavedFunction, SavedInterface, SavedQueues,
+    SavedRdma, SavedRss, SavedState, SavedVf,
 };
 pub use request::{LeaseRequest, MemberRequest, Numa};
 pub use slot::in_use_error;

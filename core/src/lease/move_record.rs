@@ -11,7 +11,7 @@ use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
 /// The network namespace of what stays where it is: the kernel's numbers begin at 1.
-pub const STAYS: u64 = 0;
+pub const NOT_MOVED: u64 = 0;
 
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,9 +190,10 @@ impl SavedState {
     /// asks, which may set more of it.
     pub(crate) fn merge_later(&self, later: &SavedState) -> SavedState {
         let vf = match (self.vf(), later.vf()) {
-            (Some(first), Some(later)) => {
-                Some(SavedVf { given: later.given, before: first.before.or(&later.before) })
-            }
+            (Some(first), Some(later)) => Some(SavedVf {
+                given: later.given,
+                before: first.before.merge_missing(&later.before),
+            }),
             (first, later) => later.or(first).copied(),
         };
         match (self.clone(), vf) {

@@ -151,9 +151,9 @@ pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String
 
 /// A few of them: with many, "lease list" is easier to read.
 fn format_holders(holders: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let shown = holders.iter().take(SHOWN).map(|holder| format!("; {holder}"));
-    let more = holders.len().saturating_sub(SHOWN);
+    const MAX_SHOWN: usize = 3;
+    let shown = holders.iter().take(MAX_SHOWN).map(|holder| format!("; {holder}"));
+    let more = holders.len().saturating_sub(MAX_SHOWN);
     let more = (more > 0).then(|| format!("; {more} more are held"));
     shown.chain(more).collect()
 }

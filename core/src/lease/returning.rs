@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::{DeviceId, Holder, Lease, Token};
-use super::move_record::{MoveRecord, STAYS};
+use super::move_record::{MoveRecord, NOT_MOVED};
 use super::slot::{HolderState, Slot, SlotChoice, in_use_error};
 use super::store::Leases;
 use crate::class::Class;
@@ -14,25 +14,25 @@ use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 
 /// How long a container's start or end waits for somebody else who moves the same device.
-const MOVING_PATIENCE: Duration = Duration::from_secs(5);
+const MOVE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
     pub fn lock_device(&self, device: &DeviceId) -> Result<Lock> {
-        self.lock_device_within(device, MOVING_PATIENCE)
+        self.lock_device_within(device, MOVE_LOCK_TIMEOUT)
     }
 
     /// The same for who may have less time.
     pub fn lock_device_within(&self, device: &DeviceId, remaining: Duration) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
-        self.lock_named(&name, remaining.min(MOVING_PATIENCE))
+        self.lock_named(&name, remaining.min(MOVE_LOCK_TIMEOUT))
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
     /// this after that of the device.
     pub fn lock_function(&self, pci: PciAddress) -> Result<Lock> {
-        self.lock_named(&format!(".moving-{pci}"), MOVING_PATIENCE)
+        self.lock_named(&format!(".moving-{pci}"), MOVE_LOCK_TIMEOUT)
     }
 
     /// Ends what a container that is gone has of a device, and says what of it is to come back: the last container of a
@@ -151,7 +151,7 @@ impl Leases {
         let slots = self.read_slots(device)?;
         let moved = slots.iter().find_map(returning_move);
         // Of what stays on the host, a new holder knows nothing before this is back.
-        let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
+        let stays = moved.is_some_and(|moved| moved.namespace == NOT_MOVED);
         let is_held = |slot: &Slot| match slot.state {
             HolderState::Ended | HolderState::Returning => false,
             HolderState::InitExited | HolderState::Alive => {
@@ -546,7 +546,7 @@ mod tests {
         };
         let vf = SavedVf { given: vlan(given), before: vlan(before) };
         let pci = "0000:81:10.0".parse().unwrap();
-        MoveRecord { saved: SavedFunction { pci, vf }.into(), ..moved(STAYS) }
+        MoveRecord { saved: SavedFunction { pci, vf }.into(), ..moved(NOT_MOVED) }
     }
 
     #[test]

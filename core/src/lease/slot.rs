@@ -5,7 +5,7 @@
 //! namespace that the device moved to.
 
 use super::file::{ClaimUid, Holder, Lease};
-use super::move_record::{MoveRecord, STAYS};
+use super::move_record::{MoveRecord, NOT_MOVED};
 use super::request::{LeaseRequest, MemberRequest};
 use onload_sys::error::{Error, Result, error};
 
@@ -208,8 +208,11 @@ fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'
 /// Returns whether the container may share the device with a current holder: one of its ResourceClaim,
 /// or one in the network namespace that the device moves to.
 fn may_share(slots: &[Slot], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
-    let namespace =
-        device.moved.as_ref().map(|moved| moved.namespace).filter(|namespace| *namespace != STAYS);
+    let namespace = device
+        .moved
+        .as_ref()
+        .map(|moved| moved.namespace)
+        .filter(|namespace| *namespace != NOT_MOVED);
     slots.iter().any(|slot| {
         request.claim.is_some_and(|claim| slot.is_held_by_claim(claim))
             || namespace.is_some_and(|namespace| slot.moved_device_in(namespace).is_some())
@@ -468,8 +471,8 @@ mod tests {
         assert_eq!(B.in_namespace(7).choose(&moved(Alive), 1), Some(Create(1)));
         assert_eq!(B.in_namespace(8).choose(&moved(Alive), 1), None);
         assert_eq!(B.in_namespace(7).choose(&moved(Returning), 1), None);
-        let on_host = [A.in_namespace(STAYS).slot(0, Alive)];
-        assert_eq!(B.in_namespace(STAYS).choose(&on_host, 1), None);
+        let on_host = [A.in_namespace(NOT_MOVED).slot(0, Alive)];
+        assert_eq!(B.in_namespace(NOT_MOVED).choose(&on_host, 1), None);
     }
 
     #[test]

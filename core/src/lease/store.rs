@@ -17,7 +17,7 @@ use crate::run_dir::{LEASES, RunDir, list_names, open_private};
 use crate::timestamp::since_boot_ms;
 use onload_sys::error::{Context as _, Error, Result, TypedError, bail, error};
 use onload_sys::fs::atomic::{self, TempFile};
-use onload_sys::fs::lock::{Lock, LockMode, START_PATIENCE};
+use onload_sys::fs::lock::{Lock, LockMode, START_TIMEOUT};
 use onload_sys::processes::{Cgroup, ProcessId, Processes};
 
 /// The lock of all leases.
@@ -97,7 +97,7 @@ impl Leases {
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
         let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
-        Ok(Leases { dir, path, processes, timeout: START_PATIENCE })
+        Ok(Leases { dir, path, processes, timeout: START_TIMEOUT })
     }
 
     /// Opens the directory where it is there, to read it.
@@ -114,7 +114,7 @@ impl Leases {
             dir: dir.map_err(to_lease_error)?,
             path,
             processes,
-            timeout: START_PATIENCE,
+            timeout: START_TIMEOUT,
         }))
     }
 

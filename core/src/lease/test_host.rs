@@ -14,7 +14,7 @@ use super::store::Leases;
 use crate::run_dir::RunDir;
 use onload_sys::processes::{Cgroup, Processes};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host with files of /proc and /sys/fs/cgroup, and its leases.
 pub(super) struct Host {
@@ -37,7 +37,7 @@ impl Host {
         tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
         let mut leases = Leases::open(&run, Processes::at_root(tree.root())).unwrap();
-        leases.timeout = PATIENCE;
+        leases.timeout = TIMEOUT;
         Host { tree, leases }
     }
 

@@ -80,7 +80,7 @@ impl LinkRoute {
 }
 
 /// The kernel made the route, by itself with an address (`RTPROT_KERNEL`).
-const BY_KERNEL: u8 = 2;
+const RTPROT_KERNEL: u8 = 2;
 
 /// What else than rtnetlink says of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl NetworkState {
                 ));
             }
         }
-        for route in routes.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
+        for route in routes.filter(|route| route.prefix > 0 && route.protocol != RTPROT_KERNEL) {
             let (destination, prefix) = (route.destination, route.prefix);
             uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
         }

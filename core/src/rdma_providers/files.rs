@@ -157,12 +157,12 @@ impl NativeLibrary {
 
     pub(super) fn each_symbol(&self, visit: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
         let data = elf::block_reader(&self.file, self.size);
-        self.failed(elf::each_symbol(&data, visit))
+        self.with_path_context(elf::each_symbol(&data, visit))
     }
 
     pub(super) fn find_strings(&self, words: &[&str]) -> Result<Vec<String>> {
         let data = elf::block_reader(&self.file, self.size);
-        self.failed(elf::find_strings(&data, words))
+        self.with_path_context(elf::find_strings(&data, words))
     }
 
     /// Why libibverbs does not take a provider for the kernel ABI of a device, as what follows its name
@@ -184,7 +184,7 @@ impl NativeLibrary {
     /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
     fn read_kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
         let ranges = elf::find_numbers_after_name(&self.file, self.size, provider);
-        let mut ranges = self.failed(ranges)?;
+        let mut ranges = self.with_path_context(ranges)?;
         ranges.retain(|(min, max)| min <= max);
         ranges.dedup();
         Ok(match ranges[..] {
@@ -193,7 +193,7 @@ impl NativeLibrary {
         })
     }
 
-    fn failed<T>(&self, result: Result<T, ElfError>) -> Result<T> {
+    fn with_path_context<T>(&self, result: Result<T, ElfError>) -> Result<T> {
         result.with_context(|| format!("reading {:?}", self.path))
     }
 

@@ -140,7 +140,7 @@ fn verdict(
     }
     let providers = &providers;
     let lacking = match &verbs {
-        Some(verbs) => find_lacking(verbs, providers, &libraries)?,
+        Some(verbs) => find_incomplete(verbs, providers, &libraries)?,
         None => Vec::new(),
     };
     if verbs.is_some() && lacking.is_empty() {
@@ -255,7 +255,7 @@ impl ProviderState {
 }
 
 /// The providers of which something is missing.
-fn find_lacking(
+fn find_incomplete(
     verbs: &VerbsLibrary,
     providers: &ProviderDevices,
     libraries: &LibrarySearch<'_>,
@@ -294,7 +294,7 @@ pub fn find_misfit(
     let libraries = LibrarySearch::new(files, owner, library_path)?;
     let (lacking, devices) = match VerbsLibrary::find(&libraries)? {
         Some(verbs) => {
-            let lacking = find_lacking(&verbs, &providers, &libraries)?;
+            let lacking = find_incomplete(&verbs, &providers, &libraries)?;
             let devices = device_names(&providers, lacking.iter().map(|(provider, _)| provider));
             (lacking, devices)
         }

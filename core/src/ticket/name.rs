@@ -6,11 +6,11 @@ use crate::request::VARIABLE;
 /// How a variable begins that names a ticket; 32 lower-case hexadecimal digits follow.
 pub const WORD: &str = "ticket:";
 /// Digits of a ticket that a message, a list or the name of a variable shows: enough to find it, and no ticket.
-const SHOWN: usize = 8;
+const SHOWN_DIGITS: usize = 8;
 
 /// The beginning of a ticket, by which people know it.
 pub fn short_id(id: &Token) -> &str {
-    id.as_str().get(..SHOWN).unwrap_or_default()
+    id.as_str().get(..SHOWN_DIGITS).unwrap_or_default()
 }
 
 /// The variable of a container's environment that names a ticket, with its value. Each ticket has one of its own:

@@ -149,7 +149,7 @@ impl Tickets {
         check(new)?;
         let ticket = Ticket {
             boot: self.processes.boot_id()?,
-            since: timestamp::now(),
+            since: timestamp::unix_seconds(),
             made_ms: (self.clock)(),
             request: new.request.to_owned(),
             exclusive: new.exclusive.to_vec(),
@@ -255,8 +255,9 @@ impl Tickets {
             let id = name.parse::<Token>().ok();
             entries.extend(id.and_then(|id| self.read_entry(id, &boot)));
         }
-        entries
-            .sort_unstable_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
+        entries.sort_unstable_by(|a, b| {
+            (a.last_change(), &a.id.as_str()).cmp(&(b.last_change(), &b.id.as_str()))
+        });
         Ok(entries)
     }
 
@@ -409,7 +410,7 @@ impl Tickets {
 }
 
 impl TicketEntry {
-    fn since(&self) -> u64 {
+    fn last_change(&self) -> u64 {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
@@ -485,7 +486,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
     const SECOND: u64 = 1000;
 
     thread_local! {
@@ -546,7 +547,7 @@ mod tests {
 
         fn tidy(&self) {
             let listed = self.tickets.list().unwrap();
-            self.tickets.prune(&listed, PATIENCE).unwrap();
+            self.tickets.prune(&listed, TIMEOUT).unwrap();
         }
 
         /// Its container was seen to be gone so many seconds ago.
@@ -569,7 +570,7 @@ mod tests {
             let exclusive: Vec<DeviceId> =
                 exclusive.iter().map(|device| device.parse().unwrap()).collect();
             let new = new(request, &exclusive);
-            self.tickets.write(new, PATIENCE).unwrap()
+            self.tickets.write(new, TIMEOUT).unwrap()
         }
 
         fn vfio(&self) -> Token {
@@ -585,7 +586,7 @@ mod tests {
                 task: user.task.as_deref(),
             };
             let would = self.tickets.check_redeemable(id, starting);
-            let taken = self.tickets.redeem(id, user.clone(), PATIENCE).map_err(text);
+            let taken = self.tickets.redeem(id, user.clone(), TIMEOUT).map_err(text);
             assert_eq!(would.is_ok(), taken.is_ok());
             taken
         }
@@ -871,7 +872,7 @@ mod tests {
         let host = Host::new();
         let device: DeviceId = "vfio:a".parse().unwrap();
         let not_made = |request: &str, exclusive: &[DeviceId]| {
-            let made = host.tickets.write(new(request, exclusive), PATIENCE);
+            let made = host.tickets.write(new(request, exclusive), TIMEOUT);
             format!("{:#}", made.unwrap_err())
         };
         assert_eq!(

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
-use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits, variable_name};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request;
@@ -23,7 +23,7 @@ use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::pools::{Pools, Reservation};
 use crate::decide::subject::{CONFIG_JSON, ContainerRef};
 use crate::decide::verified_node::VerifiedNode;
-use crate::decide::{self, Decision, cpuset, variable_name};
+use crate::decide::{self, Decision, cpuset};
 
 /// The variable by which the dynamic loader preloads libraries (ld.so(8)).
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -116,7 +116,8 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
     let granted = std::mem::take(&mut decision.granted);
-    let reason = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
+    let reason =
+        if request::is_pod_container(config) { cpuset::POD_REASON } else { cpuset::NRI_REASON };
     let not_set = cpuset::not_set_warning(&decision.placements, reason);
     filter.outcome.report.warnings.extend(not_set);
     let names = qualified_names(&mut decision, config).context(CONFIG_JSON)?;

@@ -83,7 +83,7 @@ impl OciConfigFile {
 
     /// Replaces it completely or not at all. The new file has the owner, mode and label of the old one.
     pub(crate) fn replace(&self, bytes: &[u8]) -> Result<()> {
-        self.check_own()?;
+        self.check_replaceable()?;
         let path = &self.path;
         let replacing = || format!("replacing {path:?}");
         let mode = self.stat.st_mode & 0o7777;
@@ -98,7 +98,7 @@ impl OciConfigFile {
     }
 
     /// Refuses a file where replacing it would replace something else as well.
-    fn check_own(&self) -> Result<()> {
+    fn check_replaceable(&self) -> Result<()> {
         let problem = if self.is_link {
             "is a symbolic link".to_owned()
         } else if self.stat.st_nlink != 1 {

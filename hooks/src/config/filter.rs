@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, HostNode, NodeLookup};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
+use onload_cdi::{ContainerEdits, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
 use onload_core::lease::Token;
@@ -34,7 +34,7 @@ use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::{ContainerRef, DecisionSubject, TicketUse};
 use crate::decide::variable;
 use crate::decide::verified_node::VerifiedNode;
-use crate::decide::{self, Decision, variable_name};
+use crate::decide::{self, Decision};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
 use crate::image::{self, rdma_libraries};
@@ -414,7 +414,7 @@ impl Filter<'_> {
         };
         let is_of_pod = request::is_pod_container(config);
         if is_of_pod || !self.privilege.is_initial_namespace {
-            let why = if is_of_pod { cpuset::OF_POD } else { cpuset::ROOTLESS };
+            let why = if is_of_pod { cpuset::POD_REASON } else { cpuset::ROOTLESS };
             self.outcome.report.warnings.extend(cpuset::not_set_warning(placements, why));
             return Ok(());
         }

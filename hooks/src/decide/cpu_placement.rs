@@ -24,7 +24,7 @@ pub(crate) struct CpuPlacement {
     pub nodes: BTreeSet<u32>,
 }
 
-/// Those of a request, in its order. `given` are the members that pools gave.
+/// Reads the placements of a request's devices, in its order. `members_by_pool` are the members that pools assigned.
 pub(super) fn read_placements(
     request: &Request,
     members_by_pool: &MembersByPool,
@@ -78,13 +78,15 @@ fn resolve_names(
     match name {
         "all" => specs.device_names(class),
         "loopback" => Vec::new(),
-        name if class == Class::Rdma && gpu_name::is_gpu_name(name) => rdma_near_gpu(name, specs),
+        name if class == Class::Rdma && gpu_name::is_gpu_name(name) => {
+            nearest_rdma_names(name, specs)
+        }
         name => vec![name.to_owned()],
     }
 }
 
 /// The kernel's names of the RDMA devices that a GPU's name stands for, as the hook's arguments have them.
-fn rdma_near_gpu(name: &str, specs: &OnloadSpecs) -> Vec<String> {
+fn nearest_rdma_names(name: &str, specs: &OnloadSpecs) -> Vec<String> {
     let Some(resolved) = specs.find(Class::Rdma, name) else {
         return Vec::new();
     };

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, deduplicate};
 use onload_core::hook_arguments::HookArguments;
 
 use super::verified_node::VerifiedNode;
 
 /// Drops the edits and devices that the configuration already has from the same source, and returns
 /// whether it has any.
-pub(super) fn drop_held(
+pub(super) fn drop_existing_edits(
     edits: &mut ContainerEdits,
     devices: &mut Vec<VerifiedNode>,
     config: &OciConfig,
@@ -58,16 +58,6 @@ fn is_check_only(hook: &Hook) -> bool {
     })
 }
 
-pub(super) fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut unique: Vec<T> = Vec::with_capacity(list.len());
-    for item in list {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-    }
-    unique
-}
-
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.
 fn find_present_nodes(
     devices: &[VerifiedNode],
@@ -91,7 +81,7 @@ fn find_present_nodes(
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
             for (has_rule, device) in has_rule.iter_mut().zip(devices) {
-                *has_rule |= is_of(device, major, minor) && allows(&rule, &device.node);
+                *has_rule |= is_of(device, major, minor) && allows_access(&rule, &device.node);
             }
         }
     })?;
@@ -100,7 +90,7 @@ fn find_present_nodes(
 }
 
 /// Whether a rule allows all the access that a node needs.
-fn allows(rule: &DeviceRule, node: &DeviceNode) -> bool {
+fn allows_access(rule: &DeviceRule, node: &DeviceNode) -> bool {
     let access = node.permissions.as_deref();
     let access = access.filter(|access| !access.is_empty()).unwrap_or("rwm");
     let granted = rule.access.as_deref().unwrap_or_default();

@@ -5,7 +5,6 @@
 //! used but numbers and names, which are looked up among the GPUs of the host.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
@@ -16,7 +15,7 @@ use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, ShortList, parse_decimal};
 
-use super::sysfs::{Sysfs, pci_function};
+use super::sysfs::{Sysfs, list_names, pci_function};
 
 /// What NVIDIA's container toolkit gives (`internal/config/image/cuda_image.go`). Many images have it, with `all`.
 const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -28,9 +27,9 @@ const NVIDIA: i64 = 195;
 /// That of /dev/dri (Documentation/admin-guide/devices.txt).
 const DRM: i64 = 226;
 /// GPUs of a host, and nodes of GPUs in a configuration, that are looked at.
-const MOST: usize = 1024;
+const MAX_GPUS: usize = 1024;
 
-const GIVE_ONE: &str =
+const ONE_GPU_REMEDY: &str =
     "give it one, as with --device nvidia.com/gpu=0 or --gpus device=0, or name a device yourself";
 
 /// What a container has of GPUs, and what the host's drivers say of theirs.
@@ -72,7 +71,7 @@ impl ContainerGpus {
                 DRM => &mut drm,
                 _ => return,
             };
-            if minors.len() < MOST {
+            if minors.len() < MAX_GPUS {
                 minors.insert(minor);
             }
         };
@@ -157,12 +156,12 @@ impl ContainerGpus {
         let value = match self.visible.as_str() {
             // These mean no GPU; "none" still mounts the driver's libraries.
             "" | "void" | "none" if self.listed.is_empty() => {
-                bail!("the container has no GPU; {GIVE_ONE}")
+                bail!("the container has no GPU; {ONE_GPU_REMEDY}")
             }
             "" | "void" | "none" => {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
-                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
+                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {ONE_GPU_REMEDY}, and where that is a GPU run `onload-ctk cdi generate`",
                     ShortList(&others)
                 )
             }
@@ -263,7 +262,7 @@ fn is_bind(mount: &MountEntry) -> bool {
 fn read_nvidia_gpus(sysfs: &Sysfs) -> Vec<NvidiaGpu> {
     let directory = sysfs.proc("driver/nvidia/gpus");
     let mut gpus: Vec<NvidiaGpu> = list_names(&directory)
-        .into_iter()
+        .take(MAX_GPUS)
         .filter_map(|name| {
             let address: PciAddress = name.parse().ok()?;
             let text = sysfs.text(&directory.join(&name).join("information"))?;
@@ -283,7 +282,7 @@ fn read_nvidia_gpus(sysfs: &Sysfs) -> Vec<NvidiaGpu> {
 fn partition_minor(node: &Path) -> Option<u32> {
     let beside = node.parent()?;
     let device = beside.parent()?.file_name()?.to_str()?;
-    let mut nodes = list_names(beside).into_iter();
+    let mut nodes = list_names(beside).take(MAX_GPUS);
     let render = nodes.find_map(|name| parse_decimal(name.strip_prefix("renderD")?));
     render.filter(|_| device.starts_with("amdgpu_xcp"))
 }
@@ -324,19 +323,13 @@ fn find_field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
 fn find_mig_minors(sysfs: &Sysfs) -> BTreeSet<u32> {
     let directory = sysfs.proc("driver/nvidia/capabilities");
     let mut divided = BTreeSet::new();
-    for name in list_names(&directory) {
-        let instances = list_names(&directory.join(&name).join("mig"));
-        let has_instance = instances.iter().any(|name| name.starts_with("gi"));
+    for name in list_names(&directory).take(MAX_GPUS) {
+        let mut instances = list_names(&directory.join(&name).join("mig")).take(MAX_GPUS);
+        let has_instance = instances.any(|name| name.starts_with("gi"));
         let minor = name.strip_prefix("gpu").and_then(parse_decimal);
         divided.extend(minor.filter(|_| has_instance));
     }
     divided
-}
-
-fn list_names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().take(MOST);
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.collect()
 }
 
 #[cfg(test)]

@@ -69,33 +69,35 @@ mod tests {
         left.map(|mount| mount.container_path).collect()
     }
 
-    const BOTH: [&str; 2] = [MULTIARCH, "/usr/lib64"];
+    const DEFAULT_LIBRARY_DIRS: [&str; 2] = [MULTIARCH, "/usr/lib64"];
 
     #[test]
     fn an_image_with_one_of_the_directories_gets_the_libraries_there() {
-        for dir in BOTH {
+        for dir in DEFAULT_LIBRARY_DIRS {
             let libraries = [format!("{dir}/libonload.so"), format!("{dir}/libefcp.so.1")];
-            assert_eq!(left(BOTH, &[dir])[1..], libraries);
+            assert_eq!(left(DEFAULT_LIBRARY_DIRS, &[dir])[1..], libraries);
         }
     }
 
     #[test]
     fn an_image_with_both_or_none_of_them_gets_the_libraries_in_both() {
-        for image in [&BOTH[..], &[]] {
-            assert_eq!(left(BOTH, image).len(), 5, "{image:?}");
+        for image in [&DEFAULT_LIBRARY_DIRS[..], &[]] {
+            assert_eq!(left(DEFAULT_LIBRARY_DIRS, image).len(), 5, "{image:?}");
         }
     }
 
     #[test]
     fn an_image_that_keeps_its_libraries_outside_usr_has_the_directory() {
-        assert_eq!(left(BOTH, &["/usr/lib64", "/lib/x86_64-linux-gnu"]).len(), 5);
+        assert_eq!(left(DEFAULT_LIBRARY_DIRS, &["/usr/lib64", "/lib/x86_64-linux-gnu"]).len(), 5);
         let expected = ["/usr/bin/onload", "/usr/lib64/libonload.so", "/usr/lib64/libefcp.so.1"];
-        assert_eq!(left(BOTH, &["/lib64"]), expected);
+        assert_eq!(left(DEFAULT_LIBRARY_DIRS, &["/lib64"]), expected);
     }
 
     #[test]
     fn a_tool_whose_directory_is_missing_stays() {
-        assert!(left(BOTH, &["/usr/lib64"]).contains(&"/usr/bin/onload".to_owned()));
+        assert!(
+            left(DEFAULT_LIBRARY_DIRS, &["/usr/lib64"]).contains(&"/usr/bin/onload".to_owned())
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod variable;
 pub mod verified_node;
 mod vlans;
 
-use onload_cdi::ContainerEdits;
+use onload_cdi::{ContainerEdits, deduplicate};
 use onload_core::class::Class;
 use onload_core::config::Memlock;
 use onload_core::hook_arguments::HookArguments;
@@ -117,7 +117,7 @@ pub(crate) fn decide_without_policy(
         let host_node = *nodes.get(node.source())?;
         Some(VerifiedNode { node, host_node })
     };
-    let unique_nodes = existing::deduplicate(std::mem::take(&mut edits.device_nodes));
+    let unique_nodes = deduplicate(std::mem::take(&mut edits.device_nodes));
     let mut devices = unique_nodes.into_iter().filter_map(device).collect();
     let keys = format_keys(request);
     chosen.name_tokens(&mut edits);
@@ -125,7 +125,7 @@ pub(crate) fn decide_without_policy(
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take_from(&mut edits, request, &keys);
-    let is_held = existing::drop_held(&mut edits, &mut devices, subject.config);
+    let is_held = existing::drop_existing_edits(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
@@ -161,12 +161,7 @@ fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec
         let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
         names.extend(moving.flat_map(|(_, arguments)| arguments.rdma_netns).map(|rdma| rdma.ibdev));
     }
-    existing::deduplicate(names)
-}
-
-/// The name of the variable in an entry of an environment.
-pub(crate) fn variable_name(entry: &str) -> &str {
-    entry.split('=').next().unwrap_or_default()
+    deduplicate(names)
 }
 
 /// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.

@@ -229,8 +229,9 @@ fn device_requests(
     Ok((device_requests, hook))
 }
 
-/// What is wanted of a pool, and its hook; `None` for a device, and for a name that no specification offers, which
-/// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
+/// Returns the request for members of a pool, and its hook; `None` for a device, and for a name that no specification
+/// offers, which is refused later. `device_refs` is all that is requested of the class; members are chosen near
+/// `container_gpus`.
 fn device_request(
     class: Class,
     device_ref: &DeviceRef,
@@ -357,7 +358,7 @@ fn replace_pools<'a>(
         redirect_to_members(&mut entry.value, &members_by_pool, &[Class::Netdev]);
     }
     if let Some(entry) = &mut request.vlans {
-        redirect_to_members(&mut entry.value, &members_by_pool, &Class::OF_FUNCTIONS);
+        redirect_to_members(&mut entry.value, &members_by_pool, &Class::FUNCTION_CLASSES);
     }
     (request, members_by_pool)
 }

@@ -16,7 +16,7 @@ pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
 /// Capabilities with which a process of another user can become the host's user 0, or can do what
 /// only that user can (include/uapi/linux/capability.h). Engines give CAP_SETUID to every
 /// container; the others only on request.
-const WAYS_TO_ROOT: [&str; 7] = [
+const ROOT_CAPABILITIES: [&str; 7] = [
     CAP_SETUID,
     // Mounts, namespaces, the kernel's usermode helpers.
     "CAP_SYS_ADMIN",
@@ -34,7 +34,7 @@ const WAYS_TO_ROOT: [&str; 7] = [
 /// The sets from which a program can get a capability under no-new-privileges. What it gains from a
 /// file is limited to what its process was permitted before (security/commoncap.c,
 /// `cap_bprm_creds_from_file`), so the bounding set alone gives nothing.
-const HELD: [CapabilitySet; 4] = [
+const SOURCE_SETS: [CapabilitySet; 4] = [
     CapabilitySet::Permitted,
     CapabilitySet::Effective,
     CapabilitySet::Inheritable,
@@ -92,7 +92,7 @@ pub(crate) fn drop_setuid(process: &mut RawObject) -> Result<bool, RawError> {
         return Ok(false);
     }
     let mut is_taken = false;
-    for set in HELD {
+    for set in SOURCE_SETS {
         let mut names = read_capabilities(&sets, set)?;
         let before = names.len();
         names.retain(|name| !is_setuid(name));
@@ -121,11 +121,11 @@ fn find_root_capability(process: &RawObject) -> Result<Option<&'static str>, Raw
         return Ok(None);
     };
     let mut all = Vec::new();
-    for set in HELD {
+    for set in SOURCE_SETS {
         all.extend(read_capabilities(&sets, set)?);
     }
     let is_held = |way: &&str| all.iter().any(|name| may_name_capability(name, way));
-    Ok(WAYS_TO_ROOT.into_iter().find(is_held))
+    Ok(ROOT_CAPABILITIES.into_iter().find(is_held))
 }
 
 fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {

@@ -326,6 +326,12 @@ pub(crate) fn device_number(stat: &Stat) -> Option<DeviceNumber> {
     is_character.then(|| DeviceNumber { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
 }
 
+/// Lists the names in a directory; none if it cannot be read.
+pub(crate) fn list_names(directory: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

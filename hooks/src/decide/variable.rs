@@ -103,7 +103,7 @@ pub(crate) fn task_dir(config: &OciConfig) -> Option<PathBuf> {
     source.filter(|source| source.is_absolute())
 }
 
-/// What these variables ask for. `take` takes a ticket for the container. What tickets give of a class takes
+/// What these variables ask for. `find_ticket` finds a ticket for the container. What tickets give of a class takes
 /// precedence over what the variable asks for.
 pub(crate) fn read(
     variables: &RequestVariables,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const BYTES: usize = 1024 * 1024;
 
 /// A larger piece comes from the system's allocator, as everything does once the array is used up.
-const LARGEST: usize = 64 * 1024;
+const MAX_PIECE_BYTES: usize = 64 * 1024;
 
 /// Gives out the array from its beginning to its end. Only the last piece can be freed or grow.
 #[repr(C)]
@@ -43,7 +43,7 @@ impl BumpAllocator {
     }
 
     fn allocate(&self, layout: Layout) -> Option<*mut u8> {
-        if layout.size() > LARGEST {
+        if layout.size() > MAX_PIECE_BYTES {
             return None;
         }
         let start = self.array.get();
@@ -86,7 +86,7 @@ unsafe impl GlobalAlloc for BumpAllocator {
             // SAFETY: as above.
             return unsafe { System.realloc(piece, layout, size) };
         };
-        if size <= LARGEST && self.move_end(start + layout.size(), start + size)
+        if size <= MAX_PIECE_BYTES && self.move_end(start + layout.size(), start + size)
             || size <= layout.size()
         {
             return piece;
@@ -137,15 +137,15 @@ mod tests {
             MEMORY.dealloc(moved, layout(2, 1));
             assert_eq!(take(&MEMORY, layout(5, 1)), moved);
             // What is large, or no longer fits, is the system's; it moves there and is freed there.
-            for size in [LARGEST + 1, LARGEST * 2] {
+            for size in [MAX_PIECE_BYTES + 1, MAX_PIECE_BYTES * 2] {
                 let large = take(&MEMORY, layout(size, 1));
                 assert_eq!(MEMORY.offset(large), None);
                 MEMORY.dealloc(large, layout(size, 1));
             }
-            let large = MEMORY.realloc(moved, layout(5, 1), LARGEST + 1);
+            let large = MEMORY.realloc(moved, layout(5, 1), MAX_PIECE_BYTES + 1);
             assert_eq!(MEMORY.offset(large), None);
             assert_eq!(large.read(), moved.read());
-            MEMORY.dealloc(large, layout(LARGEST + 1, 1));
+            MEMORY.dealloc(large, layout(MAX_PIECE_BYTES + 1, 1));
         }
     }
 

@@ -97,14 +97,14 @@ fn decide_and_reserve(
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
 /// and crun, `exec --process`), where the process must not have it.
 pub(crate) fn drop_setuid(process: &Path) -> Result<()> {
-    const READING: &str = "reading the process of `exec`";
+    const READ_CONTEXT: &str = "reading the process of `exec`";
     let file = OciConfigFile::open(Path::new(""), Some(process))?;
     let scan_result = file.scan(ScanScope::Annotations)?;
     if scan_result.more {
-        bail!("{READING}: it is too large");
+        bail!("{READ_CONTEXT}: it is too large");
     }
-    let mut described = RawObject::parse(&scan_result.kept).context(READING)?;
-    if root_access::drop_setuid(&mut described).context(READING)? {
+    let mut described = RawObject::parse(&scan_result.kept).context(READ_CONTEXT)?;
+    if root_access::drop_setuid(&mut described).context(READ_CONTEXT)? {
         file.replace(&described.to_bytes())?;
     }
     Ok(())

@@ -31,7 +31,7 @@ use crate::record::lease::ContainerInit;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
 /// bytes.
-const HELD_BYTES: u64 = 256 * 1024;
+const MAX_BUFFERED_BYTES: u64 = 256 * 1024;
 
 const REMEDIES: Remedies = Remedies {
     renumbered: "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container",
@@ -109,10 +109,10 @@ fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let listed_nodes = if metadata.len() <= HELD_BYTES {
+    let listed_nodes = if metadata.len() <= MAX_BUFFERED_BYTES {
         let size = usize::try_from(metadata.len()).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size + 1);
-        file.by_ref().take(HELD_BYTES).read_to_end(&mut bytes)?;
+        file.by_ref().take(MAX_BUFFERED_BYTES).read_to_end(&mut bytes)?;
         ListedNodes::parse(Deserializer::from_slice(&bytes), expect)
     } else {
         let file = BufReader::with_capacity(64 * 1024, file);

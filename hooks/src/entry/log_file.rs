@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 use onload_core::config::{LogConfig, LogLevel};
-use onload_core::timestamp::{format_rfc3339, now};
+use onload_core::timestamp::{format_rfc3339, unix_seconds};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
@@ -57,7 +57,7 @@ pub(crate) fn write(
     if log.file.as_os_str().is_empty() {
         return Ok(());
     }
-    let text = format(log.level, program, lines, now());
+    let text = format(log.level, program, lines, unix_seconds());
     if text.is_empty() || !is_root() {
         return Ok(());
     }

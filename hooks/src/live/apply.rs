@@ -79,8 +79,12 @@ impl Inspection<'_> {
         let trees = self.prepare(container_dir, &injection)?;
         self.set_limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
-            applied.changes =
-                devices::allow(device_cgroup, self.id, &injection.rules, Path::new(SOCKET))?;
+            applied.changes = devices::allow_devices(
+                device_cgroup,
+                self.id,
+                &injection.rules,
+                Path::new(SOCKET),
+            )?;
         }
         self.enter(&trees, applied)?;
         let created_paths = applied

@@ -56,7 +56,7 @@ impl CgroupChanges {
 }
 
 /// Opens devices to a container, all or none; `socket` is systemd's.
-pub fn allow(
+pub fn allow_devices(
     cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[CgroupRule],
@@ -138,7 +138,7 @@ fn update_systemd(
     };
     let is_closed = systemd.is_closed()?;
     if is_closed {
-        systemd.allow(rules)?;
+        systemd.allow_devices(rules)?;
     }
     Ok(is_closed)
 }

@@ -103,7 +103,7 @@ fn inject_request(
         Some(_) => earlier_injection(state, host, &mut warnings)?,
         None => None,
     };
-    if requester.was_served(before.as_ref()) {
+    if requester.is_served_by(before.as_ref()) {
         return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
     let mut keeper = Keeper::creating(host, "onload-hook");

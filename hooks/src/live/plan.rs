@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
@@ -27,7 +27,7 @@ use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::DecisionSubject;
 use crate::decide::sysfs::DeviceNumber;
 use crate::decide::verified_node::{CgroupRule, DeviceAccess};
-use crate::decide::{self, Decision, variable_name};
+use crate::decide::{self, Decision};
 use crate::image::preload::PreloadListError;
 use crate::moves::{self, RdmaNode};
 use crate::record::container_record::LiveInjection;
@@ -58,7 +58,7 @@ pub(super) fn is_already_given(takes: &[String], before: Option<&LiveInjection>)
 
 impl Requester {
     /// The devices of a specification that ask.
-    fn takes(&self) -> Vec<String> {
+    fn device_names(&self) -> Vec<String> {
         match self {
             Requester::Annotations => Vec::new(),
             Requester::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
@@ -66,10 +66,10 @@ impl Requester {
     }
 
     /// Whether what it asks for was given before.
-    pub(crate) fn was_served(&self, before: Option<&LiveInjection>) -> bool {
+    pub(crate) fn is_served_by(&self, before: Option<&LiveInjection>) -> bool {
         match self {
             Requester::Annotations => before.is_some_and(|before| before.by_annotation),
-            Requester::Takes(_) => is_already_given(&self.takes(), before),
+            Requester::Takes(_) => is_already_given(&self.device_names(), before),
         }
     }
 
@@ -289,7 +289,7 @@ impl Planner<'_> {
         }
         let mut plan = self.plan()?;
         plan.record.by_annotation = *requester == Requester::Annotations;
-        plan.record.takes = requester.takes();
+        plan.record.takes = requester.device_names();
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
@@ -327,7 +327,7 @@ impl Planner<'_> {
     fn check_cpuset(&self) -> Result<Option<String>> {
         let placements = &self.decision.placements;
         if request::is_pod_container(self.config) {
-            return Ok(cpuset::not_set_warning(placements, cpuset::OF_POD));
+            return Ok(cpuset::not_set_warning(placements, cpuset::POD_REASON));
         }
         let cpuset = self.config.cpuset().context(CONFIG_JSON)?;
         let misses = |placement: &&CpuPlacement| {

@@ -53,7 +53,9 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
         check_node(node, rule.numbers())?;
     }
     match own_device_cgroup(&init)? {
-        Some(own) => Ok(devices::allow(&own, id, &injection.rules, Path::new(SOCKET))?.warnings),
+        Some(own) => {
+            Ok(devices::allow_devices(&own, id, &injection.rules, Path::new(SOCKET))?.warnings)
+        }
         None => Ok(Vec::new()),
     }
 }

@@ -15,7 +15,7 @@ use crate::decide::verified_node::CgroupRule;
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
 /// How long one read or write may take; a reply takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one message that are read.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Messages that are skipped while waiting for a reply.
@@ -48,8 +48,8 @@ impl Systemd {
     /// The handshake ("Authentication Protocol"): EXTERNAL, where the kernel vouches for the user.
     fn authenticate(&mut self) -> io::Result<()> {
         let stream = self.stream.get_ref();
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let user = rustix::process::geteuid().as_raw().to_string();
         let name: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
         self.stream.get_mut().write_all(format!("\0AUTH EXTERNAL {name}\r\n").as_bytes())?;
@@ -88,7 +88,7 @@ impl Systemd {
     }
 
     /// Adds devices to the scope's list, until the scope ends.
-    pub(crate) fn allow(&mut self, rules: &[CgroupRule]) -> Result<()> {
+    pub(crate) fn allow_devices(&mut self, rules: &[CgroupRule]) -> Result<()> {
         let body = set_device_allow(&self.scope, rules);
         let call = DbusCall {
             path: MANAGER,
@@ -464,7 +464,7 @@ mod tests {
         let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
         let mut systemd = connect(&dir);
         assert!(systemd.is_closed().unwrap());
-        systemd.allow(&[rule("rw")]).unwrap();
+        systemd.allow_devices(&[rule("rw")]).unwrap();
         let heard = server.join().unwrap();
         let heard = String::from_utf8_lossy(&heard).into_owned();
         assert!(heard.starts_with("\0AUTH EXTERNAL "), "{heard:?}");
@@ -496,7 +496,8 @@ mod tests {
         let name = "org.freedesktop.systemd1.NoSuchUnit";
         let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
-        let message = ErrorChain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
+        let message =
+            ErrorChain(&connect(&dir).allow_devices(&[rule("r")]).unwrap_err()).to_string();
         assert!(message.contains("NoSuchUnit: Unit not loaded."), "{message}");
         server.join().unwrap();
     }

@@ -83,7 +83,7 @@ impl<'a> TargetChecker<'a> {
     ) -> Result<OwnedFd> {
         match self.open_existing(&target.path, target.kind)? {
             Some(existing) => Ok(existing),
-            None => self.make(target, &target.path, target.kind, created_targets),
+            None => self.create_target(target, &target.path, target.kind, created_targets),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> TargetChecker<'a> {
         Ok(Some(existing))
     }
 
-    fn make(
+    fn create_target(
         &self,
         target: &MountTarget,
         path: &Path,
@@ -109,7 +109,7 @@ impl<'a> TargetChecker<'a> {
         };
         let dir = match self.root.find(above) {
             Err(Errno::NOENT) => {
-                self.make(target, above, TargetType::Directory, created_targets)?
+                self.create_target(target, above, TargetType::Directory, created_targets)?
             }
             dir => dir.with_context(|| lookup_context(above))?,
         };

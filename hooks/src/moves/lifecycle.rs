@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{DeviceId, Leases, MoveRecord, STAYS, SavedState, Token};
+use onload_core::lease::{DeviceId, Leases, MoveRecord, NOT_MOVED, SavedState, Token};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
@@ -39,21 +39,21 @@ use crate::record::lease::{self, ContainerInit};
 
 /// How long a container's start or end waits for a device whose namespace has ended: the kernel takes its time to give it
 /// back.
-pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const DYING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two looks at a namespace that ends.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 /// How often a device is fetched from a container that still changes it.
-const FETCHES: u32 = 4;
+const MAX_RETRIEVALS: u32 = 4;
 /// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
 /// time.
-const FETCHING: Duration = Duration::from_secs(4);
+const RETRIEVE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What is different about interfaces, RDMA devices and virtual functions.
 pub(crate) trait MoveOps: Sized {
     const CLASS: Class;
     /// What a message calls such a device before its name, and what without one.
     const WORD: &'static str;
-    const THING: &'static str;
+    const NOUN: &'static str;
     /// What it needs where the engine is in a user namespace.
     const NEEDS: &'static str;
     /// Whether it leaves the host's network namespace.
@@ -66,7 +66,12 @@ pub(crate) trait MoveOps: Sized {
     type Preparation: Default;
 
     /// Why none can move from the host to this container.
-    fn check_way(&self, _host_netns: &Netns, _container_netns: &Netns, _name: &str) -> Result<()> {
+    fn check_movable(
+        &self,
+        _host_netns: &Netns,
+        _container_netns: &Netns,
+        _name: &str,
+    ) -> Result<()> {
         Ok(())
     }
     /// What else must be nobody's before the device moves, beside the device itself.
@@ -87,7 +92,7 @@ pub(crate) trait MoveOps: Sized {
         context: &MoveContext<'_, Self>,
     ) -> Result<(Self::Saved, Option<String>)>;
     /// Refuses one that another container of the namespace has otherwise than this one asks for.
-    fn check_there(
+    fn check_existing(
         &self,
         _container_netns: &Netns,
         _observation: &Self::Observation,
@@ -116,7 +121,7 @@ pub(crate) trait MoveOps: Sized {
     /// The device of a lease, in a namespace, whatever it is called.
     fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
     /// Whether a namespace has a device of a function.
-    fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
+    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// What can be done for a device that may be without its driver, and what has to be before it comes.
     fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<Self::Preparation> {
         Ok(Self::Preparation::default())
@@ -140,7 +145,7 @@ pub(crate) trait MoveOps: Sized {
         format!("looking at other network namespaces for {} {name}", Self::WORD)
     }
 
-    /// `keeper` keeps the namespace where the device is.
+    /// `keeper` is the process or file that keeps the namespace of the device.
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
         let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
@@ -164,7 +169,7 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
             bail!(
                 "{} {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no {} of it",
                 K::WORD,
-                K::THING
+                K::NOUN
             );
         }
         Ok(HostNetns { netns, ops })
@@ -176,8 +181,8 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
     }
 
     /// Says where a device is that is not on the host.
-    pub(super) fn away_error(&self, pci: PciAddress, name: &str) -> Error {
-        match self.find_elsewhere(name, &|netns| self.ops.exists_in(netns, pci, name)) {
+    pub(super) fn not_on_host_error(&self, pci: PciAddress, name: &str) -> Error {
+        match self.find_elsewhere(name, &|netns| self.ops.is_in_netns(netns, pci, name)) {
             Ok(namespace) => {
                 K::not_here_error(name, pci, namespace.map(|namespace| namespace.keeper))
             }
@@ -224,7 +229,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         }
         let host_netns = HostNetns::open(ops, name)?;
         let container_netns = Netns::open_init(container.init)?;
-        ops.check_way(&host_netns.netns, &container_netns, name)?;
+        ops.check_movable(&host_netns.netns, &container_netns, name)?;
         Ok(MoveContext {
             host_netns,
             container_netns,
@@ -261,7 +266,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
     fn new_record(&self, saved: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
         MoveRecord {
             saved,
-            namespace: if K::MOVES { self.container_netns.cookie() } else { STAYS },
+            namespace: if K::MOVES { self.container_netns.cookie() } else { NOT_MOVED },
             addresses,
             returning: false,
             left: None,
@@ -286,7 +291,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         if let Some(observation) = ops.find(&self.container_netns, &returning.saved)? {
             ops.move_home(&self.container_netns, &observation, &self.host_netns, &returning.saved)?;
         }
-        returning.retrieve(&self.host_netns, None, DYING_PATIENCE)?.end(&self.host_netns)
+        returning.retrieve(&self.host_netns, None, DYING_TIMEOUT)?.end(&self.host_netns)
     }
 }
 
@@ -313,7 +318,7 @@ impl<'a> MoveRequest<'a> {
     fn fulfill<K: MoveOps>(self, context: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
         let (ops, leases) = (context.host_netns.ops, &context.leases);
         let mut locks = vec![leases.lock_device(self.device)?];
-        return_leftovers(leases, self.device, ops, DYING_PATIENCE)?;
+        return_leftovers(leases, self.device, ops, DYING_TIMEOUT)?;
         locks.extend(ops.reserve(leases, &self)?);
         let Some(observation) = ops.find_requested(&context.host_netns.netns, &self)? else {
             return self.join_others(context, locks);
@@ -321,8 +326,8 @@ impl<'a> MoveRequest<'a> {
         let container_device = ContainerDevice::new(self, observation, locks);
         if !K::MOVES {
             let device = container_device.request.device;
-            if let Some(record) = leases.find_moved_to(device, STAYS)? {
-                if let Err(error) = container_device.request.check_same(&record)
+            if let Some(record) = leases.find_moved_to(device, NOT_MOVED)? {
+                if let Err(error) = container_device.request.check_same_settings(&record)
                     && !context.is_set_up_by_claim(device)?
                 {
                     return Err(error);
@@ -337,7 +342,7 @@ impl<'a> MoveRequest<'a> {
     }
 
     /// One that others have too is set up once.
-    fn check_same(&self, record: &MoveRecord) -> Result<()> {
+    fn check_same_settings(&self, record: &MoveRecord) -> Result<()> {
         let requested = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
         let current = record.saved.vf().map(|vf| vf.given);
         if requested != current {
@@ -361,14 +366,14 @@ impl<'a> MoveRequest<'a> {
             let error = leases
                 .holders_error(self.device, context.lease_request.arguments.token.as_ref())?;
             return Err(
-                error.unwrap_or_else(|| context.host_netns.away_error(self.pci, &self.name))
+                error.unwrap_or_else(|| context.host_netns.not_on_host_error(self.pci, &self.name))
             );
         };
         let record = leases.find_moved_to(self.device, context.container_netns.cookie())?;
         let (saved, addresses) = match record {
             Some(record) => {
-                self.check_same(&record)?;
-                ops.check_there(&context.container_netns, &observation, &self)?;
+                self.check_same_settings(&record)?;
+                ops.check_existing(&context.container_netns, &observation, &self)?;
                 (record.saved, record.addresses)
             }
             None => (ops.stray_state(&observation, &self)?.into(), Vec::new()),
@@ -466,7 +471,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
         Ok(Some(container_devices))
     }
 
-    pub(super) fn to(&self) -> &Netns {
+    pub(super) fn container_netns(&self) -> &Netns {
         &self.context.container_netns
     }
 
@@ -528,7 +533,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         self.leases.update_moves(self.device, change)
     }
 
-    fn complete(
+    fn retrieve_and_end(
         self,
         ops: &K,
         exited: Option<&ExitedContainer<'_>>,
@@ -557,8 +562,8 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
                 let returning = self;
                 return Ok(ReturnedDevice { returning, observation, preparation });
             }
-            let is_in_time = fetched == 0 || started.elapsed() < FETCHING;
-            if is_somewhere && fetched < FETCHES && is_in_time {
+            let is_in_time = fetched == 0 || started.elapsed() < RETRIEVE_TIMEOUT;
+            if is_somewhere && fetched < MAX_RETRIEVALS && is_in_time {
                 fetched += 1;
                 // Whoever is in that namespace may be in the way, and may be too late the next time.
                 match self.move_home(
@@ -572,7 +577,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
             }
             if started.elapsed() >= timeout {
                 let (pci, name) = K::identity(saved);
-                return Err(failed.unwrap_or_else(|| host_netns.away_error(pci, name)));
+                return Err(failed.unwrap_or_else(|| host_netns.not_on_host_error(pci, name)));
             }
             thread::sleep(PAUSE);
         }
@@ -650,7 +655,7 @@ pub(super) fn return_leftovers<K: MoveOps>(
     else {
         return Ok(false);
     };
-    returning.complete(ops, None, timeout).map(|()| true)
+    returning.retrieve_and_end(ops, None, timeout).map(|()| true)
 }
 
 /// A container that has ended.
@@ -692,7 +697,9 @@ pub(super) fn release_devices<K: MoveOps>(
             if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
         let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;
         let returning = record.and_then(|record| ReturningDevice::new(&leases, device, record));
-        returning.map_or(Ok(()), |returning| returning.complete(ops, Some(exited), DYING_PATIENCE))
+        returning.map_or(Ok(()), |returning| {
+            returning.retrieve_and_end(ops, Some(exited), DYING_TIMEOUT)
+        })
     };
     retry_each(class_devices, &release_one)
 }

@@ -23,7 +23,7 @@ use onload_sys::pci::PciAddress;
 pub use interface::InterfaceOps;
 pub(crate) use lifecycle::ExitedContainer;
 pub use lifecycle::RestoreResult;
-use lifecycle::{ContainerDevices, DYING_PATIENCE, MoveOps, MoveRequest};
+use lifecycle::{ContainerDevices, DYING_TIMEOUT, MoveOps, MoveRequest};
 pub use netns::Netns;
 pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
 pub use vf::{VfAccess, VfStandIns};
@@ -242,7 +242,7 @@ impl<'a> AcquiredDevices<'a> {
         };
         let leased = arguments.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<DeviceId> = leased.cloned().collect();
-        return_leftovers(&leased, host, interface_ops, DYING_PATIENCE)?;
+        return_leftovers(&leased, host, interface_ops, DYING_TIMEOUT)?;
         let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
@@ -375,8 +375,8 @@ pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {
         let _ = lifecycle::restore(leases, left_for, &interfaces.vf_access, Duration::ZERO);
-        let _ = lifecycle::restore(leases, left_for, rdma, DYING_PATIENCE);
-        let _ = lifecycle::restore(leases, left_for, interfaces, DYING_PATIENCE);
+        let _ = lifecycle::restore(leases, left_for, rdma, DYING_TIMEOUT);
+        let _ = lifecycle::restore(leases, left_for, interfaces, DYING_TIMEOUT);
     }
 }
 

@@ -12,7 +12,7 @@ use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::{TempFile, WriteError};
 use onload_sys::fs::attributes::set_label;
-use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_sys::fs::lock::{Lock, LockError, LockMode, START_TIMEOUT};
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
@@ -50,9 +50,9 @@ impl ContainerDir {
         host: &LocalHost,
     ) -> Result<Self> {
         let run = open_run(host)?;
-        let lock = run.lock(LockMode::Shared, START_PATIENCE);
+        let lock = run.lock(LockMode::Shared, START_TIMEOUT);
         let creator = Creator::current(stage, bundle, root)?;
-        let mut container_dir = ContainerDir::make(run, id, lock)?;
+        let mut container_dir = ContainerDir::create(run, id, lock)?;
         container_dir.read().inspect_err(|_| remove_empty(&container_dir.run, id))?;
         container_dir.record.maker = Some(creator);
         container_dir.save().inspect_err(|_| container_dir.remove_if_unused(id))?;
@@ -60,7 +60,7 @@ impl ContainerDir {
     }
 
     /// The lock comes first: a directory opened before it may be one that a sweep then removes.
-    fn make(run: RunDir, id: &ContainerId, lock: Result<Lock, LockError>) -> Result<Self> {
+    fn create(run: RunDir, id: &ContainerId, lock: Result<Lock, LockError>) -> Result<Self> {
         let (lock, warning) = match lock {
             Ok(lock) => (Some(lock), None),
             Err(error @ LockError::Held { .. }) => (None, Some(ErrorChain(&error).to_string())),
@@ -77,7 +77,7 @@ impl ContainerDir {
         Ok(ContainerDir {
             run,
             dir,
-            timeout: lock.as_ref().map_or(Duration::ZERO, |_| START_PATIENCE),
+            timeout: lock.as_ref().map_or(Duration::ZERO, |_| START_TIMEOUT),
             lock,
             warning,
             record: ContainerRecord::default(),
@@ -233,7 +233,7 @@ mod tests {
             true
         });
         assert!(met, "the sweeper has another lock");
-        let own = ContainerDir::make(run(), &id, lock).unwrap();
+        let own = ContainerDir::create(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x", None).unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());
     }
@@ -243,7 +243,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let lock = run().lock(LockMode::Shared, Duration::ZERO);
-        let mut own = ContainerDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let mut own = ContainerDir::create(run(), &"c1".parse().unwrap(), lock).unwrap();
         let pid = std::process::id();
         let started = InitProcess::open(Some(pid)).unwrap().start_time().unwrap();
         for (start_time, stays) in [(started, true), (started - 1, false)] {
@@ -261,7 +261,7 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let start = |id: &str| {
             let lock = run().lock(LockMode::Shared, Duration::ZERO);
-            ContainerDir::make(run(), &id.parse().unwrap(), lock).unwrap()
+            ContainerDir::create(run(), &id.parse().unwrap(), lock).unwrap()
         };
         let target = |name: &str, inode| CreatedPath {
             inode,
@@ -303,7 +303,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::find(dir.path()).unwrap().unwrap();
         let lock = run.lock(LockMode::Shared, Duration::ZERO);
-        let own = ContainerDir::make(run, &"c1".parse().unwrap(), lock).unwrap();
+        let own = ContainerDir::create(run, &"c1".parse().unwrap(), lock).unwrap();
         let label = "system_u:object_r:container_file_t:s0:c40,c987";
         own.write("ld.so.preload", b"x", Some(label)).unwrap();
         let mut found = [0; 100];
@@ -318,7 +318,7 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let stranger = run().lock_if_free();
         let lock = run().lock(LockMode::Shared, Duration::ZERO);
-        let own = ContainerDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let own = ContainerDir::create(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
         own.write("ld.so.preload", b"x", None).unwrap();

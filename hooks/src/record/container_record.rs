@@ -158,17 +158,17 @@ pub(crate) fn read_known(
     Ok(record.map_err(|error| warnings.push(format!("{error:#}; it is ignored"))).ok())
 }
 
-const READING: &str = "reading the record of the container";
+const READ_CONTEXT: &str = "reading the record of the container";
 
 fn read_bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(dir, RECORD, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        file => File::from(file.context(READING)?),
+        file => File::from(file.context(READ_CONTEXT)?),
     };
     let mut bytes = Vec::new();
     let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
-    read.context(READING)?;
+    read.context(READ_CONTEXT)?;
     Ok(Some(bytes))
 }
 
@@ -177,13 +177,13 @@ fn parse(bytes: &[u8]) -> Result<ContainerRecord> {
     struct RecordVersion {
         version: u32,
     }
-    let RecordVersion { version } = serde_json::from_slice(bytes).context(READING)?;
+    let RecordVersion { version } = serde_json::from_slice(bytes).context(READ_CONTEXT)?;
     if version > VERSION {
         bail!(
             "the record of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
         );
     }
-    serde_json::from_slice(bytes).context(READING)
+    serde_json::from_slice(bytes).context(READ_CONTEXT)
 }
 
 #[cfg(test)]
@@ -230,7 +230,7 @@ mod tests {
             r#"{"version":1,"live":{"pid":7}}"#,
         ] {
             let error = read_text(text).unwrap_err();
-            assert_eq!(error.to_string(), READING, "{text}");
+            assert_eq!(error.to_string(), READ_CONTEXT, "{text}");
         }
     }
 

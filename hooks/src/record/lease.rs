@@ -19,7 +19,7 @@ use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::ticket::{self, StartingContainer, Ticket, TicketUser, Tickets};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
-use onload_sys::fs::lock::START_PATIENCE;
+use onload_sys::fs::lock::START_TIMEOUT;
 use onload_sys::processes::{ProcessId, Processes};
 use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
@@ -266,7 +266,7 @@ impl Pools for Keeper<'_> {
             ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
-        tickets.redeem(id, user, START_PATIENCE)
+        tickets.redeem(id, user, START_TIMEOUT)
     }
 }
 

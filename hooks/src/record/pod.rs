@@ -9,7 +9,7 @@ use onload_core::pod::pod_keys;
 use onload_sys::fs::regular;
 use serde::Deserialize;
 
-const MOST: u64 = 4 * 1024 * 1024;
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Deserialize)]
 struct AnnotatedConfig {
@@ -19,7 +19,7 @@ struct AnnotatedConfig {
 
 /// `NAMESPACE/NAME` of the pod of a container; none where nobody says so, or not by such names.
 pub(super) fn find_pod(id: &ContainerId, bundle: &Path) -> Option<String> {
-    let bytes = regular::read(&bundle.join("config.json"), MOST).ok()?;
+    let bytes = regular::read(&bundle.join("config.json"), MAX_BYTES).ok()?;
     let AnnotatedConfig { annotations } = serde_json::from_slice(&bytes).ok()?;
     let keys = pod_keys(&annotations, id.as_str());
     let (namespace, name) = (annotations.get(keys.namespace)?, annotations.get(keys.pod)?);

@@ -226,7 +226,7 @@ pub(crate) fn write(
     let name = named.file_name().ok_or(Errno::NAMETOOLONG)?;
     let dir = match open() {
         Err(Errno::NOENT) => {
-            make(trusted)?;
+            create_state_dir(trusted)?;
             open()?
         }
         found => found?,
@@ -264,7 +264,7 @@ fn open() -> Result<OwnedFd, Errno> {
     Ok(dir)
 }
 
-fn make(trusted: &TrustedTree) -> Result<(), Errno> {
+fn create_state_dir(trusted: &TrustedTree) -> Result<(), Errno> {
     let path = Path::new(RUN_DIR);
     let above = path.parent().unwrap_or(Path::new("/"));
     let above = trusted.open_dir(above).map_err(|_| Errno::PERM)?;

@@ -12,7 +12,7 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::is_temporary_name;
 use onload_sys::fs::list::each_name;
-use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_sys::fs::lock::{Lock, LockError, LockMode, START_TIMEOUT};
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ pub(crate) const FILES: [&str; 3] =
     ["ld.so.preload", container_record::VARIABLES, container_record::RECORD];
 
 /// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
-const LOOKS: usize = 8;
+const MAX_EXAMINED: usize = 8;
 
 /// Removes the files of one container and returns warnings. Files that are not there count as removed.
 pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
@@ -38,7 +38,7 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
     if matches!(run_stat, Err(Errno::NOENT)) {
         return Ok(Vec::new());
     }
-    let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
+    let lock = run.lock(LockMode::Exclusive, START_TIMEOUT);
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
         Ok(lock) => sweep_locked(&run, &list_others(&run, Some(id)), random_index(), &lock),
@@ -84,7 +84,7 @@ fn random_index() -> usize {
 
 fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
     let first = chance.checked_rem(ids.len()).unwrap_or(0);
-    let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
+    let turns = ids.iter().cycle().skip(first).take(ids.len().min(MAX_EXAMINED));
     for id in turns.filter(|id| is_stale(run, id)) {
         // If something stays, a later sweep tries again.
         let _ = clear(run, id, Some(lock));
@@ -530,12 +530,12 @@ mod tests {
     #[test]
     fn a_sweep_looks_at_a_few_containers_and_each_has_its_turn() {
         let fixture = Fixture::new();
-        let count = 3 * LOOKS;
+        let count = 3 * MAX_EXAMINED;
         for n in 0..count {
             fixture.leave(&format!("left{n}"));
         }
         fixture.sweep(5);
-        assert_eq!(fixture.ids(), count - LOOKS);
+        assert_eq!(fixture.ids(), count - MAX_EXAMINED);
         fixture.sweep(usize::MAX);
         fixture.sweep(0);
         assert_eq!(fixture.ids(), 0);

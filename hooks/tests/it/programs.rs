@@ -99,7 +99,7 @@ impl Cgroups {
 
     fn allow(&self, path: &str, rules: &[CgroupRule]) -> onload_sys::error::Result<CgroupChanges> {
         let nobody = Path::new("/nonexistent/systemd");
-        devices::allow(&self.place(path), &ID.parse().unwrap(), rules, nobody)
+        devices::allow_devices(&self.place(path), &ID.parse().unwrap(), rules, nobody)
     }
 
     /// Whether a process in a cgroup can write to a device.
@@ -388,7 +388,7 @@ impl Lists {
         let place =
             DeviceCgroup::V1(CgroupDir { mount: self.mount.clone(), path: self.path.clone() });
         let nobody = Path::new("/nonexistent/systemd");
-        devices::allow(&place, &ID.parse().unwrap(), rules, nobody)
+        devices::allow_devices(&place, &ID.parse().unwrap(), rules, nobody)
     }
 }
 

@@ -205,7 +205,8 @@ impl ApplyRun<'_> {
             }
             Effect::Vf { interface, vf, change } => {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
-                let now = settings.get(vf).and_then(|vf_settings| change.current_in(vf_settings));
+                let now =
+                    settings.get(vf).and_then(|vf_settings| change.current_setting(vf_settings));
                 (now == Some(*change), "the driver did not take it".to_owned())
             }
             Effect::OneChannel(interface) => {

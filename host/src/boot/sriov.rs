@@ -96,7 +96,7 @@ pub(super) fn read(
                 && let (Some(now), Some(before)) =
                     (settings.get_mut(&index), users.settings_before(address))
             {
-                *now = before.or(now);
+                *now = before.merge_missing(now);
             }
             vfs.insert(index, read_vf(host, users, address)?);
         }
@@ -479,7 +479,7 @@ impl SriovPlanner<'_> {
                     .to_owned(),
             );
         };
-        change.current_in(vf_settings).map(|now| describe_change(now).1).ok_or_else(|| {
+        change.current_setting(vf_settings).map(|now| describe_change(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
     }

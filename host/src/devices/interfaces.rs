@@ -23,20 +23,20 @@ use crate::discover::taken_names::TakenNames;
 use crate::leases::LeaseComparison;
 
 /// The state of an interface in a container, and of one whose container has ended.
-pub const HELD: &str = "held";
+pub const STATE_HELD: &str = "held";
 pub const RETURNING: &str = "returning";
 /// The state of one that a CNI plugin has moved.
-const AWAY: &str = "away";
+const STATE_AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
 const NETWORK: u32 = 0x02;
 const VFIO: &str = "vfio-pci";
 /// Seconds after which a lease is judged: it is written before its device moves, and a host is not read at one moment.
-const ON_ITS_WAY: u64 = 60;
+const MOVE_SECONDS: u64 = 60;
 /// What to do where a container has lost its device.
-pub const BRING_BACK: &str =
+pub const RETRIEVE_REMEDY: &str =
     "see that its function is there and has its driver, and start the container again";
 
-const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
+const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
 
 /// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
 /// has taken away stays there: the lease tells what it was.
@@ -78,7 +78,7 @@ pub(super) fn add_interfaces(
         let is_named = movable.is_named || selected.contains(&netdev.name);
         let reason = match is_named {
             true => movable.obstacle.as_deref(),
-            false => Some(NOT_NAMED),
+            false => Some(NOT_NAMED_REASON),
         };
         match reason {
             // A plugin takes the function that it is told, under whatever name its interface has.
@@ -149,7 +149,7 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
 pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> {
     let lease = entry.lease.as_ref().ok()?;
     let saved = &lease.moved.as_ref()?.saved;
-    let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
+    let is_settled = lease.since.saturating_add(MOVE_SECONDS) <= timestamp::unix_seconds();
     let is_known = !inventory.undecided_classes().contains(&entry.device.class);
     if entry.is_returning || !is_settled || !is_known {
         return None;
@@ -183,7 +183,7 @@ pub(super) fn trouble_reason(
     inventory: &Inventory,
 ) -> Option<String> {
     let reason = lost_reason(entry, inventory).filter(|_| is_current)?;
-    Some(format!("its container no longer has it: {reason}; {BRING_BACK}"))
+    Some(format!("its container no longer has it: {reason}; {RETRIEVE_REMEDY}"))
 }
 
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
@@ -210,7 +210,8 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
             pci_address: interface.pci,
             numa_node: function.and_then(|function| function.numa_node),
             driver: function.and_then(|function| function.driver.clone()),
-            state: is_current.then(|| if entry.is_returning { RETURNING } else { HELD }.to_owned()),
+            state: is_current
+                .then(|| if entry.is_returning { RETURNING } else { STATE_HELD }.to_owned()),
             speed_mbps: None,
             trouble,
         })
@@ -260,7 +261,7 @@ fn with_plugin(function: &PciFunction) -> Netdev {
         pci_address: function.address,
         numa_node: function.numa_node,
         driver: function.driver.clone(),
-        state: Some(AWAY.to_owned()),
+        state: Some(STATE_AWAY.to_owned()),
         speed_mbps: None,
         trouble: None,
     }
@@ -381,7 +382,7 @@ mod tests {
         assert!(offered.is_empty() && reasons.is_empty(), "{reasons:?}");
         let (offered, reasons, pools) = found(&tree, "[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         assert_eq!(offered, ["ens1v0", "ens1v1"]);
-        let stays = format!("ens2v0: {NOT_NAMED}");
+        let stays = format!("ens2v0: {NOT_NAMED_REASON}");
         assert_eq!(reasons, [stays.as_str()]);
         // One container has each of them at a time, so the class has the pool of all.
         assert_eq!(pools.offered[0].name.as_str(), "any");
@@ -494,7 +495,7 @@ mod tests {
             let mut reasons = inventory.not_offered.iter();
             (nics, reasons.any(|entry| entry.name == attached))
         };
-        let state = Some(HELD.to_owned());
+        let state = Some(STATE_HELD.to_owned());
         let once = vec![("ens1v0".to_owned(), state)];
         assert_eq!(nics("ens1v0", &held), (once, false));
         assert_eq!(nics("ens1v7", &held), (Vec::new(), true), "another one");
@@ -587,7 +588,7 @@ mod tests {
         let (inventory, pools) = discover_with_pools(&tree.host(), &config);
         let [held, idle] = &inventory.netdevs[..] else { panic!("{:?}", inventory.netdevs) };
         assert_eq!((held.device.as_str(), idle.device.as_str()), ("ens1v0", "ens1v1"));
-        assert_eq!(held.state.as_deref(), Some(HELD));
+        assert_eq!(held.state.as_deref(), Some(STATE_HELD));
         assert_eq!(held.driver.as_deref(), Some("igbvf"));
         assert_eq!(
             (held.pci_address.to_string(), held.numa_node),
@@ -624,7 +625,7 @@ mod tests {
             netdevs[0].health.clone()
         };
         let lost = |why: &str| {
-            let why = format!("its container no longer has it: {why}; {BRING_BACK}");
+            let why = format!("its container no longer has it: {why}; {RETRIEVE_REMEDY}");
             Health::Unhealthy(why)
         };
         let goes = |tree: &Tree| {
@@ -655,7 +656,7 @@ mod tests {
             is_here(tree, "ens1v0");
             for slot in 0..2 {
                 let path = format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}");
-                let since = format!("\"since\":{},", timestamp::now());
+                let since = format!("\"since\":{},", timestamp::unix_seconds());
                 tree.file(&path, tree.read(&path).replace("\"since\":1,", &since));
             }
         };
@@ -784,7 +785,7 @@ mod tests {
         let (inventory, _) = discover_with_pools(&tree.host(), &config(text));
         let states: Vec<_> =
             inventory.netdevs.iter().map(|netdev| netdev.state.as_deref()).collect();
-        assert_eq!(states, [Some("down"), Some(AWAY)]);
+        assert_eq!(states, [Some("down"), Some(STATE_AWAY)]);
         // Without such a pool, a function without an interface is nothing.
         let by_hook = text.replace("cni", "hook");
         assert_eq!(found(&tree, &by_hook).0, ["ens1v0"]);

@@ -128,7 +128,7 @@ impl Inventory {
     }
 
     /// Its arrays as they are printed: without what is drained or refused.
-    pub fn without_withheld(&self) -> Inventory {
+    pub fn offered_only(&self) -> Inventory {
         let mut offered = self.clone();
         let withheld = self.drained.iter().chain(&self.refused);
         let withheld = withheld.map(|device| (device.class, device.name.as_str()));

@@ -38,7 +38,7 @@ pub(crate) use class_functions::{attributes, missing_device};
 pub(crate) use device::group_inseparable;
 pub use device::{DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, Sharing};
 pub(crate) use function_index::FunctionIndex;
-pub use interfaces::{BRING_BACK, HELD, RETURNING, lost_reason};
+pub use interfaces::{RETRIEVE_REMEDY, RETURNING, STATE_HELD, lost_reason};
 use inventory::Inventory;
 pub(crate) use nearest_nics::pool_nearness;
 use read_host::read_host;

@@ -6,7 +6,7 @@ use onload_core::select::LinkLayer;
 use super::attributes::{Attribute, Attributes, count, int, text, version};
 use super::device::{Health, HostDevice, LOOPBACK, build_devices};
 use super::function_index::{FunctionIndex, link_layer};
-use super::interfaces::{HELD, RETURNING};
+use super::interfaces::{RETURNING, STATE_HELD};
 use crate::discover::netdev::NetworkInterface;
 
 pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
@@ -81,7 +81,7 @@ fn link_trouble(state: Option<&str>) -> Option<String> {
         "lowerlayerdown" => "set the interface below it up",
         "notpresent" => "look at the kernel's log for what its driver says",
         "dormant" => "look at what has to authenticate it",
-        HELD | RETURNING => {
+        STATE_HELD | RETURNING => {
             return Some("a container has it in its own network; wait until that ends".to_owned());
         }
         _ => return None,
@@ -101,7 +101,7 @@ mod tests {
             let begins = format!("its link is down (operstate {state}); ");
             assert!(said.starts_with(&begins), "{said}");
         }
-        let held = link_trouble(Some(HELD)).unwrap();
+        let held = link_trouble(Some(STATE_HELD)).unwrap();
         assert!(held.starts_with("a container has it"), "{held}");
         for state in [None, Some("up"), Some("unknown"), Some("testing")] {
             assert_eq!(link_trouble(state), None, "{state:?}");

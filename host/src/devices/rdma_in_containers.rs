@@ -19,7 +19,7 @@ pub(super) fn add_away_devices(
     }
     match leases {
         Ok(leases) => {
-            for device in devices_away(leases, inventory) {
+            for device in list_rdma_away(leases, inventory) {
                 // Containers that share a network hold it together, and one that they have lost may be here.
                 let mut known = inventory.rdma.iter_mut();
                 match known.find(|known| known.name == device.name) {
@@ -36,7 +36,7 @@ pub(super) fn add_away_devices(
     inventory.rdma.sort_by(|one, other| one.name.cmp(&other.name));
 }
 
-fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
+fn list_rdma_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
     let entries = leases.entries();
     let entries = entries.filter(|(entry, _)| entry.device.class == Class::Rdma);
     let away = entries.filter_map(|(entry, is_current)| {
@@ -48,12 +48,12 @@ fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevi
         let mut on_host = inventory.rdma.iter();
         let is_on_host = on_host.any(|device| device.name == saved.name);
         (!is_on_host || trouble.is_some())
-            .then(|| RdmaDevice { trouble, ..as_it_was(saved, entry, inventory) })
+            .then(|| RdmaDevice { trouble, ..device_before_move(saved, entry, inventory) })
     });
     away.collect()
 }
 
-fn as_it_was(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
+fn device_before_move(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
     let function = inventory.functions.get(saved.pci);
     RdmaDevice {
         name: saved.name.clone(),
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::devices::rdma::by_function;
-    use crate::devices::{BRING_BACK, Health};
+    use crate::devices::{Health, RETRIEVE_REMEDY};
     use crate::discover::test_tree::{AsHost, Tree};
     use crate::pools::{PoolSet, discover_with_pools};
 
@@ -140,7 +140,7 @@ mod tests {
             lost.health.clone()
         };
         let lost = |why: &str| {
-            let why = format!("its container no longer has it: {why}; {BRING_BACK}");
+            let why = format!("its container no longer has it: {why}; {RETRIEVE_REMEDY}");
             Health::Unhealthy(why)
         };
         assert_eq!(health(&|_| ()), Health::Healthy);

@@ -101,7 +101,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
-    read_ways_of_gpus(probe, &mut functions);
+    read_gpu_paths(probe, &mut functions);
     let gpu_indexes = probe.with_classes(&[], || gpu_index::read(probe, &functions));
     let data_direct = DataDirect::read(probe, &functions);
     let vfio = probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, settings));
@@ -137,7 +137,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
 }
 
 /// The links between GPUs and NICs, and whether there is one NUMA node: they decide only what is nearest.
-fn read_ways_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
+fn read_gpu_paths(probe: &Probe<'_>, functions: &mut PciFunctions) {
     let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
     let gpus: Vec<PciAddress> = gpus.collect();
     if gpus.is_empty() {

@@ -108,7 +108,7 @@ fn selector_keys<'s>(
         selector_key("vf", vf.as_slice(), quoted, |range, device_function| {
             device_function.place.index.is_some_and(|index| range.contains(index))
         }),
-        selector_key("numa", numa, plain, |numa_node, device_function| {
+        selector_key("numa", numa, unquoted, |numa_node, device_function| {
             device_function.device.numa_node == Some(*numa_node)
         }),
         selector_key("interfaces", interfaces, quoted, |glob, device_function| {
@@ -153,6 +153,6 @@ fn quoted(word: &dyn fmt::Display) -> String {
     format!("{:?}", word.to_string())
 }
 
-fn plain(word: &dyn fmt::Display) -> String {
+fn unquoted(word: &dyn fmt::Display) -> String {
     word.to_string()
 }

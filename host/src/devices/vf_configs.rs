@@ -209,7 +209,7 @@ mod tests {
         assert!(inventory.not_offered.contains(&entry));
         let warning = format!("not offered: vfio=0000:81:10.0: {reason}");
         assert!(inventory.warnings.contains(&warning), "{:?}", inventory.warnings);
-        let listed = inventory.without_withheld().vfio;
+        let listed = inventory.offered_only().vfio;
         assert!(!listed.iter().any(|one| one.pci_address.to_string() == "0000:81:10.0"));
     }
 

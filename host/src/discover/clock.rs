@@ -55,7 +55,7 @@ pub(crate) fn read(
     let offer = |class, sources: Vec<ClockSource>| {
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
-            let clock = source.offer(probe, functions, &nics);
+            let clock = source.into_clock(probe, functions, &nics);
             let exclude = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
             clock.map_err(exclude).ok()
         });
@@ -72,7 +72,7 @@ struct ClockSource {
 }
 
 impl ClockSource {
-    fn offer(
+    fn into_clock(
         self,
         probe: &Probe<'_>,
         functions: &PciFunctions,
@@ -123,7 +123,7 @@ fn read_class(
         });
         sources.insert(number, source(name, directory, pci));
     }
-    for function in functions.iter().filter(|function| function.has(class_name)) {
+    for function in functions.iter().filter(|function| function.has_entry(class_name)) {
         let parent = function.directory().join(class_name);
         for name in probe.list(&parent) {
             if let Some(number) = parse_number(class_name, &name) {

@@ -21,7 +21,7 @@ const NICS: [u16; 3] = [0x1021, 0x1023, 0x1025];
 /// The name of the file in sysfs that only root reads (`Documentation/ABI/testing/sysfs-bus-pci`).
 pub const VPD: &str = "vpd";
 /// An address of VPD has 15 bits (PCI Local Bus Specification 3.0, appendix I).
-const VPD_LIMIT: u64 = 1 << 15;
+const MAX_VPD_BYTES: u64 = 1 << 15;
 
 const LARGE: u8 = 0x80;
 const READ_ONLY: u8 = 0x90;
@@ -111,7 +111,7 @@ fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
 /// None where it has no UUID; else why that is not known.
 fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>, String> {
     let host = probe.host();
-    match host.bytes(&function.directory().join(VPD), VPD_LIMIT) {
+    match host.bytes(&function.directory().join(VPD), MAX_VPD_BYTES) {
         Ok(Some(vpd)) => match find_uuid(&vpd) {
             Ok(uuid) => Ok(uuid.map(str::to_owned)),
             Err(VpdError) => Err("it is not in the form of VPD".to_owned()),

@@ -12,7 +12,7 @@ use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host};
 
 /// Bytes of a library that are searched; libonload.so has about five million.
-pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
+pub const MAX_LIBRARY_BYTES: u64 = 32 * 1024 * 1024;
 /// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
 pub const INTERPRETER_LINE: usize = 256;
 
@@ -20,7 +20,7 @@ pub const INTERPRETER_LINE: usize = 256;
 const MAX_LIBRARIES: usize = 64;
 
 /// The shared objects that come with the GNU C library, and the kernel's own.
-const WITH_LIBC: [&str; 15] = [
+const LIBC_OBJECTS: [&str; 15] = [
     "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
     "ld-linux.so.2",
@@ -140,7 +140,7 @@ fn find_prefix(library_dir: &Path) -> PathBuf {
 }
 
 pub(crate) fn read_library(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
-    probe.ok_or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
+    probe.ok_or_warn(probe.host().bytes(path, MAX_LIBRARY_BYTES))
 }
 
 pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<ElfSummary> {
@@ -307,7 +307,7 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
     let mut visited = BTreeSet::new();
     let mut pending: Vec<&String> = needed.iter().collect();
     while let Some(name) = pending.pop() {
-        if WITH_LIBC.contains(&name.as_str()) || !visited.insert(name) {
+        if LIBC_OBJECTS.contains(&name.as_str()) || !visited.insert(name) {
             continue;
         }
         match mounted.get(name) {

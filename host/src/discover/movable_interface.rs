@@ -23,7 +23,7 @@ const RDMA_CLASS: &str = "/sys/class/infiniband";
 const SOFTWARE: &str = "/sys/devices/virtual";
 const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
-const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
+const NOT_RECORDED_REASON: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
                             recorded here; run onload-ctk on the host itself, in its network namespace";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -84,7 +84,7 @@ pub(crate) fn read(
         return Vec::new();
     }
     let network = match probe.host().network() {
-        Ok(network) => network.ok_or_else(|| NOT_RECORDED.to_owned()),
+        Ok(network) => network.ok_or_else(|| NOT_RECORDED_REASON.to_owned()),
         Err(error) => {
             let unknown = format!("who uses it is not known: {}", ErrorChain(&error));
             probe.ok_or_warn::<()>(Err(error));

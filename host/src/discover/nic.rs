@@ -96,7 +96,7 @@ pub fn is_supported(vendor: u16, device: u16) -> bool {
 /// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
 fn card_support(id: PciId) -> Option<CardSupport> {
-    const OLD: CardSupport = CardSupport::Refused(
+    const OLD_CARD: CardSupport = CardSupport::Refused(
         "Onload supports no adapter before the 8000 series; nothing can be done",
     );
     const EF100: CardSupport = CardSupport::Refused(
@@ -105,8 +105,8 @@ fn card_support(id: PciId) -> Option<CardSupport> {
     const X4ANA: CardSupport =
         CardSupport::Refused("Onload accepts no function of this vendor id; nothing can be done");
     let support = match (id.vendor, id.device) {
-        (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD,
-        (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD,
+        (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD_CARD,
+        (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD_CARD,
         (0x1924, 0x0a03 | 0x1a03 | 0x0b03 | 0x1b03) => CardSupport::Capable(Datapath::Ef10),
         (0x1924, 0x0c03 | 0x1c03 | 0x2c03 | 0x3c03) => CardSupport::Capable(Datapath::Ef10),
         (0x1022, 0x1190) => X4ANA,
@@ -511,7 +511,7 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
             None => drop(attachments.unbound.insert(address, name)),
         }
     }
-    for function in functions.iter().filter(|function| function.has("sfc_resource")) {
+    for function in functions.iter().filter(|function| function.has_entry("sfc_resource")) {
         let attachment = Attachment {
             datapath: None,
             off_switch: off_switch_path(probe, &function.directory()),

@@ -13,7 +13,7 @@ use crate::host::{self, DeviceKind};
 
 const PROC_DEVICES: &str = "/proc/devices";
 const MAKE: &str = "make it with mknod, or load the driver anew";
-const ANEW: &str = "remove it and load its driver anew";
+const RELOAD_REMEDY: &str = "remove it and load its driver anew";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedNode {
@@ -163,11 +163,11 @@ fn check_character_node(
                 format!("{path} does not exist, though its driver made the device {number}; {make}")
             }
             (None, None) => format!("{path} does not exist; load its driver"),
-            (Some(_), _) => format!("{path} is no device node; {ANEW}"),
+            (Some(_), _) => format!("{path} is no device node; {RELOAD_REMEDY}"),
         });
     };
     if node.kind != DeviceKind::Character {
-        return Err(format!("{path} is no character device; {ANEW}"));
+        return Err(format!("{path} is no character device; {RELOAD_REMEDY}"));
     }
     let (major, minor) = (node.major, node.minor);
     Ok(DeviceNumber { major, minor })

@@ -45,7 +45,7 @@ impl PciFunction {
         Path::new(DEVICES).join(self.address.to_string())
     }
 
-    pub(crate) fn has(&self, entry: &str) -> bool {
+    pub(crate) fn has_entry(&self, entry: &str) -> bool {
         self.entries.binary_search_by(|name| name.as_str().cmp(entry)).is_ok()
     }
 

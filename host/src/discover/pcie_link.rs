@@ -16,7 +16,7 @@ pub struct PcieLink {
 }
 
 impl PcieLink {
-    pub fn with(self, other: PcieLink) -> PcieLink {
+    pub fn combine(self, other: PcieLink) -> PcieLink {
         PcieLink { speed: self.speed.min(other.speed), width: self.width.min(other.width) }
     }
 
@@ -77,7 +77,7 @@ mod tests {
     fn the_slower_end_says_what_a_link_gives() {
         let card = PcieLink { speed: 160, width: 8 };
         let slot = PcieLink { speed: 80, width: 16 };
-        let best = card.with(slot);
+        let best = card.combine(slot);
         assert_eq!(best, PcieLink { speed: 80, width: 8 });
         assert!(!best.is_slower_than(best));
         assert!(PcieLink { speed: 80, width: 4 }.is_slower_than(best));

@@ -295,7 +295,7 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
 fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for function in functions.iter() {
-        if function.has(name) {
+        if function.has_entry(name) {
             directories.push(function.directory().join(name));
         }
         if auxiliary {

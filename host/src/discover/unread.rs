@@ -8,13 +8,13 @@ use rustix::process::geteuid;
 use serde::{Serialize, Serializer};
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
-    LazyLock::new(|| classes_where(|class| class.is_onload() || class == Class::Profile));
+    LazyLock::new(|| matching_classes(|class| class.is_onload() || class == Class::Profile));
 pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
-    LazyLock::new(|| classes_where(Class::is_onload));
+    LazyLock::new(|| matching_classes(Class::is_onload));
 pub(crate) static PCI: LazyLock<Vec<Class>> =
-    LazyLock::new(|| classes_where(Class::can_be_on_function));
+    LazyLock::new(|| matching_classes(Class::can_be_on_function));
 
-fn classes_where(matches: impl Fn(Class) -> bool) -> Vec<Class> {
+fn matching_classes(matches: impl Fn(Class) -> bool) -> Vec<Class> {
     let all = Class::ALL.into_iter();
     all.filter(|class| matches(*class)).collect()
 }

@@ -91,7 +91,7 @@ pub(crate) fn read(
                 devices.push(new_device(&group, &bound_functions, false));
                 Err(reason)
             }
-            None => context.offer(&group, &bound_functions),
+            None => context.offered_devices(&group, &bound_functions),
         };
         match read {
             Ok(mut offered) => devices.append(&mut offered),
@@ -167,7 +167,7 @@ fn new_exclusion(address: PciAddress, reason: String) -> Exclusion {
 /// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
 /// (since Linux 6.1) and have the word in their names.
 pub fn is_bound_to_vfio(function: &PciFunction) -> bool {
-    function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
+    function.has_entry("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
 
 /// `vfio-pci`, `mlx5_vfio_pci`, `hisi_acc_vfio_pci`, `virtio_vfio_pci`, and future ones.
@@ -204,7 +204,7 @@ pub fn can_be_spared(function: &PciFunction) -> bool {
 
 /// Whether the host loses an interface with one of these functions.
 pub fn any_has_interface(functions: &[&PciFunction]) -> bool {
-    functions.iter().any(|function| function.has("net"))
+    functions.iter().any(|function| function.has_entry("net"))
 }
 
 fn binding_cost(functions: &[&PciFunction]) -> &'static str {
@@ -307,7 +307,7 @@ impl VfioContext<'_, '_> {
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
-    fn offer(
+    fn offered_devices(
         &self,
         group: &IommuGroup,
         bound_functions: &[&PciFunction],
@@ -410,7 +410,7 @@ impl VfioContext<'_, '_> {
     }
 
     fn cdev_node(&self, function: &PciFunction) -> Option<NumberedNode> {
-        if !function.has("vfio-dev") {
+        if !function.has_entry("vfio-dev") {
             return None;
         }
         let directory = function.directory().join("vfio-dev");

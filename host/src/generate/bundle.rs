@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use onload_cdi::{
     ContainerEdits, Device, DeviceName, Kind, QualifiedName, Registry, Spec, SpecSource,
+    deduplicate, variable_name,
 };
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
@@ -107,7 +108,7 @@ impl<'d> BundleSources<'d> {
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
         match reference.count {
             None => {}
-            Some(count) if is_pool => set_take_count(&mut edits, count),
+            Some(count) if is_pool => set_pool_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
                     "{class} {} is no pool, of which *{count} takes members",
@@ -119,7 +120,7 @@ impl<'d> BundleSources<'d> {
     }
 }
 
-fn set_take_count(edits: &mut ContainerEdits, count: u32) {
+fn set_pool_count(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
         let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
@@ -167,20 +168,6 @@ fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
     all.mounts = deduplicate(std::mem::take(&mut all.mounts));
     all.hooks = deduplicate(std::mem::take(&mut all.hooks));
     all
-}
-
-fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut unique: Vec<T> = Vec::with_capacity(list.len());
-    for item in list {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-    }
-    unique
-}
-
-fn variable_name(entry: &str) -> &str {
-    entry.split('=').next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -31,9 +31,9 @@ pub use entry::{DeviceKind, EntryKind, NodeEntry};
 use recording::RecordedPath;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
-pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
+pub(crate) const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 /// Also of the kept part of a table.
-pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
+pub(crate) const MAX_TEXT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// In a captured host's root: its device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
@@ -259,14 +259,14 @@ impl Host {
     /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
     /// of a link that is down gives EINVAL). Longer than a page is an error.
     pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
-        let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
+        let bytes = self.bytes(path, MAX_ATTRIBUTE_BYTES)?;
         let text = bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
-    /// `None` if it does not exist. Longer than [`TEXT_LIMIT`] is an error.
+    /// `None` if it does not exist. Longer than [`MAX_TEXT_BYTES`] is an error.
     pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
-        let bytes = self.bytes(path, TEXT_LIMIT)?;
+        let bytes = self.bytes(path, MAX_TEXT_BYTES)?;
         bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()
     }
 
@@ -290,7 +290,7 @@ impl Host {
     }
 
     /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and it may be longer
-    /// than anything else that is read. `None` if it does not exist. Nothing is truncated: more than [`TEXT_LIMIT`] is
+    /// than anything else that is read. `None` if it does not exist. Nothing is truncated: more than [`MAX_TEXT_BYTES`] is
     /// an error.
     pub fn lines(
         &self,
@@ -307,7 +307,7 @@ impl Host {
                 content.extend_from_slice(line);
                 content.push(b'\n');
             }
-            if content.len() as u64 > TEXT_LIMIT {
+            if content.len() as u64 > MAX_TEXT_BYTES {
                 return Err(std::io::ErrorKind::FileTooLarge.into());
             }
             Ok(())
@@ -318,7 +318,7 @@ impl Host {
                 Ok(Some(content))
             }
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
-                Err(self.too_long_error(path, TEXT_LIMIT))
+                Err(self.too_long_error(path, MAX_TEXT_BYTES))
             }
             Err(error) => Err(self.read_error(path, error)),
         }
@@ -327,7 +327,7 @@ impl Host {
     /// Texts are kept; longer files are libraries.
     fn record_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
         self.record(path, |recorded| {
-            match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
+            match (limit > MAX_TEXT_BYTES, bytes.len() as u64 > limit) {
                 (true, _) => recorded.opened = true,
                 // Its reader learns nothing but that it is too long.
                 (false, true) => recorded.content = Some(vec![b' '; bytes.len()]),
@@ -465,14 +465,15 @@ impl Host {
         let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let inside = self.path_of(&descriptor).map_err(|error| self.read_error(path, error))?;
+        let inside =
+            self.descriptor_path(&descriptor).map_err(|error| self.read_error(path, error))?;
         if self.recording.is_some() {
             self.record_entry(path, self.kind_of(path, &descriptor)?);
         }
         Ok(Some(inside))
     }
 
-    fn path_of(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
+    fn descriptor_path(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
         let link_target = |fd: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let target = rustix::fs::readlink(link, Vec::new())?;
@@ -535,7 +536,7 @@ impl Host {
             let mut above = path.ancestors();
             let reached = above.find_map(|ancestor| {
                 let descriptor = self.open_at(ancestor, flags).ok()??;
-                Some((ancestor.to_owned(), self.path_of(&descriptor).ok()?))
+                Some((ancestor.to_owned(), self.descriptor_path(&descriptor).ok()?))
             });
             let (ancestor, directory) = reached?;
             let rest = path.strip_prefix(&ancestor).ok()?.to_owned();
@@ -736,7 +737,7 @@ mod tests {
         host.link(Path::new("/class")).unwrap();
         host.entry(Path::new("/dangling")).unwrap();
         host.attribute(Path::new("/sys/nothing")).unwrap();
-        host.bytes(Path::new("/library"), 2 * TEXT_LIMIT).unwrap();
+        host.bytes(Path::new("/library"), 2 * MAX_TEXT_BYTES).unwrap();
         host.device_node(Path::new("/dev/onload")).unwrap();
         host.device_node(Path::new("/dev/none")).unwrap();
         let seen = host.stop_recording();

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const STACK: usize = 256 * 1024;
-const OWN: &str = "/proc/self/ns/net";
+const OWN_NETNS: &str = "/proc/self/ns/net";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetnsLinks {
@@ -29,7 +29,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())
     };
-    let (netns, own_netns) = (open(file)?, open(Path::new(OWN))?);
+    let (netns, own_netns) = (open(file)?, open(Path::new(OWN_NETNS))?);
     let read = || {
         move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         let socket = NetlinkSocket::open(None)?;
@@ -52,7 +52,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
 pub fn route_interface(address: IpAddr) -> Option<u32> {
     let first = |payload: &[u8]| route::parse(payload)?.interfaces.first().copied();
     let socket = NetlinkSocket::open(None).ok()?;
-    socket.get(route::GET, &route::to(address), &first).ok()?
+    socket.get(route::GET, &route::lookup_payload(address), &first).ok()?
 }
 
 pub(crate) fn read() -> io::Result<NetworkState> {
@@ -94,10 +94,10 @@ mod tests {
             println!("skipped: entering a network namespace needs root");
             return;
         }
-        let before = std::fs::read_link(OWN).unwrap();
+        let before = std::fs::read_link(OWN_NETNS).unwrap();
         let found = list_links(Path::new("/proc/self/ns/net")).unwrap();
         assert!(found.links.iter().any(|link| link.has_name(b"lo")));
-        assert_eq!(std::fs::read_link(OWN).unwrap(), before);
+        assert_eq!(std::fs::read_link(OWN_NETNS).unwrap(), before);
         assert!(list_links(Path::new("/proc/self/ns/mnt")).is_err());
         assert!(list_links(Path::new("/dev/null")).is_err());
     }

@@ -159,7 +159,8 @@ impl OfferBuilder<'_> {
             entries.flatten().map(|entry| device_lease(entry)).collect();
         leases.sort_by_key(|lease| lease.slot);
         let kind = class.cdi_kind();
-        let published_names = names.clone().filter(|name| self.spec_devices.has(class, name));
+        let published_names =
+            names.clone().filter(|name| self.spec_devices.has_device(class, name));
         let mut device = first.clone();
         device.nodes = Vec::new();
         device.attributes = attributes(first, &self.function_index);

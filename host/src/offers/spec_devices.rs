@@ -17,7 +17,7 @@ use crate::specdir::FILE_PREFIX;
 /// remedy.
 pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
 /// Names in a specification that stand for several devices.
-const SEVERAL: [&str; 2] = ["all", ANY];
+const GROUP_NAMES: [&str; 2] = ["all", ANY];
 
 pub(super) struct SpecDevices<'r> {
     registry: &'r Registry,
@@ -57,7 +57,7 @@ impl<'r> SpecDevices<'r> {
         devices.flat_map(|devices| devices.keys().copied())
     }
 
-    pub(super) fn has(&self, class: Class, name: &str) -> bool {
+    pub(super) fn has_device(&self, class: Class, name: &str) -> bool {
         let devices = self.devices.get(&class);
         devices.is_some_and(|devices| devices.contains_key(name))
     }
@@ -74,7 +74,7 @@ impl<'r> SpecDevices<'r> {
 
     /// None if a specification has it.
     pub(super) fn missing_reason(&self, class: Class, name: &str) -> Option<String> {
-        if self.has(class, name) {
+        if self.has_device(class, name) {
             return None;
         }
         if let Some(paths) = self.conflicts.get(&(class, name)) {
@@ -122,7 +122,7 @@ impl<'r> SpecDevices<'r> {
 fn is_several(name: &str, resolved: &ResolvedDevice<'_>) -> bool {
     let annotations = &resolved.device.annotations;
     let is_pool = [MEMBERS, SHARE].iter().any(|key| annotations.contains_key(*key));
-    is_pool || SEVERAL.contains(&name)
+    is_pool || GROUP_NAMES.contains(&name)
 }
 
 fn expectations(edits: &ContainerEdits) -> Vec<Expectation> {

@@ -154,7 +154,7 @@ impl ClassDevices<'_> {
         let pool_configs = self.config.pools.iter();
         for (name, pool) in pool_configs.filter(|(_, pool)| pool.class == class) {
             let pool_name = self.check_pool_name(name, &taken);
-            let result = pool_name.and_then(|name| self.make(name, pool, pools));
+            let result = pool_name.and_then(|name| self.build_named_pool(name, pool, pools));
             match result {
                 Ok(pool) => named_pools.push(pool),
                 Err(reason) => {
@@ -261,7 +261,7 @@ impl ClassDevices<'_> {
         }
     }
 
-    fn make(
+    fn build_named_pool(
         &self,
         name: DeviceName,
         pool: &PoolConfig,

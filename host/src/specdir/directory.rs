@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use onload_core::class::Class;
 use onload_sys::fs::atomic::{self, WriteError};
-use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
+use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockError, LockMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ const FILE_MODE: u32 = 0o644;
 /// .yaml.
 pub const LOCK_NAME: &str = ".onload-ctk-lock";
 const OWN_PREFIX: &str = ".onload-ctk-";
-const FILE_LIMIT: u64 = 64 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct SpecDir {
@@ -54,7 +54,7 @@ impl SpecDir {
     /// ends in any way.
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let (dir, path) = (&self.directory, &self.path);
-        let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
+        let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_TIMEOUT);
         lock.map_err(|error| match error {
             // Which file of ours it was is nothing to people: they know the directory.
             LockError::File { source, .. } => {
@@ -103,11 +103,11 @@ impl SpecDir {
             Err(error) => return Err(error).with_context(read_context),
         };
         let metadata = file.metadata().with_context(read_context)?;
-        if !metadata.is_file() || metadata.len() > FILE_LIMIT {
+        if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
             return Ok(Some(None));
         }
         let mut content = Vec::new();
-        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(read_context)?;
+        file.take(MAX_FILE_BYTES).read_to_end(&mut content).with_context(read_context)?;
         Ok(Some(Some(content)))
     }
 

@@ -15,14 +15,14 @@ pub const WRITER_LOCK: &str = "spec-writer";
 /// The package's onload-cdi.service touches it at each run. It goes with the package, and at a boot.
 pub const LAST_RUN: &str = "/run/onload-cdi/last-run";
 /// Longer than from one run to the next: onload-cdi.timer waits a minute, and a run may take two.
-const RUNS_WITHIN: Duration = Duration::from_secs(4 * 60);
+const MAX_RUN_INTERVAL: Duration = Duration::from_secs(4 * 60);
 
 /// Whether the package writes the specifications of a host. That changes when the package comes or goes, so ask before
 /// each write.
 pub fn is_package_writer(host: &Host) -> anyhow::Result<bool> {
     let last = host.modified(Path::new(LAST_RUN))?;
     // A clock that was set back makes a run of the future: it was lately.
-    Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < RUNS_WITHIN))
+    Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < MAX_RUN_INTERVAL))
 }
 
 /// Whether the daemon for Kubernetes writes them now.

@@ -15,15 +15,16 @@ use rustix::io::Errno;
 
 /// Bytes of events that are read at once; one has up to 272.
 const BUFFER: usize = 16 * 1024;
-const ON_THE_WAY: WatchFlags = WatchFlags::CREATE
+const ANCESTOR_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
 /// Rights decide whether a file is trusted.
-const WANTED: WatchFlags = ON_THE_WAY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
-const GONE: ReadFlags = ReadFlags::DELETE_SELF
+const DIRECTORY_EVENTS: WatchFlags =
+    ANCESTOR_EVENTS.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
+const REMOVAL_EVENTS: ReadFlags = ReadFlags::DELETE_SELF
     .union(ReadFlags::MOVE_SELF)
     .union(ReadFlags::IGNORED)
     .union(ReadFlags::UNMOUNT);
@@ -35,7 +36,7 @@ pub(super) struct DirectoryWatches {
     inotify: OwnedFd,
     paths: Vec<PathBuf>,
     watches: BTreeMap<i32, DirWatch>,
-    /// The watch of each wanted directory that exists, by its place in `wanted`.
+    /// The watch of each wanted directory that exists, by its index in `paths`.
     path_watches: BTreeMap<usize, i32>,
     missing_sources: BTreeSet<String>,
 }
@@ -128,7 +129,7 @@ impl DirectoryWatches {
             let Some(watch) = self.watches.get(&event.wd()) else {
                 continue;
             };
-            needs_arming |= event.events().intersects(GONE);
+            needs_arming |= event.events().intersects(REMOVAL_EVENTS);
             let Some(name) = event.file_name() else {
                 continue;
             };
@@ -146,7 +147,7 @@ impl AsFd for DirectoryWatches {
 }
 
 fn add(inotify: &OwnedFd, path: &Path, is_target: bool) -> Result<i32, Errno> {
-    let flags = if is_target { WANTED } else { ON_THE_WAY };
+    let flags = if is_target { DIRECTORY_EVENTS } else { ANCESTOR_EVENTS };
     // One directory may be wanted and on the way to another.
     let flags = flags | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR;
     inotify::add_watch(inotify, path, flags)

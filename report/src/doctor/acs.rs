@@ -19,7 +19,7 @@ use super::kernel_line;
 const CONFIG_SPACE: u64 = 4096;
 /// The extended capabilities, and the least that one takes (PCI Express Base Specification, 7.6.3).
 const EXTENDED: usize = 0x100;
-const LEAST_CAPABILITY: usize = 4;
+const MIN_CAPABILITY: usize = 4;
 const ACS: u16 = 0x0d;
 const ATS: u16 = 0x0f;
 /// A bit of its control.
@@ -48,10 +48,10 @@ enum PortNeed {
 }
 
 /// Towards the Data Direct function: its requests go to the GPU at once.
-const TO_FUNCTION: PortNeed =
+const FUNCTION_NEED: PortNeed =
     PortNeed::DataDirect(UPSTREAM_FORWARDING | COMPLETION_REDIRECT | VALIDATION, REQUEST_REDIRECT);
 /// Towards the GPU: its answers do.
-const TO_GPU: PortNeed =
+const GPU_NEED: PortNeed =
     PortNeed::DataDirect(UPSTREAM_FORWARDING | REQUEST_REDIRECT | VALIDATION, COMPLETION_REDIRECT);
 /// The root port: so that the kernel makes one IOMMU group of all that is below.
 const ROOT_PORT: PortNeed =
@@ -164,8 +164,8 @@ fn ports_between(
     }
     let ports = if end != nic {
         vec![
-            (above_nic.first(), TO_FUNCTION),
-            (above_gpu.first(), TO_GPU),
+            (above_nic.first(), FUNCTION_NEED),
+            (above_gpu.first(), GPU_NEED),
             (functions.bridges(gpu).first(), ROOT_PORT),
         ]
     } else if has_ats {
@@ -316,8 +316,8 @@ fn find_control(config: &[u8], id: u16) -> Option<u16> {
 fn find_capability(config: &[u8], id: u16) -> Option<&[u8]> {
     let mut offset = EXTENDED;
     // As many as there can be: a list may lead back.
-    for _ in 0..config.len() / LEAST_CAPABILITY {
-        let header = config.get(offset..offset + LEAST_CAPABILITY)?;
+    for _ in 0..config.len() / MIN_CAPABILITY {
+        let header = config.get(offset..offset + MIN_CAPABILITY)?;
         let header = u32::from_le_bytes(header.try_into().ok()?);
         if header == 0 || header == u32::MAX {
             return None;
@@ -386,10 +386,10 @@ mod tests {
         assert_eq!(PortNeed::NoRedirect.required_control(0x11), 0x11);
         assert_eq!(PortNeed::Translated.required_control(as_linux_sets_it), 0x5d);
         assert_eq!(PortNeed::Translated.required_control(0), 0);
-        assert_eq!(TO_FUNCTION.required_control(as_linux_sets_it), 0x19);
-        assert_eq!(TO_GPU.required_control(as_linux_sets_it), 0x15);
+        assert_eq!(FUNCTION_NEED.required_control(as_linux_sets_it), 0x19);
+        assert_eq!(GPU_NEED.required_control(as_linux_sets_it), 0x15);
         assert_eq!(ROOT_PORT.required_control(as_linux_sets_it), 0x1c);
-        let masks = [PortNeed::Translated, TO_FUNCTION, TO_GPU, ROOT_PORT].map(PortNeed::mask);
+        let masks = [PortNeed::Translated, FUNCTION_NEED, GPU_NEED, ROOT_PORT].map(PortNeed::mask);
         assert_eq!(masks, ["1xxxxxx", "xx110x1", "xx101x1", "xx111x0"]);
     }
 }

@@ -117,7 +117,7 @@ fn isolate_finding(
         Some(word) => {
             let flags = isolation_flags(&word);
             let change = kernel_line::replace(context, &word, &format!("{ISOLATE}{flags}{cpus}"))?;
-            Finding::warn(text, change).with_path(kernel_line::SHOWN)
+            Finding::warn(text, change).with_path(kernel_line::CMDLINE_PATH)
         }
         // They are isolated by a cpuset.
         None => Finding::warn(text, kernel_line::write(context, &format!("{ISOLATE}{cpus}"))?),

@@ -12,7 +12,7 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
 /// 2 MiB.
-const SMALLEST_KIB: u64 = 2048;
+const MIN_KIB: u64 = 2048;
 /// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
 const PAGES: u64 = 64;
 
@@ -74,7 +74,7 @@ fn hugepage_nics<'e>(context: &'e CheckContext<'_>) -> impl Iterator<Item = &'e 
 /// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
 fn is_usable_size(context: &CheckContext<'_>, node: u32, kib: u64) -> bool {
     let has_nic = || hugepage_nics(context).any(|nic| nic.numa_node == Some(node));
-    kib == SMALLEST_KIB || kib > SMALLEST_KIB && !has_nic()
+    kib == MIN_KIB || kib > MIN_KIB && !has_nic()
 }
 
 /// Whether the configuration sets aside such pages there.
@@ -87,7 +87,7 @@ fn is_configured(context: &CheckContext<'_>, node: u32) -> bool {
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
 fn config_remedy<'n>(context: &CheckContext<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
     let mut pages = context.config.host.hugepages.clone();
-    let size = pages.entry(PageSize::from_kib(SMALLEST_KIB)).or_default();
+    let size = pages.entry(PageSize::from_kib(MIN_KIB)).or_default();
     size.extend(nodes.map(|node| (NumaNodeId(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
         let nodes = nodes.iter().map(|(node, count)| format!("{} = {count}", node.0));

@@ -10,7 +10,7 @@ use super::distribution::Distribution;
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
-pub(super) const SHOWN: &str = "/proc/cmdline";
+pub(super) const CMDLINE_PATH: &str = "/proc/cmdline";
 
 fn is_ostree(context: &CheckContext<'_>) -> Result<bool, HostError> {
     Ok(Distribution::detect(context.host)? == Distribution::RpmOstree)
@@ -43,7 +43,7 @@ pub(super) fn find_word(
     context: &CheckContext<'_>,
     start: &str,
 ) -> Result<Option<String>, HostError> {
-    let line = context.attribute(SHOWN)?.unwrap_or_default();
+    let line = context.attribute(CMDLINE_PATH)?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
     let words = line.split_ascii_whitespace();
     let mut words = words.take_while(|word| *word != "--");

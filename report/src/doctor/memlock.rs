@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use onload_core::config::{CONFIG_PATH, Memlock};
-use onload_core::policy::LEAST_MEMLOCK;
+use onload_core::policy::MIN_MEMLOCK;
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
@@ -57,7 +57,7 @@ pub(super) fn check_limit(context: &CheckContext<'_>) -> Findings {
     }
     let finding = match context.config.cdi.memlock {
         Memlock::Unlimited => Finding::pass("containers may lock all the memory that they have"),
-        Memlock::Bytes(bytes) if bytes >= LEAST_MEMLOCK => {
+        Memlock::Bytes(bytes) if bytes >= MIN_MEMLOCK => {
             Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
         }
         Memlock::Bytes(bytes) => Finding::warn(

@@ -35,7 +35,7 @@ const ENGINE: &str = "engine";
 
 type HostCheck = fn(&CheckContext<'_>) -> Findings;
 
-const OF_HOST: &[(CheckFamily, &str, HostCheck)] = &[
+const HOST_CHECKS: &[(CheckFamily, &str, HostCheck)] = &[
     (CheckFamily::Host, "config", unread::check_configuration),
     (CheckFamily::Host, "discovery", unread::check_discovery),
     (CheckFamily::Host, "onload-modules", onload::check_modules),
@@ -75,7 +75,7 @@ const OF_HOST: &[(CheckFamily, &str, HostCheck)] = &[
 type EnginesCheck = fn(&CheckContext<'_>, &[InstalledEngine]) -> Findings;
 
 /// The others of [`CheckFamily::Engines`].
-const OF_ENGINES: &[(&str, EnginesCheck)] = &[
+const ENGINE_CHECKS: &[(&str, EnginesCheck)] = &[
     ("engine-version", engines::check_versions),
     ("engine-cdi", engines::check_cdi),
     ("engine-spec-dirs", engines::check_spec_dirs),
@@ -89,8 +89,8 @@ const OF_ENGINES: &[(&str, EnginesCheck)] = &[
 ];
 
 pub fn list_check_names() -> impl Iterator<Item = &'static str> {
-    let host_names = OF_HOST.iter().map(|(_, name, _)| *name);
-    let engine_names = OF_ENGINES.iter().map(|(name, _)| *name);
+    let host_names = HOST_CHECKS.iter().map(|(_, name, _)| *name);
+    let engine_names = ENGINE_CHECKS.iter().map(|(name, _)| *name);
     host_names.chain([ENGINE]).chain(engine_names)
 }
 
@@ -100,7 +100,7 @@ pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str
         let findings = result.unwrap_or_else(|error| vec![unread_finding(&error)]);
         checks.extend(findings.into_iter().map(|finding| Check { family, name, finding }));
     };
-    for (family, name, check) in OF_HOST {
+    for (family, name, check) in HOST_CHECKS {
         begin(name);
         add(*family, name, check(context));
     }
@@ -116,7 +116,7 @@ pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str
     if let Ok(engines) = &mut engines {
         engines.retain(|engine| engine.is_used);
     }
-    for (name, check) in OF_ENGINES {
+    for (name, check) in ENGINE_CHECKS {
         begin(name);
         add(CheckFamily::Engines, name, check_engines(*check, &engines));
     }

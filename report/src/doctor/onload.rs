@@ -1,7 +1,7 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
 use onload_core::config::CONFIG_PATH;
-use onload_host::devices::{HELD, RETURNING};
+use onload_host::devices::{RETURNING, STATE_HELD};
 use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
@@ -184,7 +184,7 @@ pub(super) fn link(context: &CheckContext<'_>) -> Findings {
         let finding = match state {
             "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
             // It is in a container, where nobody here sees its link.
-            HELD | RETURNING => return None,
+            STATE_HELD | RETURNING => return None,
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),
                 Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),

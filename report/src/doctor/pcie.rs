@@ -27,7 +27,7 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
             Some(parent) => pcie_link::read(context.host, parent, "max")?,
             None => None,
         };
-        let best = slot.map_or(card, |slot| card.with(slot));
+        let best = slot.map_or(card, |slot| card.combine(slot));
         let finding = if now.is_slower_than(best) {
             Finding::warn(
                 format!(

@@ -15,11 +15,11 @@ use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
-const MOST_DRAINED: usize = 16;
+const MAX_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-fn write_anew(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
+fn regenerate_remedy(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
     Ok(Remedy::run(if context.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
@@ -33,7 +33,7 @@ pub(super) fn check_drained(context: &CheckContext<'_>) -> Findings {
     if drain.is_empty() {
         return Ok(vec![Finding::pass("nothing is drained").with_path(DRAIN_PATH)]);
     }
-    let all = drain.iter().take(MOST_DRAINED);
+    let all = drain.iter().take(MAX_DRAINED);
     let findings = all.map(|entry| {
         let target = entry.target.to_string();
         let undrain = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
@@ -87,12 +87,13 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
             format!("changed by somebody else: {}", foreign.join(", ")),
             Remedy::run("onload-ctk cdi generate --force"),
         ),
-        (stale, _) if existing.is_empty() && manifest.is_none() => {
-            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(context)?)
-        }
+        (stale, _) if existing.is_empty() && manifest.is_none() => Finding::fail(
+            format!("not written yet: {}", stale.join(", ")),
+            regenerate_remedy(context)?,
+        ),
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
-            write_anew(context)?,
+            regenerate_remedy(context)?,
         ),
     };
     Ok(vec![finding.with_path(OUTPUT_DIR)])

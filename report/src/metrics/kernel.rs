@@ -11,10 +11,10 @@ use onload_sys::pci::PciAddress;
 
 use super::family::{Labels, MetricFamily, MetricKind, count};
 
-const MOST_INTERFACES: usize = 64;
-const MOST_RDMA: usize = 32;
+const MAX_INTERFACES: usize = 64;
+const MAX_RDMA: usize = 32;
 /// Counters of one port that are shown; drivers have about thirty.
-const MOST_COUNTERS: usize = 96;
+const MAX_COUNTERS: usize = 96;
 /// What is counted of an interface (`Documentation/ABI/testing/sysfs-class-net-statistics`).
 const STATISTICS: [&str; 6] =
     ["rx_dropped", "rx_errors", "rx_missed_errors", "rx_over_errors", "tx_dropped", "tx_errors"];
@@ -41,7 +41,7 @@ pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricF
         }
     }
     let (mut up, mut counted) = (Vec::new(), Vec::new());
-    for name in names.into_iter().take(MOST_INTERFACES) {
+    for name in names.into_iter().take(MAX_INTERFACES) {
         let directory = Path::new(SYS_CLASS_NET).join(name);
         if let Ok(Some(state)) = host.attribute(&directory.join("operstate")) {
             // Many drivers never leave unknown, which is usable (`Documentation/networking/operstates.rst`).
@@ -75,7 +75,7 @@ pub(super) fn rdma_family(host: &Host, inventory: &Inventory) -> MetricFamily {
     let devices = inventory.rdma.iter();
     let devices = devices.filter(|device| !is_virtual(inventory, device.pci_address));
     let mut samples = Vec::new();
-    for device in devices.take(MOST_RDMA) {
+    for device in devices.take(MAX_RDMA) {
         for port in &device.ports {
             let port_dir = Path::new("/sys/class/infiniband")
                 .join(&device.name)
@@ -99,7 +99,7 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
         let names = host.list(&directory).unwrap_or_default().names;
         // A setting of the kernel beside the counters, in milliseconds.
         let names = names.into_iter().filter(|name| name != "lifespan");
-        for name in names.take(MOST_COUNTERS) {
+        for name in names.take(MAX_COUNTERS) {
             let Some(value) = read_number(host, &directory.join(&name)) else {
                 continue;
             };

@@ -12,7 +12,7 @@ use super::family::{MetricFamily, MetricKind, count};
 use crate::status::ContainerGrants;
 
 /// Devices whose reason is told. A broken card may take thousands of functions with it.
-const MOST_REASONS: usize = 64;
+const MAX_REASONS: usize = 64;
 /// Characters of a reason, as the value of a label.
 const REASON: usize = 160;
 
@@ -39,7 +39,7 @@ pub(super) fn device_families(devices: &[HostDevice]) -> [MetricFamily; 3] {
         };
         *counts.entry((device.class, health)).or_default() += 1;
     }
-    reasons.truncate(MOST_REASONS);
+    reasons.truncate(MAX_REASONS);
     let held = devices.iter();
     let held = held.map(|device| (device.class, usize::from(!device.leases.is_empty())));
     let counts = counts.into_iter().map(|((class, health), number)| {

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 const INTERFACES: &str = "/sys/class/net";
 const DEVICES: &str = "/dev";
 /// Lines above the interfaces in /proc/PID/net/dev.
-const HEADS: usize = 2;
+const HEADER_LINES: usize = 2;
 
 pub(super) struct ContainerView<'h> {
     host: &'h Host,
@@ -78,7 +78,7 @@ impl ContainerView<'_> {
         }
         let mut sysfs_names = self.list_names(Path::new(INTERFACES), max);
         sysfs_names.retain(|name| name != "bonding_masters");
-        let lines = table.split(|byte| *byte == b'\n').skip(HEADS);
+        let lines = table.split(|byte| *byte == b'\n').skip(HEADER_LINES);
         let names = lines.filter_map(|line| {
             let line = std::str::from_utf8(line).ok()?;
             Some(line.split_once(':')?.0.trim().to_owned())

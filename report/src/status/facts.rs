@@ -17,7 +17,7 @@ use super::rdma::LibraryUse;
 use super::requests::Grant;
 use super::state::Verdict;
 
-const MOST_NAMES: usize = 4096;
+const MAX_NAMES: usize = 4096;
 /// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
 const HEAD: usize = 256 * 1024;
 /// Bytes of the list of a process's interfaces; a line has about 120.
@@ -160,7 +160,7 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
 
 fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
     let list_paths = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
-        let names = view.list_names(Path::new(directory), MOST_NAMES).into_iter();
+        let names = view.list_names(Path::new(directory), MAX_NAMES).into_iter();
         let names = names.filter(|name| is_ours(name));
         names.map(|name| format!("{directory}/{name}")).collect()
     };
@@ -208,11 +208,11 @@ pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
     let directory = process::proc_dir(pid);
     let view = container_view::open(host, directory.join("root"))?;
     let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
-    let shows_network = table.is_some_and(|table| view.shows_network(&table, MOST_NAMES));
+    let shows_network = table.is_some_and(|table| view.shows_network(&table, MAX_NAMES));
     let rdma = Path::new("/sys/class/infiniband");
     Some(RootFacts {
         nodes: read_nodes(host, &view),
-        has_rdma: shows_network.then(|| !view.list_names(rdma, MOST_NAMES).is_empty()),
+        has_rdma: shows_network.then(|| !view.list_names(rdma, MAX_NAMES).is_empty()),
         has_own_devices: view.has_own_devices(),
     })
 }

@@ -45,7 +45,7 @@ impl<'h> ContainerdTasks<'h> {
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
-    fn has(&self, namespace: &str, id: &str) -> bool {
+    fn has_task(&self, namespace: &str, id: &str) -> bool {
         let directories = self.directories.iter();
         let mut matching =
             directories.filter(|directory| directory.file_name() == Some(OsStr::new(namespace)));
@@ -76,7 +76,7 @@ pub(super) fn group_processes(
             continue;
         };
         if let Some(container) =
-            cgroup::parse_container(&table, &|namespace, id| tasks.has(namespace, id))
+            cgroup::parse_container(&table, &|namespace, id| tasks.has_task(namespace, id))
         {
             let group = groups.entry(container.path).or_insert_with(|| ContainerGroup {
                 engine: container.engine,

@@ -10,7 +10,7 @@ use super::process::ContainerProcess;
 
 const LOG: &str = "/dev/kmsg";
 /// Bytes that are read; the kernel keeps 128 KiB to 16 MiB.
-const LIMIT: usize = 32 * 1024 * 1024;
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes of one record at most (`CONSOLE_EXT_LOG_MAX`, and some).
 const RECORD: usize = 16 * 1024;
 /// Characters of a program's name that its library writes; the kernel keeps 15 of the same.
@@ -59,7 +59,7 @@ pub(super) fn read_failures(host: &Host) -> Vec<StackFailure> {
         return Vec::new();
     };
     let (mut record, mut log) = (vec![0; RECORD], Vec::new());
-    while log.len() < LIMIT {
+    while log.len() < MAX_BYTES {
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(length) => log.extend(record.iter().take(length)),

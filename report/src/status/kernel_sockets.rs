@@ -21,8 +21,8 @@ use super::process::{
 };
 use super::stack::logs_by_driver;
 
-const MOST: usize = 8;
-const SHOWN: usize = 64;
+const MAX_SOCKETS: usize = 8;
+const MAX_SHOWN: usize = 64;
 const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 /// The column of a socket's inode (proc_pid_net(5)).
 const INODE: usize = 9;
@@ -57,7 +57,7 @@ impl<'l> KernelSocketReader<'l> {
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {
             let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
-            let is_inspected = has_library && index < MOST;
+            let is_inspected = has_library && index < MAX_SOCKETS;
             let (cause, logged) = if is_inspected {
                 let variables = start_environment(&self.input, process, config, budget);
                 self.find_cause(process, &variables, network)
@@ -228,7 +228,7 @@ fn allowed_interfaces(
         };
         let (ports, are_known) = parse_list(&text);
         allowed.retain(|port| ports.contains(port) == is_allow_list);
-        let value = text.chars().take(SHOWN).collect();
+        let value = text.chars().take(MAX_SHOWN).collect();
         let cause = KernelSocketCause::Interfaces { variable, value };
         // Names that are not known may leave more by the one list, and less by the other.
         match (allowed.is_empty(), are_known) {

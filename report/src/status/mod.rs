@@ -49,7 +49,7 @@ pub use input::{GuardedRead, NetworkLookup, StatusInput};
 pub use kernel_sockets::has_kernel_socket;
 use names::ContainerNames;
 pub use network::read_network;
-pub use onload::START_AGAIN;
+pub use onload::RESTART_REMEDY;
 use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;

@@ -19,7 +19,7 @@ use super::mounts::Mounts;
 use super::patience::{PATIENCE, patiently};
 
 /// Bytes of a file that are read; podman has all containers of a user in one.
-const LIMIT: u64 = 16 * 1024 * 1024;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// Characters of a name that are shown; engines allow fewer.
 const NAME: usize = 128;
 /// What podman calls its lists of containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second
@@ -170,7 +170,7 @@ impl<'h> ContainerNames<'h> {
     }
 
     fn read_json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
-        let bytes = self.host.bytes(path, LIMIT).ok()??;
+        let bytes = self.host.bytes(path, MAX_BYTES).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 }
@@ -200,7 +200,7 @@ fn pod_name(config: &ContainerConfig, id: &str) -> Option<String> {
 fn read_podman_names(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
     let lists: Vec<Vec<u8>> = match user {
         None => {
-            let read_list = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
+            let read_list = |list| host.bytes(&Path::new("/var/lib").join(list), MAX_BYTES).ok()?;
             PODMAN.into_iter().filter_map(read_list).collect()
         }
         Some(user) => {
@@ -242,6 +242,6 @@ fn read_in_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let mut bytes = Vec::new();
     let file = is_file.then(|| File::from(descriptor))?;
-    file.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

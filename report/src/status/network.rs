@@ -16,7 +16,7 @@ use super::patience::{PATIENCE, patiently};
 use super::process::proc_dir;
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
-const MOST: usize = 4096;
+const MAX_INTERFACES: usize = 4096;
 /// `IFF_UP` and `IFF_LOWER_UP`, `IFF_LOOPBACK` (netdevice(7)).
 const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
@@ -87,7 +87,7 @@ impl<'l> AcceleratedInterfaces<'l> {
 
     /// Without the loopback; none where there are too many.
     pub(super) fn interfaces(&self, network: &NetnsLinks) -> Option<Vec<ContainerInterface>> {
-        if network.links.len() > MOST {
+        if network.links.len() > MAX_INTERFACES {
             return None;
         }
         let links = network.links.iter();

@@ -12,14 +12,14 @@ use super::process::{ContainerProcess, LibraryMapping};
 use super::state::{HostFacts, Verdict, VerdictState};
 
 /// What most remedies end with, in a container that runs.
-pub const START_AGAIN: &str = "start it again";
-const SHOWN: usize = 3;
+pub const RESTART_REMEDY: &str = "start it again";
+const MAX_SHOWN: usize = 3;
 
 /// More is open in its processes than was looked at, or one did not show what it maps: what was not found may be there.
 pub(super) fn incomplete_verdict(facts: &ContainerFacts, subject: &str) -> Verdict {
     let cut = facts.processes.iter().find(|process| process.is_cut);
     let pid = cut.map_or(0, |process| process.pid);
-    Verdict::bad(
+    Verdict::with_remedy(
         VerdictState::Unknown,
         format!(
             "{subject}: its processes have more files open or mapped than are looked at, or do not show them in time"
@@ -42,7 +42,7 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     // A stack is one of the loaded driver, whatever has become of the file of its library.
     let has_stack = facts.count_stacks() > 0;
     if !has_stack && facts.count_mapping(LibraryMapping::Replaced) > 0 {
-        return Some(Verdict::bad(
+        return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
             "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
             "start the container again",
@@ -52,7 +52,7 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
         && host.library_matches == Some(false)
         && facts.count_mapping(LibraryMapping::Yes) > 0
     {
-        return Some(Verdict::bad(
+        return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
             "the host's libonload.so was built for another driver than the loaded one: its programs get no TCP or UDP socket (ELIBACC)",
             "run onload-ctk doctor, which says how the two become one build, and start the container again",
@@ -79,7 +79,7 @@ fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
 
 fn describe_programs(programs: &[&KernelSocketProgram]) -> String {
     let names = programs.iter().map(|program| format!("{} {}", program.pid, program.name));
-    join_first(&names.collect::<Vec<_>>(), SHOWN)
+    join_first(&names.collect::<Vec<_>>(), MAX_SHOWN)
 }
 
 fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
@@ -98,7 +98,7 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     };
     let reason =
         format!("processes with a stack of Onload: {stacks} of {all}{others_text}{replaced}");
-    Verdict::good(VerdictState::Accelerated, reason)
+    Verdict::without_remedy(VerdictState::Accelerated, reason)
 }
 
 fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
@@ -118,14 +118,14 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     if facts.count_mapping(LibraryMapping::Foreign) > 0
         && !facts.processes.iter().any(ContainerProcess::has_driver)
     {
-        return Verdict::bad(
+        return Verdict::with_remedy(
             VerdictState::Unknown,
             "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
             "leave out the image's own library and LD_PRELOAD, so that it has the host's",
         );
     }
     if !plain.is_empty() {
-        return Verdict::bad(
+        return Verdict::with_remedy(
             VerdictState::NoStack,
             format!(
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
@@ -135,13 +135,13 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
         );
     }
     if facts.processes.iter().any(is_unknown) {
-        return Verdict::bad(
+        return Verdict::with_remedy(
             VerdictState::Unknown,
             "it preloads the library, and whether its sockets are the kernel's could not be found out in time",
             "look for them: onload_stackdump, ss --tcp --udp --processes",
         );
     }
-    Verdict::good(
+    Verdict::without_remedy(
         VerdictState::Ready,
         format!(
             "processes that preload the library: {programs} of {all}; no program has opened a socket yet"
@@ -158,23 +158,23 @@ fn no_stack_verdict(
     let (reason, remedy) = match cause {
         KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
-            format!("leave EF_DONT_ACCELERATE out, and {START_AGAIN}"),
+            format!("leave EF_DONT_ACCELERATE out, and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Interfaces { variable, value } => (
             format!("{variable}={value} leaves no accelerated interface ({names})"),
-            format!("leave {variable} out, or correct it, and {START_AGAIN}"),
+            format!("leave {variable} out, or correct it, and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Failed(StackError::Refused(-16)) => (
             "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free".to_owned(),
-            format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {START_AGAIN}"),
+            format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Failed(StackError::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
-            format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {START_AGAIN}"),
+            format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Failed(StackError::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
-            format!("{START_AGAIN} now that {names} is there"),
+            format!("{RESTART_REMEDY} now that {names} is there"),
         ),
         KernelSocketCause::OtherBuild => (
             "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
@@ -182,13 +182,13 @@ fn no_stack_verdict(
         ),
         KernelSocketCause::Unknown => (
             format!("why is not known; it may have been started before Onload had {names}"),
-            format!("{START_AGAIN}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
+            format!("{RESTART_REMEDY}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
         ),
     };
     let reason = format!(
         "on the kernel's sockets, with the library and without a stack of Onload: {program_names}; {reason}"
     );
-    Verdict::bad(VerdictState::NoStack, reason, remedy)
+    Verdict::with_remedy(VerdictState::NoStack, reason, remedy)
 }
 
 fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
@@ -198,13 +198,13 @@ fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
         .map(|interface| interface.name.as_str())
         .collect();
     if unknown.is_empty() {
-        Verdict::bad(
+        Verdict::with_remedy(
             VerdictState::Unknown,
             "it preloads the library, and its interfaces could not be looked at",
             "run as root: sudo onload-ctk status",
         )
     } else {
-        Verdict::bad(
+        Verdict::with_remedy(
             VerdictState::Unknown,
             format!(
                 "it preloads the library, and whether Onload has its interface {} is not known",
@@ -218,7 +218,7 @@ fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
 fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     if facts.has_host_network == Some(true) {
         let reason = "it preloads the library, and the host has no accelerated interface";
-        return Verdict::bad(
+        return Verdict::with_remedy(
             VerdictState::NoInterface,
             reason,
             "run onload-ctk discover --explain",
@@ -237,7 +237,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
         }
         Some(true) | None => "",
     };
-    Verdict::bad(
+    Verdict::with_remedy(
         VerdictState::NoInterface,
         format!(
             "it preloads the library, and no interface in its network is accelerated ({name_list}){stacks}"
@@ -249,7 +249,9 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
 }
 
 fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
-    let lost = |reason: &str, remedy: &str| Verdict::bad(VerdictState::PreloadLost, reason, remedy);
+    let lost = |reason: &str, remedy: &str| {
+        Verdict::with_remedy(VerdictState::PreloadLost, reason, remedy)
+    };
     if facts.is_truncated() {
         return incomplete_verdict(facts, "whether a program has the library is not known");
     }
@@ -257,12 +259,12 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         || facts.start.is_preload_configured.unwrap_or(facts.start.has_our_variables);
     if !is_wanted {
         return match (facts.start.is_preload_configured, facts.start.environment) {
-            (None, PreloadEnvironment::Unknown) => Verdict::bad(
+            (None, PreloadEnvironment::Unknown) => Verdict::with_remedy(
                 VerdictState::Unknown,
                 "whether it was given the preload is unknown",
                 "run as root: sudo onload-ctk status; if that says the same, look for LD_PRELOAD in what its engine was told",
             ),
-            _ => Verdict::good(
+            _ => Verdict::without_remedy(
                 VerdictState::Plain,
                 "it has the nodes of Onload and no preload, or its first program cleared its environment",
             ),
@@ -293,7 +295,7 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
             "LD_PRELOAD was taken out of its environment, or all of that was cleared",
             "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
         ),
-        (ProgramLinkage::Unknown, _) => Verdict::bad(
+        (ProgramLinkage::Unknown, _) => Verdict::with_remedy(
             VerdictState::Unknown,
             "it was given the preload, no process maps the library, and its program cannot be read",
             "run as root: sudo onload-ctk status",

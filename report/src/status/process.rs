@@ -27,7 +27,7 @@ const AT_SECURE: u64 = 23;
 const STDERR: &str = "2";
 /// Bytes of a descriptor's path or name that is kept: no device of ours has a longer one, and a container may have a quarter of
 /// a million of 4 KiB, in /dev/shm for instance.
-const LONGEST: usize = 64;
+const MAX_PATH_BYTES: usize = 64;
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
 /// Processes whose `maps` have not come yet: each keeps a thread waiting, so it is asked once however often is looked, and
@@ -288,7 +288,8 @@ impl<'h> ProcessReader<'h> {
             let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
                 continue;
             };
-            let Some(target) = target.to_str().filter(|target| target.len() <= LONGEST) else {
+            let Some(target) = target.to_str().filter(|target| target.len() <= MAX_PATH_BYTES)
+            else {
                 continue;
             };
             if target.starts_with("/dev/")

@@ -12,12 +12,12 @@ use strsim::damerau_levenshtein;
 use super::names::ContainerConfig;
 use super::state::{Verdict, VerdictState};
 
-const MOST: usize = 64;
+const MAX_REQUESTS: usize = 64;
 /// Letters of a key that are compared, and how many of them may be wrong.
 const COMPARED: usize = 24;
 const WRONG: usize = 1;
 /// The runtime of ours, by its name in engines and by its file.
-const OURS: [&str; 2] = ["onload", "onload-container-runtime"];
+const OUR_RUNTIME_NAMES: [&str; 2] = ["onload", "onload-container-runtime"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Grant {
@@ -38,7 +38,7 @@ pub(super) fn parse_grants<'v>(
     variables: impl Iterator<Item = &'v str>,
     by: Evidence,
 ) -> Vec<Grant> {
-    let devices = variables.filter_map(parse_assignment).take(MOST);
+    let devices = variables.filter_map(parse_assignment).take(MAX_REQUESTS);
     let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
     let mut grants: Vec<Grant> = grants.collect();
     grants.sort();
@@ -56,7 +56,7 @@ pub(super) fn unanswered_verdict(
         return None;
     }
     let unanswered = |reason: String, remedy: &str| {
-        Some(Verdict::bad(VerdictState::NothingGiven, reason, remedy))
+        Some(Verdict::with_remedy(VerdictState::NothingGiven, reason, remedy))
     };
     let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
@@ -70,7 +70,7 @@ pub(super) fn unanswered_verdict(
     };
     if let Some(origin) = origin {
         return match runtime {
-            Some(name) if OURS.contains(&name) => unanswered(
+            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => unanswered(
                 format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
                 "see why: onload-ctk container explain, and journalctl -t onload-hook",
             ),

@@ -26,13 +26,13 @@ pub(super) fn has_stack(
 pub(super) fn logs_by_driver(process: &ContainerProcess, variables: &[u8]) -> bool {
     let number = find_variable(variables, "EF_LOG_VIA_IOCTL");
     let number = number.and_then(|number| std::str::from_utf8(number).ok()?.trim().parse().ok());
-    match number.unwrap_or(BY_DEFAULT) {
-        BY_DEFAULT => find_variable(variables, "EF_LOG_FILE").is_none() && !process.has_terminal,
+    match number.unwrap_or(DEFAULT_VALUE) {
+        DEFAULT_VALUE => find_variable(variables, "EF_LOG_FILE").is_none() && !process.has_terminal,
         number => number != 0,
     }
 }
 
-const BY_DEFAULT: i32 = 3;
+const DEFAULT_VALUE: i32 = 3;
 
 /// Whether it says something of each stack (Onload, `convert_string_to_bitmask`: a word may be cut).
 fn has_banner(variables: &[u8]) -> bool {

@@ -70,16 +70,16 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn good(state: VerdictState, reason: impl Into<String>) -> Verdict {
+    pub(super) fn without_remedy(state: VerdictState, reason: impl Into<String>) -> Verdict {
         Verdict { state, reason: reason.into(), remedy: None }
     }
 
-    pub(super) fn bad(
+    pub(super) fn with_remedy(
         state: VerdictState,
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Verdict {
-        Verdict { remedy: Some(remedy.into()), ..Verdict::good(state, reason) }
+        Verdict { remedy: Some(remedy.into()), ..Verdict::without_remedy(state, reason) }
     }
 }
 

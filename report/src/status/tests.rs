@@ -1,7 +1,7 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
 use onload_core::host_settings::RdmaNetns;
-use onload_host::devices::BRING_BACK;
+use onload_host::devices::RETRIEVE_REMEDY;
 use onload_host::devices::inventory::Inventory;
 use onload_host::oci_bundles;
 use onload_sys::netlink::link::Link;
@@ -422,7 +422,7 @@ fn an_interface_that_was_moved_in_and_is_gone_is_told() {
     lost.assert_is(
         VerdictState::DeviceGone,
         "ens2v0 has left its network: its function 0000:05:00.2 is gone",
-        BRING_BACK,
+        RETRIEVE_REMEDY,
     );
     // Nothing advises to ask for what it was given.
     assert_eq!(lost.verdicts().len(), 1, "{:?}", lost.verdicts());

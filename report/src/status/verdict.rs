@@ -1,9 +1,9 @@
 //! What follows from what is known of a container, with the reason and the remedy. Nothing here looks at
 //! anything, and what is not known never becomes a bad verdict.
 
-use onload_core::policy::LEAST_MEMLOCK;
+use onload_core::policy::MIN_MEMLOCK;
 use onload_core::rdma_providers::LIBRDMACM;
-use onload_host::devices::BRING_BACK;
+use onload_host::devices::RETRIEVE_REMEDY;
 use onload_sys::text::{join_first, quote_for_shell};
 
 use super::facts::{ContainerFacts, NodeState};
@@ -26,14 +26,14 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
     if facts.is_stuck {
         verdicts.push(stuck_verdict(facts));
     } else if facts.is_partly_unseen() {
-        verdicts.push(Verdict::bad(
+        verdicts.push(Verdict::with_remedy(
             VerdictState::Unknown,
             "not all of its processes could be inspected",
             "run as root: sudo onload-ctk status",
         ));
     }
     if verdicts.is_empty() && !facts.grants.is_empty() {
-        verdicts.push(Verdict::good(VerdictState::Ready, "it has what it was given"));
+        verdicts.push(Verdict::without_remedy(VerdictState::Ready, "it has what it was given"));
     }
     verdicts.sort_by(|a, b| b.cmp(a));
     verdicts.dedup();
@@ -42,7 +42,7 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
 
 fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
     let pid = facts.processes.first().map_or(0, |process| process.pid);
-    Verdict::bad(
+    Verdict::with_remedy(
         VerdictState::Unknown,
         "a file system in it did not answer in time, or is of a kind that may never (FUSE, NFS, an overlay on one)",
         format!("look at what it has mounted: findmnt --task {pid}"),
@@ -70,12 +70,12 @@ fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
         match node.state {
             NodeState::Good => None,
             NodeState::Gone if is_away => None,
-            NodeState::Gone => Some(Verdict::bad(
+            NodeState::Gone => Some(Verdict::with_remedy(
                 VerdictState::DeviceGone,
                 format!("{path} leads to a device that the host no longer has"),
                 "load its driver again, and start a new container",
             )),
-            NodeState::Renumbered { was, now } => Some(Verdict::bad(
+            NodeState::Renumbered { was, now } => Some(Verdict::with_remedy(
                 VerdictState::DeviceRenumbered,
                 format!("{path} is {}:{}, and the device is {}:{} now", was.0, was.1, now.0, now.1),
                 "run systemctl start onload-cdi.service, and start a new container",
@@ -87,7 +87,7 @@ fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
 
 fn lost_verdict((name, why): &(String, String)) -> Verdict {
     let reason = format!("{name} has left its network: {why}");
-    Verdict::bad(VerdictState::DeviceGone, reason, BRING_BACK)
+    Verdict::with_remedy(VerdictState::DeviceGone, reason, RETRIEVE_REMEDY)
 }
 
 fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
@@ -99,21 +99,21 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         && facts.root.has_rdma == Some(false);
     if is_elsewhere {
         // That it lost one has a verdict of its own.
-        return facts.lost.is_empty().then(|| Verdict::bad(
+        return facts.lost.is_empty().then(|| Verdict::with_remedy(
             VerdictState::RdmaNamespace,
             "RDMA devices belong to one network namespace each, and none is in the container's: opening one gives EPERM",
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
     if let LibraryUse::Misfit { effect, reason } = &facts.rdma {
-        return Some(Verdict::bad(
+        return Some(Verdict::with_remedy(
             VerdictState::NoProvider,
             format!("{reason}: {effect}"),
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
         ));
     }
     if let LibraryUse::Recorded { effect, reason } = &facts.rdma {
-        return Some(Verdict::bad(
+        return Some(Verdict::with_remedy(
             VerdictState::NoProvider,
             format!("{effect}; when it started, {reason}"),
             "do what that says, and start a new container",
@@ -136,7 +136,7 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         0 => format!("it has RDMA devices, and no program has opened one{library_note}"),
         count => format!("its programs have {count} descriptors of RDMA devices{library_note}"),
     };
-    Some(Verdict::good(VerdictState::Ready, reason))
+    Some(Verdict::without_remedy(VerdictState::Ready, reason))
 }
 
 /// A function that it holds and does not use.
@@ -155,7 +155,7 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     });
     if is_used {
         let reason = format!("its programs use vfio {names}");
-        return Some(Verdict::good(VerdictState::Ready, reason));
+        return Some(Verdict::without_remedy(VerdictState::Ready, reason));
     }
     // Descriptors that are not ours to see may be among them.
     if facts.is_partly_unseen() {
@@ -165,7 +165,7 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
         let subject = format!("whether its programs use vfio {names} is not known");
         return Some(incomplete_verdict(facts, &subject));
     }
-    Some(Verdict::bad(
+    Some(Verdict::with_remedy(
         VerdictState::Unused,
         format!("it holds vfio {names}, and no program has a group open"),
         "stop the container, or start the program that is to use it",
@@ -175,11 +175,13 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
 fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     let pins = facts.has_node("/dev/infiniband/uverbs") || facts.has_node("/dev/vfio/");
     match facts.memlock() {
-        Some(MemlockLimit::Bytes(bytes)) if pins && bytes < LEAST_MEMLOCK => Some(Verdict::bad(
-            VerdictState::Memlock,
-            format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
-            "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
-        )),
+        Some(MemlockLimit::Bytes(bytes)) if pins && bytes < MIN_MEMLOCK => {
+            Some(Verdict::with_remedy(
+                VerdictState::Memlock,
+                format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
+                "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
+            ))
+        }
         _ => None,
     }
 }
@@ -198,14 +200,14 @@ fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     if let Some(down) = idle.iter().find(|interface| !interface.is_up) {
         let name = &down.name;
         let word = quote_for_shell(name);
-        return Some(Verdict::bad(
+        return Some(Verdict::with_remedy(
             VerdictState::InterfaceDown,
             format!("{name} is in its network and down"),
             format!("run nsenter --net=/proc/{pid}/ns/net ip link set dev {word} up"),
         ));
     }
     let name = &idle.first()?.name;
-    Some(Verdict::bad(
+    Some(Verdict::with_remedy(
         VerdictState::InterfaceDown,
         format!("{name} is in its network and set up, and has no link"),
         "look at its cable and at the port at the other end; a virtual function needs its physical function up",

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use super::model::Occupancy;
 
 /// Beside printable ASCII, the characters of ours that stand in texts: all are as wide as any other.
-const OURS: [char; 2] = ['·', '…'];
+const WIDE_CHARACTERS: [char; 2] = ['·', '…'];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawing {
@@ -111,7 +111,7 @@ impl TextStyle {
     }
 
     /// A text that fits into that many pixels: what is too long ends in `…`.
-    fn fit(self, text: &str, room: i32) -> String {
+    fn truncate_to_width(self, text: &str, room: i32) -> String {
         if self.width(text) <= room {
             return text.to_owned();
         }
@@ -130,7 +130,7 @@ pub(super) fn sanitize(text: &str) -> String {
     for c in text.chars() {
         match c {
             ' '..='~' => sanitized.push(c),
-            c if OURS.contains(&c) => sanitized.push(c),
+            c if WIDE_CHARACTERS.contains(&c) => sanitized.push(c),
             c => sanitized.extend(c.escape_default()),
         }
     }
@@ -167,7 +167,7 @@ impl Canvas {
         text: &str,
     ) -> Rect {
         let sanitized = sanitize(text);
-        let fitted = style.fit(&sanitized, room);
+        let fitted = style.truncate_to_width(&sanitized, room);
         let rect = Rect::new(x, y, style.width(&fitted), style.height());
         if !fitted.is_empty() {
             let is_short = fitted != sanitized;
@@ -188,7 +188,7 @@ impl Canvas {
         style: TextStyle,
         text: &str,
     ) -> Rect {
-        let fitted = style.fit(&sanitize(text), room);
+        let fitted = style.truncate_to_width(&sanitize(text), room);
         let x = right - style.width(&fitted);
         self.add_text(parent, (x, y), right - x, style, text)
     }
@@ -213,13 +213,13 @@ mod tests {
         for style in [TextStyle::Title, TextStyle::Heading, TextStyle::Name, TextStyle::Detail] {
             for room in [-5, 0, 1, 8, 20, 100, 1000] {
                 for text in ["", "a", "enp101s0f0np0", &"x".repeat(5000)] {
-                    let shown = style.fit(text, room);
+                    let shown = style.truncate_to_width(text, room);
                     let fits = style.width(&shown) <= room;
                     assert!(shown.is_empty() || fits, "{style:?} {room} {text}");
                 }
             }
         }
-        assert_eq!(TextStyle::Detail.fit("enp101s0f0np0", 60), "enp101s…");
+        assert_eq!(TextStyle::Detail.truncate_to_width("enp101s0f0np0", 60), "enp101s…");
     }
 
     #[test]

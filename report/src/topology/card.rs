@@ -10,11 +10,11 @@ const PAD: i32 = 12;
 const STRIPE: i32 = 5;
 const CHIP: i32 = 22;
 const GAP: i32 = 6;
-const INSIDE: i32 = 9;
+const INNER_MARGIN: i32 = 9;
 const SWATCH: i32 = 10;
 const BAR: i32 = 12;
-const LEAST: i32 = 6;
-const BETWEEN: i32 = 2;
+const MIN_GAP: i32 = 6;
+const CHIP_GAP: i32 = 2;
 const SEPARATOR: &str = " · ";
 
 /// Gives its lower edge.
@@ -58,17 +58,17 @@ pub(super) fn draw_chips<'d>(
     let (mut x, mut y) = (left, top);
     for (device, label) in devices {
         let label = sanitize(&label);
-        let room = width - 2 * INSIDE;
+        let room = width - 2 * INNER_MARGIN;
         let paint = Paint { class: Some(device.class), state: device.state };
         let style = TextStyle::Chip(paint);
-        let chip_width = style.width(&label).min(room) + 2 * INSIDE;
+        let chip_width = style.width(&label).min(room) + 2 * INNER_MARGIN;
         if x > left && x + chip_width > left + width {
             (x, y) = (left, y + CHIP + GAP);
         }
         let chip = canvas.add(Some(parent), Rect::new(x, y, chip_width, CHIP), Shape::Chip(paint));
         let text = canvas.add_text(
             Some(chip),
-            (x + INSIDE, y + (CHIP - style.height()) / 2),
+            (x + INNER_MARGIN, y + (CHIP - style.height()) / 2),
             room,
             style,
             &label,
@@ -84,7 +84,7 @@ pub(super) fn draw_chips<'d>(
             reason.unwrap_or_default()
         );
         canvas.add_note(chip, &note);
-        x = x.max(text.right() + INSIDE) + GAP;
+        x = x.max(text.right() + INNER_MARGIN) + GAP;
     }
     y + CHIP
 }
@@ -170,20 +170,20 @@ impl CardContent<'_> {
         let (Ok(number), Ok(count)) = (i32::try_from(groups.len()), i32::try_from(count)) else {
             return;
         };
-        let room = self.width - (number - 1) * BETWEEN - number * LEAST;
+        let room = self.width - (number - 1) * CHIP_GAP - number * MIN_GAP;
         if room < 0 {
             return;
         }
         let mut x = self.x;
         for group in groups {
             let share = i64::from(room) * i64::try_from(group.count).unwrap_or(0);
-            let width = LEAST + i32::try_from(share / i64::from(count)).unwrap_or(0);
+            let width = MIN_GAP + i32::try_from(share / i64::from(count)).unwrap_or(0);
             let rect = Rect::new(x, self.y, width, BAR);
             let shape = Shape::Segment(group_paint(group));
             let segment = self.canvas.add(Some(self.card), rect, shape);
             let note = format!("{}: {}", group.name(), group.describe());
             self.canvas.add_note(segment, &note);
-            x += width + BETWEEN;
+            x += width + CHIP_GAP;
         }
         self.y += BAR + GAP;
     }

@@ -10,7 +10,7 @@ use super::model::TopologyFunction;
 
 pub(super) const LANE: i32 = 10;
 /// Of a NIC that finds none, its GPU's card alone tells.
-const MOST_LANES: usize = 8;
+const MAX_LANES: usize = 8;
 const WIDTH: i32 = 2;
 /// From a card's upper edge to where its line begins.
 const DOWN: i32 = 21;
@@ -49,7 +49,7 @@ impl CardAnchors {
             let (first, last) = (ends[0], ends[ends.len() - 1]);
             let free = lowest.iter().position(|lowest| *lowest < first);
             let lane = free.unwrap_or(lowest.len());
-            if lane >= MOST_LANES {
+            if lane >= MAX_LANES {
                 continue;
             }
             match lowest.get_mut(lane) {

@@ -9,15 +9,15 @@ use onload_sys::cpu_list;
 const PAD: i32 = 18;
 const GAP: i32 = 8;
 const CPU: i32 = 10;
-const BETWEEN: i32 = 3;
+const ROW_GAP: i32 = 3;
 /// CPUs that are drawn one by one; of more only the list is shown.
-const MOST_CPUS: usize = 512;
+const MAX_CPUS: usize = 512;
 const LABEL: i32 = 48;
 const BAR: i32 = 140;
 const INDENT: i32 = 20;
 const WIRE: i32 = 2;
 /// Levels that stand in; those below stand beneath each other.
-const MOST_LEVELS: usize = 6;
+const MAX_LEVELS: usize = 6;
 
 /// What is said of a node with memory and CPUs alone.
 pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
@@ -110,7 +110,7 @@ impl PanelContent {
         let isolated_text = isolated.map(|isolated| format!(", isolated {isolated}"));
         self.line(&format!("CPUs {list}{}", isolated_text.unwrap_or_default()));
         let cpus = cpu_list::parse_kernel_list(list).unwrap_or_default();
-        if cpus.len() > MOST_CPUS {
+        if cpus.len() > MAX_CPUS {
             return;
         }
         let isolated =
@@ -118,7 +118,7 @@ impl PanelContent {
         let mut x = PAD;
         for cpu in cpus {
             if x + CPU > self.right {
-                (x, self.y) = (PAD, self.y + CPU + BETWEEN);
+                (x, self.y) = (PAD, self.y + CPU + ROW_GAP);
             }
             let is_isolated = isolated.contains(&cpu);
             let shape = Shape::Cpu { is_isolated };
@@ -126,7 +126,7 @@ impl PanelContent {
             let item = self.canvas.add(Some(self.panel), rect, shape);
             let kind = if is_isolated { ", isolated" } else { "" };
             self.canvas.add_note(item, &format!("CPU {cpu}{kind}"));
-            x += CPU + BETWEEN;
+            x += CPU + ROW_GAP;
         }
         self.y += CPU + GAP + 2;
     }
@@ -148,12 +148,12 @@ impl PanelContent {
         let text = format!("{} of {} huge pages free", pages.free, pages.total);
         let offset = LABEL + BAR + GAP;
         self.canvas.add_text(parent, (PAD + offset, y), room - offset, style, &text);
-        self.y = line.bottom() + BETWEEN;
+        self.y = line.bottom() + ROW_GAP;
     }
 
     fn bus(&mut self, bus: &Bus, left: i32, level: usize) {
         let (indent, top) =
-            if level < MOST_LEVELS { (INDENT, self.y - GAP / 2) } else { (0, self.y) };
+            if level < MAX_LEVELS { (INDENT, self.y - GAP / 2) } else { (0, self.y) };
         let mut last = top;
         for bridge in &bus.bridges {
             last = self.elbow(left, indent, TextStyle::Detail.height() / 2 + 1);

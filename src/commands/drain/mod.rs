@@ -14,7 +14,7 @@ use onload_core::timestamp;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_host::{drain, leases};
-use onload_sys::fs::lock::COMMAND_PATIENCE;
+use onload_sys::fs::lock::COMMAND_TIMEOUT;
 use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub fn run(
     } else {
         let now = update_drain(&host, |drain| add(drain, entries))?;
         printer.note(format_args!("drained {}", format_targets(&targets)));
-        specs::make(&host, &config, printer)?;
+        specs::rewrite_specs(&host, &config, printer)?;
         now
     };
     let mut selected = DrainList::default();
@@ -92,7 +92,7 @@ fn new_entry(
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(DrainEntry {
         target: target.clone(),
-        since: timestamp::now(),
+        since: timestamp::unix_seconds(),
         reason: args.reason.clone(),
         boot,
     })
@@ -115,7 +115,7 @@ pub(super) fn update_drain(
     change: impl FnOnce(&mut DrainList),
 ) -> anyhow::Result<DrainList> {
     let mut leases = leases::open_or_create(host)?;
-    leases.timeout = COMMAND_PATIENCE;
+    leases.timeout = COMMAND_TIMEOUT;
     let lock = leases.lock();
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
     let mut now = drain::read(host)?;

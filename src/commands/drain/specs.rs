@@ -11,7 +11,7 @@ use crate::commands::generate::{directory_path, find_directory, report};
 use crate::printer::Printer;
 
 /// With the kinds, the format and the version that they were written with.
-pub(in crate::commands) fn make(
+pub(in crate::commands) fn rewrite_specs(
     host: &Host,
     config: &Config,
     printer: &mut Printer,

@@ -12,10 +12,10 @@ use onload_host::pools::PoolSet;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::ShortList;
 
-use crate::commands::MOST_TYPING_ERRORS;
+use crate::commands::MAX_TYPING_ERRORS;
 use crate::printer::Printer;
 
-const SHOWS: &str = "\"onload-ctk discover\" shows what this host has";
+const DISCOVER_HINT: &str = "\"onload-ctk discover\" shows what this host has";
 
 /// Every class. A bundle is made of devices of the others.
 pub(super) fn all_classes() -> Vec<DrainTarget> {
@@ -135,7 +135,9 @@ fn resolve_word(
         TargetWord::Function(address) => {
             let targets = function_targets(address, inventory);
             if targets.is_empty() {
-                bail!("reading {word:?}: no device of onload.dev is on that function; {SHOWS}");
+                bail!(
+                    "reading {word:?}: no device of onload.dev is on that function; {DISCOVER_HINT}"
+                );
             }
             Ok(targets)
         }
@@ -156,7 +158,7 @@ fn resolve_word(
             let suggestion =
                 suggestion.map(|suggestion| format!("; did you mean {class}={suggestion}?"));
             bail!(
-                "reading {word:?}: this host has no {class} {name:?}{}; {SHOWS}",
+                "reading {word:?}: this host has no {class} {name:?}{}; {DISCOVER_HINT}",
                 suggestion.unwrap_or_default()
             );
         }
@@ -216,7 +218,7 @@ fn similar_device(
     let names = names.chain(pools.map(|pool| pool.name.as_str()));
     let candidates =
         names.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate));
-    let candidates = candidates.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
+    let candidates = candidates.filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS);
     candidates.min().map(|(_, candidate)| candidate.to_owned())
 }
 

@@ -13,7 +13,7 @@ use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// How long a driver may take to appear, or a device to be listed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
@@ -35,7 +35,7 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
         StepStage::Begins => printer.progress(format_step(step)),
         StepStage::Done => printer.note(format_step(step)),
     };
-    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut report);
+    let outcome = boot::apply(&host, &kernel, &config, TIMEOUT, &mut report);
     printer.end_progress();
     for warning in &outcome.warnings {
         printer.warning(warning);

@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use onload_core::lease::{DeviceId, LeaseError, Leases};
 use onload_host::leases;
-use onload_sys::fs::lock::COMMAND_PATIENCE;
+use onload_sys::fs::lock::COMMAND_TIMEOUT;
 
 use crate::cli::{GlobalArgs, LeaseReleaseArgs};
 use crate::commands::open_host_of_incident;
@@ -34,7 +34,7 @@ pub fn run(
     if !args.force {
         bail!("releasing {name}: the lease ends with its container; use --force to release it now");
     }
-    leases.timeout = COMMAND_PATIENCE;
+    leases.timeout = COMMAND_TIMEOUT;
     match leases.release_all(&device) {
         Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);

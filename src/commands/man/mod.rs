@@ -19,7 +19,7 @@ use crate::files::FileList;
 
 const SECTION: &str = "1";
 /// The pages that are written by hand, in packaging/man/.
-const BY_HAND: [(&str, &str); 3] =
+const HAND_WRITTEN_PAGES: [(&str, &str); 3] =
     [("onload-ctk.toml", "5"), ("onload-container-runtime", "8"), ("onload-hook", "8")];
 
 pub fn run(args: &ManArgs) -> anyhow::Result<ExitAnswer> {
@@ -136,7 +136,7 @@ fn write_entry(roff: &mut Roff, term: Inline, description: &str) {
 }
 
 fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
-    let no = exit::describe_no(words);
+    let no = exit::describe_negative_answer(words);
     for (status, meaning) in exit::STATUSES {
         let meaning = match (status, no) {
             (0, None) if !is_group => "Done.".to_owned(),
@@ -187,7 +187,7 @@ fn write_see_also(roff: &mut Roff, command: &Command) {
     let children = visible_subcommands(command).map(name);
     let pages = program.into_iter().chain(parent).chain(children);
     let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();
-    pages.extend(BY_HAND);
+    pages.extend(HAND_WRITTEN_PAGES);
     let last = pages.len() - 1;
     let mut line = Vec::new();
     for (index, (page, section)) in pages.into_iter().enumerate() {

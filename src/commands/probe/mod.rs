@@ -19,7 +19,7 @@ use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if_with_ifindex;
 
-use super::trial::READY;
+use super::trial::READY_LINE;
 use crate::cli::ProbeArgs;
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
@@ -28,7 +28,7 @@ use files::read_attribute;
 /// RFC 863: whoever gets it throws it away.
 const DISCARD: u16 = 9;
 /// A link takes seconds to come up after a move.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let name = args.name.as_str();
@@ -43,7 +43,7 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
         Class::Netdev => use_netdev(name)?,
         class => bail!("trying {}: there is no probe for this class", class.as_str()),
     };
-    printer.print(format_args!("{report}\n{READY}\n"))?;
+    printer.print(format_args!("{report}\n{READY_LINE}\n"))?;
     printer.flush()?;
     // Whoever started it looks at the container meanwhile, and then closes the pipe.
     io::stdin().read_to_end(&mut Vec::new())?;
@@ -103,7 +103,7 @@ fn use_netdev(name: &str) -> anyhow::Result<String> {
         Ok(text.parse()?)
     };
     let before = sent()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let result = send_one(index.parse()?);
         let now = sent()?;

@@ -13,7 +13,7 @@ use super::files::{open, read_attribute};
 use super::system;
 use crate::commands::trial::PINGPONG;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const MESSAGES: &str = "100";
 /// More than the 8 MiB that systemd and docker allow by default.
 const LOCKED: usize = 16 << 20;
@@ -107,7 +107,7 @@ fn start(options: &[String]) -> anyhow::Result<Child> {
 
 fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
     let to_itself = [options, &["127.0.0.1".to_owned()]].concat();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let client = start(&to_itself)?.wait_with_output()?;
         if client.status.success() {

@@ -15,7 +15,7 @@ use tar::Builder;
 use crate::capture::archive::append_file;
 
 /// This program in the image.
-pub(super) const OURS: &str = "/onload-ctk";
+pub(super) const PROGRAM_PATH: &str = "/onload-ctk";
 /// What sends packets by libc, as Onload's library wants it: this program is static, and nothing preloads into it.
 pub(super) const SHELL: &str = "/bin/bash";
 /// libibverbs' own: a program without libibverbs cannot send, since each adapter has queues of its own kind.
@@ -33,7 +33,7 @@ pub(super) type ImageTree = BTreeMap<PathBuf, Vec<u8>>;
 pub(super) fn probe_files() -> anyhow::Result<ImageTree> {
     let program =
         fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
-    Ok(ImageTree::from([(PathBuf::from(OURS), program)]))
+    Ok(ImageTree::from([(PathBuf::from(PROGRAM_PATH), program)]))
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
@@ -93,7 +93,7 @@ pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>
     let config = json!({
         "architecture": architecture(),
         "os": "linux",
-        "config": {"Cmd": [OURS], "Env": ["PATH=/bin"]},
+        "config": {"Cmd": [PROGRAM_PATH], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
     });
     let config = config.to_string();

@@ -34,7 +34,7 @@ pub(super) use image::PINGPONG;
 use names::TrialNames;
 
 /// What a probe prints when it has used its device.
-pub(super) const READY: &str = "ready";
+pub(super) const READY_LINE: &str = "ready";
 const STARTING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -195,7 +195,8 @@ impl Trial<'_> {
             files.extend(image::pingpong_files(self.host)?);
         }
         let class = self.trial_device.class.as_str();
-        let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
+        let program =
+            [image::PROGRAM_PATH, "probe", class, &self.devices.join(",")].map(str::to_owned);
         self.try_program(&files, &program, |lines| Ok(TrialOutcome::Works(lines.join("; "))))
     }
 
@@ -213,7 +214,7 @@ impl Trial<'_> {
         }
         let line = self.engine.start(&self.names, Some(&self.trial_device), program);
         let container = ForegroundContainer::start(&line)?;
-        let outcome = container.read_until(READY, STARTING, &self.stop).map(judge);
+        let outcome = container.read_until(READY_LINE, STARTING, &self.stop).map(judge);
         container.end(ENDING);
         self.stop.refuse()?;
         match outcome {

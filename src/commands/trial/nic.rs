@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
 use onload_host::netlink::netns_links::route_interface;
-use onload_report::status::{START_AGAIN, VerdictState, has_kernel_socket};
+use onload_report::status::{RESTART_REMEDY, VerdictState, has_kernel_socket};
 use onload_sys::text::quote_for_shell;
 
 use super::{Trial, TrialOutcome, image};
@@ -16,7 +16,7 @@ use crate::commands::status;
 use crate::printer::Printer;
 
 /// How long a program may take until it has a stack.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a datagram to a neighbour's discard port five times a second, until its stdin ends (read: 1).
 const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
@@ -45,7 +45,7 @@ impl Trial<'_> {
         printer: &mut Printer,
     ) -> anyhow::Result<TrialOutcome> {
         let before = read_sent(&path.ports)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STACK_TIMEOUT;
         loop {
             self.stop.refuse()?;
             let report = status::inspect_containers(self.host, self.inventory, printer)?;
@@ -80,7 +80,7 @@ impl Trial<'_> {
 
     /// Packets that the ports have sent since, for a few datagrams; some drivers count once in seconds.
     fn sent_since(&self, before: u64, ports: &[String]) -> anyhow::Result<u64> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STACK_TIMEOUT;
         loop {
             sleep(Duration::from_secs(1));
             self.stop.refuse()?;
@@ -94,7 +94,7 @@ impl Trial<'_> {
 
 /// `status` speaks of a container that runs; this one is gone when the remedy is read.
 fn adapt_remedy(remedy: &str) -> String {
-    remedy.replace(START_AGAIN, "try it again")
+    remedy.replace(RESTART_REMEDY, "try it again")
 }
 
 /// Packets that the ports have sent.
@@ -283,7 +283,7 @@ fn neighbour_addresses(address: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ENDING, READY};
+    use super::super::{ENDING, READY_LINE};
     use super::*;
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         let line = ["bash", "-c", &script, "bash", "127.0.0.1"].map(str::to_owned);
         let container = super::super::ForegroundContainer::start(&line).unwrap();
         let stop = super::super::Interrupt::default();
-        container.read_until(READY, ENDING, &stop).unwrap();
+        container.read_until(READY_LINE, ENDING, &stop).unwrap();
         let mut bytes = [0; 64];
         socket.set_read_timeout(Some(ENDING)).unwrap();
         for _ in 0..2 {

@@ -19,12 +19,12 @@ const LINK_GET_NEXT_ID: libc::c_long = 31;
 const LINK_DETACH: libc::c_long = 34;
 
 /// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` (Linux 6.6).
-const PLACES: [u32; 2] = [46, 47];
+const TCX_ATTACH_TYPES: [u32; 2] = [46, 47];
 const XDP_PROGRAM: u32 = 6;
 const XDP_LINK: u32 = 6;
 const MAX_ATTACHED: usize = 64;
 /// Links or programs of the whole machine that are looked at.
-const MAX_LOOKS: usize = 65536;
+const MAX_IDS: usize = 65536;
 
 /// The beginning of `struct bpf_link_info`, for a link of XDP.
 #[repr(C)]
@@ -49,7 +49,7 @@ struct TcxProgram {
 
 /// Whether programs of tcx are on an interface of this process's own network namespace.
 pub fn has_tcx_programs(link: &Link) -> bool {
-    let mut attach_types = PLACES.into_iter();
+    let mut attach_types = TCX_ATTACH_TYPES.into_iter();
     attach_types.any(|attach_type| {
         query_tcx_programs(link.index, attach_type).is_ok_and(|programs| !programs.is_empty())
     })
@@ -60,7 +60,7 @@ pub fn detach_all(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
     }
-    for attach_type in PLACES {
+    for attach_type in TCX_ATTACH_TYPES {
         // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
         for program in query_tcx_programs(link.index, attach_type).unwrap_or_default() {
             match detach(link.index, attach_type, program) {
@@ -76,7 +76,7 @@ pub fn detach_all(link: &Link) -> Result<(), Errno> {
 pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     let mut last = 0;
-    for _ in 0..MAX_LOOKS {
+    for _ in 0..MAX_IDS {
         let mut attr = word(last);
         if bpf(PROG_GET_NEXT_ID, &mut attr).is_err() {
             break;
@@ -125,7 +125,7 @@ fn detach(ifindex: u32, attach_type: u32, attached: TcxProgram) -> Result<(), Er
 /// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
 fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
     let mut last = 0;
-    for _ in 0..MAX_LOOKS {
+    for _ in 0..MAX_IDS {
         let mut attr = word(last);
         match bpf(LINK_GET_NEXT_ID, &mut attr) {
             Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => return Ok(()),

@@ -26,7 +26,7 @@ const MAX_COMPONENTS: usize = 4096;
 
 /// Components that are looked up in one root, for all paths together: a container has a few dozen
 /// mounts, and links that lead up and down again could turn each into a hundred thousand lookups.
-const MAX_LOOKS: usize = 50_000;
+const MAX_LOOKUPS: usize = 50_000;
 
 /// Why a file in a container's root is not read.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
             files: ResolveFlags::empty(),
-            lookups_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKUPS),
         })
     }
 
@@ -90,7 +90,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::NO_XDEV,
-            lookups_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKUPS),
         })
     }
 
@@ -100,7 +100,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::empty(),
-            lookups_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKUPS),
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// Bytes of names that are read at once; most directories have fewer.
 const BYTES: usize = 8 * 1024;
 
-/// Shows each name but `.` and `..` to `look`, until that says no.
+/// Calls `visit` with each name but `.` and `..`, until it returns false.
 ///
 /// # Errors
 /// The errors of getdents(2).

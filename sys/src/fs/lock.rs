@@ -21,9 +21,9 @@ use rustix::process::geteuid;
 use crate::text::Quoted;
 
 /// How long a container's start or end waits.
-pub const START_PATIENCE: Duration = Duration::from_secs(1);
+pub const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a command waits.
-pub const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
 /// The first pause between two attempts. Each is twice as long as the one before, up to
@@ -32,7 +32,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel lists locks (proc_locks(5)).
 const TABLE: &str = "/proc/locks";
-const TABLE_LIMIT: u64 = 16 * 1024 * 1024;
+const MAX_TABLE_BYTES: u64 = 16 * 1024 * 1024;
 const NAMED: usize = 3;
 
 /// Who else may hold the lock at the same time.
@@ -184,7 +184,7 @@ fn is_still_at(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Resul
 }
 
 fn held_error(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
-    let table = File::open(TABLE).map(|table| table.take(TABLE_LIMIT));
+    let table = File::open(TABLE).map(|table| table.take(MAX_TABLE_BYTES));
     let pids = fstat(file).ok().zip(table.ok());
     let pids = pids.map(|(stat, table)| parse_lock_owners(BufReader::new(table), &stat));
     let command = |pid: u32| std::fs::read(format!("/proc/{pid}/comm")).ok();

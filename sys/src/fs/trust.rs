@@ -290,7 +290,7 @@ impl From<TrustedDir<'_>> for OwnedFd {
 }
 
 impl TrustedDir<'_> {
-    /// The names in it that `wanted` accepts, sorted. More than `limit` of them are an error.
+    /// The names in it that `is_wanted` accepts, sorted. More than `limit` of them are an error.
     pub fn list_names(
         &self,
         is_wanted: impl Fn(&[u8]) -> bool,

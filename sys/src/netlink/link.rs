@@ -62,7 +62,7 @@ const WITHOUT_STATISTICS: u32 = 8; // RTEXT_FILTER_SKIP_STATS
 pub const UP: u32 = 0x1; // IFF_UP
 pub const PROMISCUOUS: u32 = 0x100; // IFF_PROMISC
 /// `IFF_UP`, `IFF_NOARP`, `IFF_PROMISC`, `IFF_ALLMULTI` and `IFF_MULTICAST`: what of the flags is somebody's choice.
-pub const CHOSEN_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
+pub const SETTABLE_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
 /// Bytes of the longest hardware address (`MAX_ADDR_LEN`).
 const MAX_ADDRESS: usize = 32;
 /// Kinds of interfaces that stand on another one and take its packets. They stay on it when it moves
@@ -454,7 +454,7 @@ mod tests {
         let mtu = LinkChange::Mtu(9000).payload(7);
         let wanted = [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0];
         assert_eq!(mtu, wanted);
-        let mask = CHOSEN_FLAGS;
+        let mask = SETTABLE_FLAGS;
         let flags = LinkChange::Flags { mask, flags: 0x1_0043 }.payload(7);
         assert_eq!(flags[8..], [1, 0, 0, 0, 0x81, 0x13, 0, 0]);
         let name = LinkChange::Name(b"ens1").payload(7);

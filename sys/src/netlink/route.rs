@@ -64,7 +64,7 @@ pub fn dump_payload() -> Vec<u8> {
 }
 
 /// The payload of [`GET`] that asks by which route the kernel sends to an address.
-pub fn to(destination: IpAddr) -> Vec<u8> {
+pub fn lookup_payload(destination: IpAddr) -> Vec<u8> {
     let address = address_octets(destination);
     let bits = u8::try_from(address.len() * 8).unwrap_or(u8::MAX);
     let mut message = vec![0; HEADER];
@@ -234,7 +234,7 @@ mod tests {
     fn the_way_to_an_address_is_asked_for_with_all_its_bits() {
         for (text, bits) in [("192.0.2.1", 32), ("2001:db8::1", 128)] {
             let address = text.parse().unwrap();
-            let asked = parse(&to(address)).unwrap();
+            let asked = parse(&lookup_payload(address)).unwrap();
             assert_eq!((asked.destination, asked.interfaces), ((address, bits), vec![]));
         }
     }

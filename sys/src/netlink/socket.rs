@@ -27,15 +27,15 @@ const LIST: usize = 256 * 1024 * 1024;
 /// How often a list is read that changes while it is read.
 const ATTEMPTS: u32 = 8;
 /// How long one list may take that others may fill.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of a message to a group: a uevent has up to 2 KiB (`UEVENT_BUFFER_SIZE`), an interface with many virtual
 /// functions more.
-const TOLD: usize = 64 * 1024;
+const MAX_NOTIFICATION: usize = 64 * 1024;
 /// Bytes that the kernel keeps until they are read. Thousands of virtual functions that are made at once are
 /// told one by one; what does not fit is lost, and the kernel says so.
-const KEPT: usize = 1024 * 1024;
-const MOST_AT_ONCE: usize = 4096;
+const RECEIVE_BUFFER: usize = 1024 * 1024;
+const MAX_AT_ONCE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyEnd {
@@ -153,7 +153,7 @@ impl NetlinkSocket {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.has_timeout.then(|| Instant::now() + PATIENCE)
+        self.has_timeout.then(|| Instant::now() + LIST_TIMEOUT)
     }
 
     fn try_query<P: IntoIterator>(
@@ -230,7 +230,7 @@ impl NetlinkListener {
     pub fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::NONBLOCK)?;
         // With the usual size more is lost, and nothing else.
-        let _ = set_socket_recv_buffer_size(&fd, KEPT);
+        let _ = set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(NetlinkListener::with(fd, is_kernel))
     }
@@ -238,13 +238,13 @@ impl NetlinkListener {
     /// One whose kernel is somebody else: no test can make the kernel say something.
     #[must_use]
     pub fn with(fd: OwnedFd, is_kernel: fn(&SocketAddrAny) -> bool) -> Self {
-        NetlinkListener { fd, is_kernel, buffer: vec![0; TOLD] }
+        NetlinkListener { fd, is_kernel, buffer: vec![0; MAX_NOTIFICATION] }
     }
 
     /// Reads what has come; whether some of it was lost.
     pub fn read(&mut self, mut visit: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut is_lost = false;
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_AT_ONCE {
             match receive(&self.fd, &mut self.buffer) {
                 Ok((length, sender)) => {
                     if !sender.is_some_and(|sender| (self.is_kernel)(&sender)) {
@@ -317,7 +317,7 @@ fn inconsistent_error() -> io::Error {
 }
 
 fn timeout_error() -> io::Error {
-    let seconds = PATIENCE.as_secs();
+    let seconds = LIST_TIMEOUT.as_secs();
     io::Error::other(format!("the kernel's list has no end within {seconds} seconds"))
 }
 
@@ -424,7 +424,7 @@ mod tests {
     fn a_message_that_is_cut_short_counts_as_lost() {
         let (reader, feeder) = fed();
         let mut listener = NetlinkListener::with(reader, |_| true);
-        feed(&feeder, &[b'a'; TOLD + 1]);
+        feed(&feeder, &[b'a'; MAX_NOTIFICATION + 1]);
         feed(&feeder, b"whole");
         assert_eq!(heard(&mut listener), (vec![b"whole".to_vec()], true));
     }

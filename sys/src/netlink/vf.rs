@@ -144,7 +144,7 @@ impl VfChange {
     }
 
     /// What the settings say of the same thing; none where they do not.
-    pub fn current_in(self, current: &VfSettings) -> Option<VfChange> {
+    pub fn current_setting(self, current: &VfSettings) -> Option<VfChange> {
         match self {
             VfChange::Vlan(_) => current.vlan.map(VfChange::Vlan),
             VfChange::Mac(_) => current.mac.map(VfChange::Mac),
@@ -220,7 +220,7 @@ impl fmt::Display for VfChange {
 impl VfSettings {
     /// What is not set here is as in the other.
     #[must_use]
-    pub fn or(&self, other: &VfSettings) -> VfSettings {
+    pub fn merge_missing(&self, other: &VfSettings) -> VfSettings {
         VfSettings {
             vlan: self.vlan.or(other.vlan),
             mac: self.mac.or(other.mac),
@@ -253,7 +253,7 @@ impl VfSettings {
     /// What of it is otherwise now.
     pub fn differences(&self, current: &VfSettings) -> Vec<VfChange> {
         let changes = self.changes(current);
-        changes.filter(|change| change.current_in(current) != Some(*change)).collect()
+        changes.filter(|change| change.current_setting(current) != Some(*change)).collect()
     }
 
     /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
@@ -505,7 +505,7 @@ mod tests {
         let wanted = VfSettings { max_rate: Some(500), ..VfSettings::default() };
         assert_eq!(wanted.differences(&now), [VfChange::Rate { min: 10, max: 500 }]);
         let before = now.restricted_to(&wanted);
-        let then = wanted.or(&now);
+        let then = wanted.merge_missing(&now);
         assert_eq!(before.differences(&then), [VfChange::Rate { min: 10, max: 0 }]);
         assert_eq!(before.spoof_check, None);
     }

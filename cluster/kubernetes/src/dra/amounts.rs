@@ -25,9 +25,9 @@ use crate::snapshot::KubernetesSnapshot;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
 /// when it has reached the API server, and then every ten seconds.
-pub const LOOKS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
+pub const READ_DELAYS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
 /// How soon it is read again while it still counts something.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What finds such amounts.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct ResourceAmounts {
     /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<DraRegistration>,
     pub dra_classes: watch::Receiver<DraClasses>,
-    /// [`LOOKS`].
+    /// [`READ_DELAYS`].
     pub pauses: [Duration; 2],
 }
 
@@ -82,7 +82,7 @@ impl ResourceAmounts {
                         if is_done {
                             break;
                         }
-                        AGAIN
+                        RETRY_INTERVAL
                     }
                     // Who publishes the slices reads the Node too, and says what is wrong.
                     Err(error) => backoff.next().max(error.retry_after().unwrap_or_default()),

@@ -73,7 +73,7 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
     let mut last_message = LastMessage::default();
     loop {
         let begun = Instant::now();
-        let Err(error) = follow(&api, &to).await;
+        let Err(error) = watch_once(&api, &to).await;
         backoff.record_success(begun.elapsed());
         let wait = if is_refused(&error) {
             send(&to, DeviceClasses::Refused);
@@ -102,7 +102,7 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     }
 }
 
-async fn follow(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
+async fn watch_once(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
     let each = |class: DeviceClass| {
         let named = class.metadata.name.zip(class.spec.extended_resource_name);

@@ -11,14 +11,14 @@ use crate::wire::dra_health::{
 };
 
 /// How often all is told again: after 30 s without a word kubelet calls a device unknown.
-pub(super) const AGAIN: Duration = Duration::from_secs(10);
+pub(super) const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// What kubelet keeps of a message.
-const MOST_MESSAGE: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 /// What all messages of an answer may have: kubelet's client takes 4 MiB (`defaultClientMaxReceiveMessageSize` of
 /// grpc-go), and the names of 4096 devices need a part of it.
-const MOST_MESSAGES: usize = 2 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
 /// With names of at most 63 bytes and pools of some hundred, so many devices fit into the rest.
-const MOST_DEVICES: usize = 8192;
+const MAX_DEVICES: usize = 8192;
 /// The host is looked at every minute and at each change. What is older than this is not known.
 const STALE: Duration = Duration::from_secs(300);
 
@@ -37,8 +37,8 @@ pub(super) fn list_devices(
         slots.map(move |slot| (device, Some(slot)))
     });
     let entries: Vec<(&HostDevice, Option<u32>)> =
-        whole.chain(of_slots).take(MOST_DEVICES).collect();
-    let max_length = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
+        whole.chain(of_slots).take(MAX_DEVICES).collect();
+    let max_length = MAX_MESSAGE_BYTES.min(MAX_RESPONSE_BYTES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
     let entry_health = |(device, slot): (&HostDevice, Option<u32>)| {
         let (health, message) = device_health(device, age);
@@ -182,7 +182,7 @@ mod tests {
         let nic = HostDevice { slots: Some(10_000), ..offer(Class::Vfio, "z") };
         let devices: Vec<HostDevice> = many.chain([nic]).collect();
         let listing = listed(devices);
-        assert_eq!(listing.devices.len(), MOST_DEVICES);
+        assert_eq!(listing.devices.len(), MAX_DEVICES);
         assert!(listing.encoded_len() < 4 * 1024 * 1024, "{}", listing.encoded_len());
     }
 

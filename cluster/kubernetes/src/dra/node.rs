@@ -11,7 +11,7 @@ use onload_core::kubernetes_settings::{KubernetesSettings, OfferMethod, Resource
 use tokio::join;
 use tokio::sync::watch;
 
-use super::amounts::{LOOKS, ResourceAmounts};
+use super::amounts::{READ_DELAYS, ResourceAmounts};
 use super::api::Api;
 use super::classes::DeviceClasses;
 use super::driver::DraDriver;
@@ -88,7 +88,7 @@ pub async fn run(
         snapshots: driver.host.clone(),
         registered: registered.clone(),
         dra_classes: dra_classes.clone(),
-        pauses: LOOKS,
+        pauses: READ_DELAYS,
     };
     let publisher = Publisher {
         api: driver.api.clone(),

@@ -94,7 +94,7 @@ impl DraService {
             };
             tokio::select! {
                 () = changed => {}
-                () = sleep(health::AGAIN) => {}
+                () = sleep(health::REPEAT_INTERVAL) => {}
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = to.closed() => return,
             }

@@ -36,7 +36,7 @@ const SERVICE: (&str, &str) = ("dra-", ".sock");
 const PRIVATE: u32 = 0o700;
 /// How often another instance that is about to begin is asked whether it is done.
 const RETRY: Duration = Duration::from_millis(50);
-const TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
 pub(super) type ListeningSocket = (UnixListener, SocketFile);
 
@@ -103,7 +103,7 @@ async fn lock(dir: &Path) -> Result<OwnedFd> {
     builder.create(dir).with_context(making)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = rustix::fs::open(dir, flags, Mode::empty()).with_context(making)?;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
             Err(Errno::WOULDBLOCK) => sleep(RETRY).await,

@@ -19,7 +19,7 @@ use super::plan::{InstallInput, InstallPlan, InstallReport, InstallStep};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute: its label is right for the hook.
-const LIKE: &str = "/usr/bin/env";
+const LABEL_SOURCE: &str = "/usr/bin/env";
 /// The name of a hook that has not been executed yet.
 const NEW_NAME: &str = "onload-hook.new";
 /// How often a program is executed that is open for writing.
@@ -55,7 +55,7 @@ impl InstallTarget<'_> {
 
     fn write_hook(&self, content: &[u8]) -> Result<String> {
         let version = self.path.join(VERSION);
-        let directory = self.tree.make(&version)?;
+        let directory = self.tree.create_dir(&version)?;
         // Containers that run may name what stands there, so it stays until the new one has been executed.
         directory
             .write_file(NEW_NAME, content, HOOK_MODE, |file| self.set_label(file, &directory))?;
@@ -72,18 +72,18 @@ impl InstallTarget<'_> {
 
     /// Gives a file the security label of a program, where programs of the host have one.
     fn set_label(&self, file: &File, directory: &HookDirectory) -> Result<()> {
-        let Some(like) = self.tree.open_file(Path::new(LIKE))? else {
+        let Some(like) = self.tree.open_file(Path::new(LABEL_SOURCE))? else {
             return Ok(());
         };
         copy_label(&like, file).with_context(|| {
             let path = directory.path.join(HOOK_NAME);
-            format!("giving {} the security label of {LIKE}", path.display())
+            format!("giving {} the security label of {LABEL_SOURCE}", path.display())
         })
     }
 
     fn write_config(&self, text: &str) -> Result<String> {
         let (directory, name) = split_config_path();
-        self.tree.make(&directory)?.write_text(name, text)?;
+        self.tree.create_dir(&directory)?.write_text(name, text)?;
         Ok(format!("put {CONFIG_PATH}"))
     }
 

@@ -17,7 +17,7 @@ use onload_sys::fs::trust::TrustedOwners;
 use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{InstallTarget, remove_directory, try_hook};
-use super::directory::{HOOK_LIMIT, HookDirectory, TrustedRoot};
+use super::directory::{HookDirectory, MAX_HOOK_BYTES, TrustedRoot};
 use super::hook_users;
 use super::plan::{
     self, ConfigInput, InstallInput, InstallPlan, InstallReport, InstalledState, foreign_message,
@@ -25,7 +25,7 @@ use super::plan::{
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Bytes of a configuration.
-const CONFIG_LIMIT: u64 = 4 * 1024 * 1024;
+const MAX_CONFIG_BYTES: u64 = 4 * 1024 * 1024;
 const LEASES_LOCK: &str = ".lock";
 /// The package's command.
 const COMMAND: &str = "/usr/bin/onload-ctk";
@@ -78,7 +78,7 @@ pub fn install(
             tree.outside_path(site.directory).display()
         );
     }
-    let directory = tree.make(site.directory)?;
+    let directory = tree.create_dir(site.directory)?;
     let _lock = directory.lock()?;
     // Another installer may have been at work.
     let (_, plan) = decide(site, &tree, &input)?;
@@ -175,7 +175,8 @@ fn is_initial_user_namespace(uid_map: &str) -> bool {
 /// The content of the hook to install, after it has said that it is this version's.
 fn read_hook(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
-    let content = regular::read(path, HOOK_LIMIT).with_context(|| format!("reading {shown}"))?;
+    let content =
+        regular::read(path, MAX_HOOK_BYTES).with_context(|| format!("reading {shown}"))?;
     let file = fs::File::open(path).with_context(|| format!("opening {shown}"))?;
     try_hook(&file, path)?;
     Ok(content)
@@ -183,7 +184,7 @@ fn read_hook(path: &Path) -> Result<Vec<u8>> {
 
 fn read_config(path: &Path) -> Result<ConfigInput> {
     let reading = || format!("reading {}", path.display());
-    let bytes = regular::read(path, CONFIG_LIMIT).with_context(reading)?;
+    let bytes = regular::read(path, MAX_CONFIG_BYTES).with_context(reading)?;
     let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
     let text = text.with_context(reading)?;
     let config = Config::parse(&text)
@@ -215,7 +216,7 @@ fn host_config_hash(host: &Host) -> Result<Option<String>> {
     if let Some(target) = host.link(path)? {
         return Ok(Some(format!("link to {}", target.display())));
     }
-    let bytes = host.bytes(path, CONFIG_LIMIT)?;
+    let bytes = host.bytes(path, MAX_CONFIG_BYTES)?;
     Ok(bytes.map(|bytes| sha256(&bytes)))
 }
 

@@ -13,7 +13,7 @@ use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
-use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
+use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
 use onload_sys::fs::trust::{TrustError, TrustedDir, TrustedOwners, TrustedTree};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -22,9 +22,9 @@ use super::record::{InstallRecord, RECORD_NAME, is_version};
 use crate::spec_writer::HOOK_NAME;
 
 /// Bytes of a hook: ours has a few millions.
-pub(super) const HOOK_LIMIT: u64 = 64 * 1024 * 1024;
+pub(super) const MAX_HOOK_BYTES: u64 = 64 * 1024 * 1024;
 /// Bytes of a record that are read.
-const RECORD_LIMIT: u64 = 1024 * 1024;
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 const NAMES: usize = 10_000;
 /// The lock that installers take while they change something.
 const LOCK_NAME: &str = ".lock";
@@ -114,7 +114,7 @@ impl TrustedRoot {
     }
 
     /// Opens a directory, after making it and those above it where they are missing (mode 0755).
-    pub(super) fn make(&self, path: &Path) -> Result<HookDirectory> {
+    pub(super) fn create_dir(&self, path: &Path) -> Result<HookDirectory> {
         let mut above: Vec<&Path> = path.ancestors().collect();
         above.reverse();
         for pair in above.windows(2) {
@@ -160,7 +160,7 @@ impl TrustedRoot {
         let path = path.join(RECORD_NAME);
         let outside = self.outside_path(&path);
         let bytes = self.trusted.open(&path);
-        let bytes = bytes.and_then(|file| file.read(RECORD_LIMIT));
+        let bytes = bytes.and_then(|file| file.read(MAX_RECORD_BYTES));
         let Some(bytes) = if_present(bytes, &outside)? else {
             return Ok(InstallRecord::default());
         };
@@ -178,7 +178,7 @@ impl TrustedRoot {
             return Ok(None);
         };
         let metadata = file.file.metadata().with_context(|| read_context(&path))?;
-        let content = file.read(HOOK_LIMIT).with_context(|| read_context(&path))?;
+        let content = file.read(MAX_HOOK_BYTES).with_context(|| read_context(&path))?;
         Ok(Some(HookFile {
             sha256: sha256(&content),
             mode: metadata.permissions().mode() & 0o7777,
@@ -202,7 +202,7 @@ impl HookDirectory {
     /// Keeps other installers out until the result is dropped.
     pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
-        Ok(Lock::acquire(&self.fd, &self.path, name, mode, COMMAND_PATIENCE)?)
+        Ok(Lock::acquire(&self.fd, &self.path, name, mode, COMMAND_TIMEOUT)?)
     }
 
     fn write_error(&self, failed: WriteError) -> Error {

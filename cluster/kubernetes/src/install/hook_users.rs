@@ -16,7 +16,7 @@ use onload_host::oci_bundles::{self, RUNTIMES, RUNTIMES_BY_NAMESPACE};
 use serde::Deserialize;
 
 /// Bytes of a file that are searched: no configuration of a container is longer.
-const LIMIT: u64 = 16 * 1024 * 1024;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// What runc writes there, and crun's copy of the bundle's file.
 const STATES: [&str; 2] = ["state.json", "config.json"];
 
@@ -60,7 +60,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUser
         .map(|version| (*version, format!("{}/{version}/", directory.display())))
         .collect();
     for (file, is_specification) in candidate_files(host, &mut users) {
-        let bytes = match host.bytes(&file, LIMIT) {
+        let bytes = match host.bytes(&file, MAX_BYTES) {
             Ok(bytes) => bytes.unwrap_or_default(),
             // A directory beside files.
             Err(error) if is_wrong_file_type(&error) => continue,
@@ -295,7 +295,7 @@ mod tests {
             .write(true)
             .open(tree.path(path))
             .unwrap()
-            .set_len(LIMIT + 1)
+            .set_len(MAX_BYTES + 1)
             .unwrap();
         let users = find_on(&tree, &["0.1.0"]).describe("0.1.0").unwrap();
         assert!(users.contains("longer than 16777216 bytes"), "{users}");

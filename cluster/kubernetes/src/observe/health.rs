@@ -25,11 +25,11 @@ use crate::socket;
 /// The host is looked at more often; a daemon that has not for so long is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 /// How long an answer may take, to the daemon and to who asks.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a socket that cannot be made is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of an answer.
-const LIMIT: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -96,7 +96,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
                     // Two texts are JSON in any case.
                     let text = serde_json::to_vec(&daemon.state()).unwrap_or_default();
                     // Who does not read is not waited for long, and gets nothing.
-                    let _ = timeout(PATIENCE, stream.write_all(&text)).await;
+                    let _ = timeout(TIMEOUT, stream.write_all(&text)).await;
                 }
             }
             Err(error) => {
@@ -106,7 +106,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
                 }
             }
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -119,9 +119,9 @@ pub fn query(path: &Path) -> Result<DaemonState> {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut text = Vec::new();
-    stream.take(LIMIT).read_to_end(&mut text)?;
+    stream.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(text)
 }
 

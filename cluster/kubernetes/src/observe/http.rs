@@ -24,19 +24,19 @@ use tokio_stream::{Stream, StreamExt};
 
 use super::health::Daemon;
 use super::metrics::DaemonMetrics;
-use crate::serve::accept;
+use crate::serve::accept_connections;
 use crate::socket;
 
 /// Connections at a time; the kernel keeps some more waiting.
 const CONNECTIONS: usize = 32;
 /// How long a connection may last. It is one request, and an answer is made in milliseconds.
-const MOST: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon an address that cannot be bound is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The media type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// And of the format before it.
-const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
@@ -48,7 +48,7 @@ pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
         if last_message.is_new(&text) {
             tracing::error!(error = %text, "metrics are not served; trying again");
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -70,7 +70,7 @@ async fn serve_at(
         }
         ListenAddress::Unix(path) => {
             let (listener, socket_file) = socket::bind(path)?;
-            socket_file.leave();
+            socket_file.keep();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
             accept_all(UnixListenerStream::new(listener), daemon).await;
         }
@@ -83,7 +83,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = pin!(accept(listener));
+    let mut connections = pin!(accept_connections(listener));
     // The places are never closed.
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         let Some(Ok(stream)) = connections.next().await else {
@@ -100,7 +100,7 @@ where
             .serve_connection(TokioIo::new(stream), service_fn(answer));
         tokio::spawn(async move {
             // Who goes away early or comes with something else is told nothing.
-            let _ = timeout(MOST, connection).await;
+            let _ = timeout(TIMEOUT, connection).await;
             drop(permit);
         });
     }
@@ -135,7 +135,7 @@ fn metrics_response(metrics: &DaemonMetrics, headers: &HeaderMap) -> Response<St
     if accepts.any(|value| value.contains("application/openmetrics-text")) {
         text_response(StatusCode::OK, metrics.render(), OPEN_METRICS)
     } else {
-        text_response(StatusCode::OK, metrics.render_old(), OLDER)
+        text_response(StatusCode::OK, metrics.render_old(), TEXT_FORMAT)
     }
 }
 

@@ -49,7 +49,7 @@ pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infal
     loop {
         if let Some(watched) = WatchedDirectory::open(&path)? {
             is_logged = false;
-            follow(&path, &watched, &kubelet).await?;
+            watch_until_removed(&path, &watched, &kubelet).await?;
         } else if !is_logged {
             tracing::info!(path = %path.display(), "waiting for the directory of the device plugins");
             is_logged = true;
@@ -59,7 +59,7 @@ pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infal
 }
 
 /// Until the directory is gone.
-async fn follow(
+async fn watch_until_removed(
     path: &Path,
     watched: &WatchedDirectory,
     kubelet: &Sender<KubeletState>,
@@ -234,7 +234,8 @@ mod tests {
         let mut watched = WatchedDirectory::open(dir.path()).unwrap().unwrap();
         watched.events = None;
         let directory = dir.path().to_owned();
-        let followed = tokio::spawn(async move { follow(&directory, &watched, &sender).await });
+        let followed =
+            tokio::spawn(async move { watch_until_removed(&directory, &watched, &sender).await });
         until(&mut kubelet, |kubelet| kubelet.starts == 1).await;
         // Nobody sees that it was away for a moment.
         fs::write(dir.path().join("other"), "").unwrap();

@@ -22,9 +22,9 @@ use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 /// Begins the names of our sockets, so that no other plugin has them.
 const PREFIX: &str = "onload-kubernetes.";
 /// Bytes of the path of a Unix socket (`UNIX_PATH_MAX`, without the final 0).
-const MOST_PATH: usize = 107;
+const MAX_PATH_BYTES: usize = 107;
 /// Bytes of a request: all ids that a resource can have, and as many again.
-const MOST_REQUEST: usize = 8 * 1024 * 1024;
+const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where resources are offered, until `stop` holds true.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl PluginContext {
     fn socket_name(&self, name: &ResourceName) -> String {
         let readable = format!("{PREFIX}{}.sock", name.as_str().replacen('/', "_", 1));
         let directory = self.directory.as_os_str().len();
-        if directory + 1 + readable.len() <= MOST_PATH {
+        if directory + 1 + readable.len() <= MAX_PATH_BYTES {
             return readable;
         }
         let digest = sha256(name.as_str().as_bytes());
@@ -166,7 +166,7 @@ impl PluginServer {
             stop: stopped.clone(),
             streams: streams_sender,
         };
-        let service = DevicePluginServer::new(service).max_decoding_message_size(MOST_REQUEST);
+        let service = DevicePluginServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
         let router = Server::builder().add_service(service);
         let mut server = JoinSet::new();
         server.spawn(serve(router, listener, stopped));

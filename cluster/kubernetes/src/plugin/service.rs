@@ -25,7 +25,7 @@ use crate::wire::device_plugin::{
 use crate::wire::{HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION};
 
 /// Inside Register kubelet dials us back and gives up after 10 s.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
@@ -34,7 +34,7 @@ const OPTIONS: DevicePluginOptions =
 pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
     let path = directory.join(KUBELET_SOCKET);
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?;
-    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
+    let endpoint = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT);
     let channel = endpoint.connect().await;
     let channel = channel.with_context(|| format!("dialling kubelet at {path:?}"))?;
     let request = RegisterRequest {
@@ -89,7 +89,7 @@ impl PluginService {
         let resource = self.resource();
         let snapshot = Arc::clone(&self.node.host.borrow());
         let context = AllocateContext {
-            specs: &self.node.specs.now(),
+            specs: &self.node.specs.current(),
             written_by: snapshot.written_by,
             exclusion_reason: &|resource, id| snapshot.exclusion_reason(resource, id),
         };

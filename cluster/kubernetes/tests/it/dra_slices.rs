@@ -11,7 +11,8 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{HostDevice, Sharing};
 use onload_kubernetes::dra::slices::{
-    DRAINED, DraFeatures, HELD, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features, probe,
+    DRAINED, DraFeatures, HELD_TAINT, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features,
+    probe,
 };
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use proptest::prelude::*;
@@ -250,7 +251,7 @@ fn the_last_slots_are_those_that_containers_without_a_claim_have() {
     let numbered = |taints| DraFeatures { taints, ..DraFeatures::NONE };
     let held_ones = |holders: &[fn(HostDevice) -> HostDevice]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
-        let is_held = devices.iter().map(|device| taints(device) == [HELD]);
+        let is_held = devices.iter().map(|device| taints(device) == [HELD_TAINT]);
         is_held.collect()
     };
     assert_eq!(held_ones(&[by_a_claim]), [false; 4]);
@@ -286,7 +287,7 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
     ];
     let tainted = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
-    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
+    assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD_TAINT], vec![DRAINED]]);
     let effects = tainted.iter().flat_map(|device| device.taints.iter().flatten());
     assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
     let left = devices(&host_devices, Class::Vfio, DraFeatures::NONE);
@@ -300,7 +301,7 @@ fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
         let devices = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
         taints(&devices[0]).iter().map(|key| (*key).to_owned()).collect::<Vec<String>>()
     };
-    assert_eq!(taints_with(None), [HELD]);
+    assert_eq!(taints_with(None), [HELD_TAINT]);
     assert_eq!(taints_with(Some("u-1")), [""; 0]);
 }
 
@@ -364,7 +365,7 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
     let other = || vf("0000:81:00.2", PF);
     let marked = |host_devices: [HostDevice; 3]| -> Vec<String> {
         let all = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
-        let marked = all.iter().filter(|device| taints(device) == [HELD]);
+        let marked = all.iter().filter(|device| taints(device) == [HELD_TAINT]);
         marked.map(|device| device.name.clone()).collect()
     };
     let all = ["0000-81-00-0", "0000-81-00-1", "0000-81-00-2"];

@@ -18,7 +18,7 @@ pub type NomadAttributes = BTreeMap<String, Attribute>;
 /// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
 /// of versions of three numbers: Nomad compares longer ones too. Free pages change all the time, and each change
 /// would be an update of the client at the servers: they are in the statistics.
-const LEFT_OUT: [&str; 5] = ["kind", "name", "onloadVersion", "firmwareVersion", "freePages"];
+const OMITTED: [&str; 5] = ["kind", "name", "onloadVersion", "firmwareVersion", "freePages"];
 /// Attributes of other names than the offer's. nomad-onload calls the version so.
 const RENAMED: [(&str, &str); 7] = [
     (ONLOAD, "onload_version"),
@@ -57,7 +57,7 @@ pub fn from_device(device: &HostDevice) -> NomadAttributes {
             (VF_INDEX, _) if !is_virtual => {}
             (LINK_STATE, _) if device.class == Class::Netdev => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed_attribute(*mbps)),
-            (name, value) if !LEFT_OUT.contains(&name) => {
+            (name, value) if !OMITTED.contains(&name) => {
                 let value = known_value(name, value);
                 attributes.extend(value.map(|value| (attribute_name(name), unitless(value))));
             }

@@ -19,7 +19,7 @@ const AMD: &str = "amd";
 /// The vendor of interfaces that Onload reaches by AF_XDP.
 const XDP: &str = "xdp";
 /// The vendor of what nomad-onload does not have.
-const OWN: &str = "onload.dev";
+const OWN_VENDOR: &str = "onload.dev";
 
 /// The name of the group that has all shared devices of a type, for tasks that ask for several by one block. No ids of
 /// other devices begin so: the kernel gives no interface a name with a `:`.
@@ -377,7 +377,7 @@ fn vendor(r#type: DeviceType, device: &HostDevice) -> &'static str {
         | DeviceType::Vfio
         | DeviceType::Netdev
         | DeviceType::Hugepages
-        | DeviceType::Profile => OWN,
+        | DeviceType::Profile => OWN_VENDOR,
     }
 }
 

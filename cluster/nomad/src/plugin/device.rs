@@ -22,7 +22,7 @@ use crate::wire::device::{
 };
 
 /// How often statistics are sent where the agent does not say.
-const USUAL_INTERVAL: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Snapshots = watch::Receiver<Option<Arc<NomadSnapshot>>>;
@@ -78,7 +78,7 @@ impl DevicePlugin for DeviceService {
             let seconds = u64::try_from(every.seconds).ok()?;
             Some(Duration::new(seconds, u32::try_from(every.nanos).ok()?))
         });
-        let every = every.filter(|every| !every.is_zero()).unwrap_or(USUAL_INTERVAL);
+        let every = every.filter(|every| !every.is_zero()).unwrap_or(DEFAULT_INTERVAL);
         let root = self.surveyor.options().host_root.clone();
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));

@@ -28,7 +28,7 @@ use crate::wire::go_plugin::grpc_stdio_server::GrpcStdioServer;
 /// The service whose health go-plugin asks for.
 const HEALTH: &str = "plugin";
 /// How long the answer to `Shutdown` may take to reach the host, which kills the plugin after two seconds.
-const FAREWELL: Duration = Duration::from_millis(200);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
 /// Serves until the host ends the plugin. The streams of devices stay open to the end.
 pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()> {
@@ -56,7 +56,7 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
         served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served.context("serving the plugin")?,
         _ = terminate.recv() => {}
         () = agent.wait_abandoned(configured) => tracing::info!("the agent has ended without this plugin, which ends too"),
-        _ = stopped.recv() => sleep(FAREWELL).await,
+        _ = stopped.recv() => sleep(SHUTDOWN_GRACE).await,
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -
             settings.reserve_wait = parse_duration(name, text, remedy)?;
         }
         (SettingField::Runtime, MsgpackValue::Text(text)) => {
-            settings.has_runtime = parse_has_runtime(name, text)?;
+            settings.has_runtime = parse_runtime_switch(name, text)?;
         }
         (SettingField::Bool(_), other) => return Err(other.type_error(name, "true or false")),
         (SettingField::Slots(_), other) => return Err(other.type_error(name, "a whole number")),
@@ -122,7 +122,7 @@ fn parse_dir(name: &str, text: &str) -> Result<DirSetting> {
     Ok(DirSetting::At(path.components().collect::<PathBuf>()))
 }
 
-fn parse_has_runtime(name: &str, text: &str) -> Result<bool> {
+fn parse_runtime_switch(name: &str, text: &str) -> Result<bool> {
     match text {
         "" => Ok(false),
         "onload" => Ok(true),

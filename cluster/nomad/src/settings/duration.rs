@@ -13,7 +13,7 @@ const UNITS: [(&str, f64); 8] = [
     ("m", 60e9),
     ("h", 3600e9),
 ];
-const MOST: f64 = 9_223_372_036_854_775_807.0;
+const MAX_NANOSECONDS: f64 = 9_223_372_036_854_775_807.0;
 
 /// A time that is not negative, such as `1m`, `1h30m` or `1.5s`.
 pub(super) fn parse(text: &str) -> Option<Duration> {
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
         nanos += number * size;
         rest = tail;
     }
-    let is_time = text.ends_with(char::is_alphabetic) && nanos <= MOST;
+    let is_time = text.ends_with(char::is_alphabetic) && nanos <= MAX_NANOSECONDS;
     is_time.then(|| Duration::from_secs_f64(nanos / 1e9))
 }
 

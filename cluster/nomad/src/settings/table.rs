@@ -31,11 +31,11 @@ pub const TEXT: &str = "string";
 pub const TEXTS: &str = "list(string)";
 
 const fn bool_setting(name: &'static str, field: fn(&mut PluginSettings) -> &mut bool) -> Setting {
-    with(name, BOOL, "true", SettingField::Bool(field))
+    with_field(name, BOOL, "true", SettingField::Bool(field))
 }
 
 const fn slots_setting(name: &'static str, field: fn(&mut PluginSettings) -> &mut u32) -> Setting {
-    with(name, NUMBER, "10", SettingField::Slots(field))
+    with_field(name, NUMBER, "10", SettingField::Slots(field))
 }
 
 /// A directory. Left out, it is where the host's specifications have it, which differs between
@@ -47,7 +47,7 @@ const fn dir_setting(
     Setting { name, kind: TEXT, default: None, field: SettingField::Place(field) }
 }
 
-const fn with(
+const fn with_field(
     name: &'static str,
     kind: &'static str,
     default: &'static str,
@@ -64,7 +64,12 @@ pub const TABLE: &[Setting] = &[
     bool_setting("probe_xdp", |s| &mut s.probe.xdp),
     bool_setting("probe_pps", |s| &mut s.probe.pps),
     bool_setting("probe_ptp", |s| &mut s.probe.ptp),
-    with("ignored_interfaces", TEXTS, "[]", SettingField::Texts(|s| &mut s.ignored_interfaces)),
+    with_field(
+        "ignored_interfaces",
+        TEXTS,
+        "[]",
+        SettingField::Texts(|s| &mut s.ignored_interfaces),
+    ),
     slots_setting("num_nic", |s| &mut s.slots.nic),
     slots_setting("num_pps", |s| &mut s.slots.pps),
     slots_setting("num_ptp", |s| &mut s.slots.ptp),
@@ -80,8 +85,8 @@ pub const TABLE: &[Setting] = &[
     dir_setting("host_zf_bin_path", |s| &mut s.paths.zf_bin.host),
     dir_setting("task_zf_lib_path", |s| &mut s.paths.zf_lib.task),
     dir_setting("host_zf_lib_path", |s| &mut s.paths.zf_lib.host),
-    with("fingerprint_period", TEXT, "\"1m\"", SettingField::Period),
-    with("need_nic", BOOL, "false", SettingField::Bool(|s| &mut s.need_nic)),
+    with_field("fingerprint_period", TEXT, "\"1m\"", SettingField::Period),
+    with_field("need_nic", BOOL, "false", SettingField::Bool(|s| &mut s.need_nic)),
     bool_setting("probe_rdma", |s| &mut s.probe.rdma),
     bool_setting("probe_vfio", |s| &mut s.probe.vfio),
     bool_setting("probe_netdev", |s| &mut s.probe.netdev),
@@ -90,6 +95,6 @@ pub const TABLE: &[Setting] = &[
     slots_setting("num_rdma", |s| &mut s.slots.rdma),
     slots_setting("num_hugepages", |s| &mut s.slots.hugepages),
     slots_setting("num_profile", |s| &mut s.slots.profile),
-    with("runtime", TEXT, "\"\"", SettingField::Runtime),
-    with("reserve_wait", TEXT, "\"15s\"", SettingField::Wait),
+    with_field("runtime", TEXT, "\"\"", SettingField::Runtime),
+    with_field("reserve_wait", TEXT, "\"15s\"", SettingField::Wait),
 ];

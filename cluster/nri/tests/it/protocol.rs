@@ -12,7 +12,7 @@ use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothin
 use onload_nri::create::{CreateAnswer, CreateFailure};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::NriRuntime as Told;
-use onload_nri::session::{Decider, NriSession, PATIENCE, PluginIdentity};
+use onload_nri::session::{Decider, NriSession, PluginIdentity, TIMEOUT};
 use onload_nri::wire::messages::{
     Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
 };
@@ -346,7 +346,7 @@ fn a_runtime_that_does_not_answer_the_registration_is_left() {
         scope.spawn(|| {
             // It waits for an answer once this has come.
             silent.read_exact(&mut [0]).unwrap();
-            assert_eq!(shared.read_timeout().unwrap(), Some(PATIENCE));
+            assert_eq!(shared.read_timeout().unwrap(), Some(TIMEOUT));
             // Its next wait is as long as this, and it has one for the rest of the header.
             let soon = Some(Duration::from_millis(1));
             shared.set_read_timeout(soon).unwrap();
@@ -356,5 +356,5 @@ fn a_runtime_that_does_not_answer_the_registration_is_left() {
         assert_eq!(session.run().to_string(), "reading from the runtime");
         assert!(!session.is_synchronized());
     });
-    assert!(PATIENCE > Duration::from_secs(5), "the runtime gives up first");
+    assert!(TIMEOUT > Duration::from_secs(5), "the runtime gives up first");
 }

@@ -22,7 +22,7 @@ const CPUS: [&str; 3] = ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpus
 const MEMS: [&str; 3] = ["cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems"];
 
 /// The slice of a `cgroupsPath` that names none.
-const USUAL_SLICE: &str = "system.slice";
+const DEFAULT_SLICE: &str = "system.slice";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AncestorCgroup {
@@ -73,7 +73,7 @@ fn systemd_slice(cgroups_path: &str) -> Option<&str> {
     let slice = parts.next()?;
     let is_it = parts.count() == 2 && !slice.contains('/');
     is_it.then_some(match slice {
-        "" => USUAL_SLICE,
+        "" => DEFAULT_SLICE,
         slice => slice,
     })
 }

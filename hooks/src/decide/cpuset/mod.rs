@@ -26,7 +26,7 @@ pub(crate) struct CpusetChoice {
     pub warnings: Vec<String>,
 }
 
-/// Chooses for a container whose configuration has `own` and that path of its control group. What its engine set stays.
+/// Chooses for a container whose configuration sets `own` and this control group path. What its engine set stays.
 pub(crate) fn choose(
     placements: &[CpuPlacement],
     own: &Cpuset,
@@ -40,7 +40,7 @@ pub(crate) fn choose(
         if let Some(wanted) = &placement.cpus {
             let wanted = resolver.resolve_cpus(wanted);
             match &own.cpus {
-                Some(held) => chosen.warn_kept(placement, ("cpus", "CPUs"), held, wanted.ok()),
+                Some(held) => chosen.warn_unchanged(placement, ("cpus", "CPUs"), held, wanted.ok()),
                 None => cpus.extend(wanted?),
             }
         }
@@ -48,7 +48,7 @@ pub(crate) fn choose(
             let wanted = resolver.resolve_mems(wanted);
             match &own.mems {
                 Some(held) => {
-                    chosen.warn_kept(placement, ("mems", "NUMA nodes"), held, wanted.ok());
+                    chosen.warn_unchanged(placement, ("mems", "NUMA nodes"), held, wanted.ok());
                 }
                 None => mems.extend(wanted?),
             }
@@ -62,7 +62,7 @@ pub(crate) fn choose(
 
 impl CpusetChoice {
     /// Warns that what the engine set stays, unless it is the same.
-    fn warn_kept(
+    fn warn_unchanged(
         &mut self,
         placement: &CpuPlacement,
         (key, what): (&str, &str),
@@ -107,12 +107,12 @@ pub(crate) fn not_set_warning(placements: &[CpuPlacement], why: &str) -> Option<
 }
 
 /// Why a container of a pod has none.
-pub(crate) const OF_POD: &str =
+pub(crate) const POD_REASON: &str =
     "kubelet decides about the CPUs of pods, by its CPU manager and topology manager";
 /// Why a rootless one has none.
 pub(crate) const ROOTLESS: &str = "an engine without root has no cpusets of the host";
 /// Why one has none that is told what it gets by NRI.
-pub(crate) const BY_NRI: &str =
+pub(crate) const NRI_REASON: &str =
     "NRI is asked before the container has a control group; use the runtime onload";
 
 /// Finds what one bundle means on this host.

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use onload_core::config::LogLevel;
-use onload_core::timestamp::{format_rfc3339, now};
+use onload_core::timestamp::{format_rfc3339, unix_seconds};
 use onload_sys::text::to_one_line;
 
 use crate::entry::program::print_line;
@@ -17,7 +17,7 @@ use crate::entry::wrapper::args::LogTarget;
 /// descriptor belongs to the container.
 pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
-        let line = format(target.is_json, level, message, now());
+        let line = format(target.is_json, level, message, unix_seconds());
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).mode(0o644).open(path);
         file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())

@@ -78,7 +78,7 @@ pub(crate) fn apply(
             preload_by_env(edits, config, choice.libraries, report).map_err(config_error)?;
         }
     }
-    drop_vain_bound(edits, config, now, report).map_err(config_error)?;
+    drop_unreachable_bound(edits, config, now, report).map_err(config_error)?;
     Ok(file)
 }
 
@@ -195,7 +195,7 @@ fn preload_by_env(
 
 /// Leaves out a bound of the table above the hard limit of open files. The library cannot raise that: it says so in every program,
 /// and raises the soft limit to it (Onload, `citp_fdtable_ctor`).
-fn drop_vain_bound(
+fn drop_unreachable_bound(
     edits: &mut ContainerEdits,
     config: &OciConfig,
     now: &PreloadContext<'_>,

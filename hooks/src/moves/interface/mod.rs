@@ -48,13 +48,13 @@ pub(crate) struct InterfacePreparation {
 impl MoveOps for InterfaceOps {
     const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
-    const THING: &'static str = "interface";
+    const NOUN: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs an engine of the host's root";
     type Saved = SavedInterface;
     type Observation = Link;
     type Preparation = InterfacePreparation;
 
-    fn check_way(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
+    fn check_movable(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
         if container_netns.is_same(host_netns) {
             bail!(
                 "interface {name} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
@@ -111,7 +111,7 @@ impl MoveOps for InterfaceOps {
         Ok((saved, warning))
     }
 
-    fn check_there(
+    fn check_existing(
         &self,
         container_netns: &Netns,
         link: &Link,
@@ -173,7 +173,7 @@ impl MoveOps for InterfaceOps {
         self.find_interface(netns, saved.pci, &saved.name)
     }
 
-    fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
+    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
         matches!(self.find_interface(netns, pci, name), Ok(Some(_)))
     }
 

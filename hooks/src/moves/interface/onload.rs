@@ -25,7 +25,7 @@ use crate::moves::netns::Netns;
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 /// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
 /// are from when they were registered.
-const LISTED: &str = "/sys/kernel/debug/sfc_resource/nics";
+const NIC_LIST: &str = "/sys/kernel/debug/sfc_resource/nics";
 /// What is said of them there: the name of today, the address when they were registered, and a kind that ends in this word.
 const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
@@ -142,7 +142,7 @@ fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet
 }
 
 fn list_interfaces() -> Option<Vec<AfXdpInterface>> {
-    list_interfaces_in(Path::new(LISTED))
+    list_interfaces_in(Path::new(NIC_LIST))
 }
 
 fn list_interfaces_in(dir: &Path) -> Option<Vec<AfXdpInterface>> {

@@ -20,12 +20,12 @@ use crate::moves::netns::Netns;
 const CLASS: &str = "/sys/class/net";
 /// Of the interface. The first two are always written, which sets them for each of its NAPI instances too: a container can
 /// set those one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`).
-const OF_INTERFACE: [&str; 3] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded"];
+const INTERFACE_SETTINGS: [&str; 3] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded"];
 const ALWAYS_WRITTEN: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
 /// Of each of its queues (Documentation/networking/scaling.rst).
 const QUEUES: &str = "queues";
-const OF_RECEIVING: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
-const OF_SENDING: [&str; 2] = ["xps_cpus", "xps_rxqs"];
+const RX_QUEUE_SETTINGS: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
+const TX_QUEUE_SETTINGS: [&str; 2] = ["xps_cpus", "xps_rxqs"];
 /// What of it a lease has room for: bytes, and rules of 344 digits each.
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_RULES: u32 = 32;
@@ -77,7 +77,7 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     }
     let (rss, rules) = (interface_dir.rss(), interface_dir.ntuple_rules());
     if rss == Err(Errno::TOOBIG) {
-        too_much(SPREAD);
+        too_much(RSS_LABEL);
     }
     if rules == Err(Errno::TOOBIG) {
         too_much(RULES);
@@ -94,7 +94,7 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
 /// What is named where it cannot be kept or restored.
 const NAPI: &str = "what sysfs says of its queues (rps, xps, gro_flush_timeout)";
 const CHANNELS: &str = "its channels";
-const SPREAD: &str = "how it spreads packets (RSS)";
+const RSS_LABEL: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
 /// Makes the queues of an interface that is back what they were; what is not.
@@ -116,7 +116,7 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
         check(restore_channels(&interface_dir, channels), CHANNELS);
     }
     if let Some(rss) = &queues.spread {
-        check(restore_rss(&interface_dir, rss), SPREAD);
+        check(restore_rss(&interface_dir, rss), RSS_LABEL);
     }
     if let Some(rules) = &queues.rules {
         check(restore_rules(&interface_dir, rules), RULES);
@@ -170,15 +170,15 @@ fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
 /// The attributes below an interface's directory, but those of queues that are nothing but zeros.
 fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
     let mut attributes = BTreeMap::new();
-    for name in OF_INTERFACE {
+    for name in INTERFACE_SETTINGS {
         attributes.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
     }
     let queues = fs::read_dir(dir.join(QUEUES)).into_iter().flatten();
     for queue in queues.flatten() {
         let queue = queue.file_name().to_string_lossy().into_owned();
         let names = match queue.as_bytes() {
-            [b'r', ..] => OF_RECEIVING,
-            _ => OF_SENDING,
+            [b'r', ..] => RX_QUEUE_SETTINGS,
+            _ => TX_QUEUE_SETTINGS,
         };
         for name in names {
             let path = format!("{QUEUES}/{queue}/{name}");

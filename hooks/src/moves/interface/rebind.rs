@@ -16,13 +16,14 @@ use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
 use super::ops::InterfaceHostNetns;
-use super::usage::{find_vdpa, list_names};
+use super::usage::find_vdpa;
+use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::PAUSE;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";
 /// The function's other devices, which are leased by themselves.
-const OTHERS: [(Class, &str); 2] = [(Class::Rdma, RDMA), (Class::Ptp, "ptp")];
+const OTHER_DEVICES: [(Class, &str); 2] = [(Class::Rdma, RDMA), (Class::Ptp, "ptp")];
 const RDMA: &str = "infiniband";
 /// Their nodes, and where these are.
 const NODES: [(&str, &str); 3] = [
@@ -107,7 +108,8 @@ impl RebindableFunction {
 
     /// Whether more than its interface belongs to the function.
     pub(super) fn has_other_devices(&self) -> bool {
-        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists()) || self.find_vdpa().is_some()
+        OTHER_DEVICES.iter().any(|(_, dir)| self.dir.join(dir).exists())
+            || self.find_vdpa().is_some()
     }
 
     fn find_vdpa(&self) -> Option<String> {
@@ -145,7 +147,8 @@ impl RebindableFunction {
     /// Whether a lease is one of the function's other devices.
     fn has_leased_device(&self, entry: &LeaseEntry) -> bool {
         let class = entry.device.class;
-        let Some((_, dir)) = OTHERS.iter().find(|(other_class, _)| *other_class == class) else {
+        let Some((_, dir)) = OTHER_DEVICES.iter().find(|(other_class, _)| *other_class == class)
+        else {
             return false;
         };
         let name = entry.device.name.as_str();
@@ -172,7 +175,7 @@ impl RebindableFunction {
     }
 
     fn device_names(&self, class: &str) -> Vec<String> {
-        list_names(&self.dir.join(class))
+        list_names(&self.dir.join(class)).collect()
     }
 }
 

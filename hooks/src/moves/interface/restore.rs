@@ -84,7 +84,7 @@ pub(super) fn clear_and_restore(
     let mut differences = queues::restore(&host_netns.netns, &link, saved);
     if !differences.is_empty() && saved.flags & UP == 0 {
         // Some drivers have what `threaded` is written to only while the interface is up.
-        while_up(host_netns, &link, UP, || {
+        run_while_up(host_netns, &link, UP, || {
             differences = queues::restore(&host_netns.netns, &link, saved);
         });
     }
@@ -153,7 +153,7 @@ fn restore(
 /// The same interface as it is now.
 fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
     let link = host_netns.find(saved)?;
-    link.ok_or_else(|| host_netns.away_error(saved.pci, &saved.name))
+    link.ok_or_else(|| host_netns.not_on_host_error(saved.pci, &saved.name))
 }
 
 /// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
@@ -189,12 +189,17 @@ fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &S
     let requested = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > requested && link.flags & UP == 0;
     if is_left && saved.flags & (UP | PROMISCUOUS) == 0 {
-        while_up(host_netns, link, UP | PROMISCUOUS, || {});
+        run_while_up(host_netns, link, UP | PROMISCUOUS, || {});
     }
 }
 
 /// Does something while an interface is up that is down again afterwards, without the flags of the mask.
-fn while_up(host_netns: &InterfaceHostNetns<'_>, link: &Link, mask: u32, action: impl FnOnce()) {
+fn run_while_up(
+    host_netns: &InterfaceHostNetns<'_>,
+    link: &Link,
+    mask: u32,
+    action: impl FnOnce(),
+) {
     let set = |flags| {
         let _ = host_netns.netns.change_link(link.index, &LinkChange::Flags { mask, flags });
     };
@@ -507,9 +512,9 @@ mod tests {
         host.ip("link set ens1v0 promisc on");
         let flags = || host.find().flags & (UP | PROMISCUOUS);
         let mut within = 0;
-        while_up(&home, &host.find(), UP, || within = flags());
+        run_while_up(&home, &host.find(), UP, || within = flags());
         assert_eq!((within, flags()), (UP | PROMISCUOUS, PROMISCUOUS));
-        while_up(&home, &host.find(), UP | PROMISCUOUS, || within = flags());
+        run_while_up(&home, &host.find(), UP | PROMISCUOUS, || within = flags());
         assert_eq!((within, flags()), (UP, 0));
     }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use onload_core::lease::SavedInterface;
 use onload_sys::pci::PciAddress;
 
-use onload_sys::netlink::link::{CHOSEN_FLAGS, Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
+use onload_sys::netlink::link::{
+    Link, LinkChange, SETTABLE_FLAGS, UP, format_hwaddr, parse_hwaddr,
+};
 
 /// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
 pub(super) fn save_interface(link: &Link, pci: PciAddress) -> SavedInterface {
@@ -88,8 +90,8 @@ pub(super) fn plan_restore<'a>(
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
     let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
     add("its group or the limits of its offloads", words.map(RestoreStep::Change).collect());
-    let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: saved.flags };
-    let differs = (link.flags ^ saved.flags) & CHOSEN_FLAGS != 0;
+    let flags = LinkChange::Flags { mask: SETTABLE_FLAGS, flags: saved.flags };
+    let differs = (link.flags ^ saved.flags) & SETTABLE_FLAGS != 0;
     add("its flags", step_if(differs, flags.clone()));
     // What takes it down on the way brings it up again, as it was.
     let went_down = is_taken_down && link.flags & saved.flags & UP != 0;
@@ -158,7 +160,7 @@ mod tests {
         let plan = plan_restore(&theirs, &facts);
         let steps: Vec<RestoreStep<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
         let other = |name, is_set| RestoreStep::AlternativeName { name, is_set };
-        let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
+        let flags = LinkChange::Flags { mask: SETTABLE_FLAGS, flags: facts.flags };
         let wanted = [
             RestoreStep::Change(LinkChange::NoXdp(2)),
             RestoreStep::Change(LinkChange::NoXdp(4)),

@@ -16,10 +16,10 @@ use crate::moves::netns::Netns;
 /// A thread finds those of the network namespace that it is in (net/sysctl_net.c, `net_ctl_header_lookup`).
 const NET: &str = "/proc/sys/net";
 /// What is called so there is no interface (net/core/sysctl_net_core.c, `sysctl_dev_name_is_allowed`).
-const OF_ALL: [&[u8]; 2] = [b"all", b"default"];
+const GROUP_NAMES: [&[u8]; 2] = [b"all", b"default"];
 /// What of them is kept: whether it answers for addresses, takes routes, or passes packets on. It is little, since it is
 /// read each time that an interface moves.
-const KEPT: [(&str, &[&str]); 2] = [
+const SAVED_SYSCTLS: [(&str, &[&str]); 2] = [
     (
         "ipv4",
         &[
@@ -37,13 +37,13 @@ const KEPT: [(&str, &[&str]); 2] = [
 ];
 
 /// What the kernel takes only beside a secret (net/ipv6/addrconf.c, `check_stable_privacy`), which the move ends and no lease keeps.
-const BY_SECRET: (&str, &str) = ("addr_gen_mode", "2");
+const SECRET_MODE: (&str, &str) = ("addr_gen_mode", "2");
 
 /// What a lease keeps of it: what somebody has set to something else than the default.
 pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
     netns.run_inside(|| {
         let mut settings = BTreeMap::new();
-        for (family, names) in KEPT {
+        for (family, names) in SAVED_SYSCTLS {
             let Some(dir) = settings_dir(family, link) else {
                 continue;
             };
@@ -51,7 +51,7 @@ pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<St
             for name in names {
                 let value = read(&dir.join(name));
                 let is_set = value != read(&default.join(name));
-                let value = value.filter(|value| is_set && (*name, value.as_str()) != BY_SECRET);
+                let value = value.filter(|value| is_set && (*name, value.as_str()) != SECRET_MODE);
                 settings.extend(value.map(|value| (format!("{family}/{name}"), value)));
             }
         }
@@ -66,7 +66,7 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
     }
     let restored = netns.run_inside(|| {
         let mut differences = Vec::new();
-        for (family, names) in KEPT {
+        for (family, names) in SAVED_SYSCTLS {
             for name in names {
                 let Some(value) = saved.sysctls.get(&format!("{family}/{name}")) else {
                     continue;
@@ -101,7 +101,7 @@ pub(super) fn enable_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
 fn settings_dir(family: &str, link: &Link) -> Option<PathBuf> {
     let name = OsStr::from_bytes(&link.name);
     let is_own =
-        Path::new(name).file_name() == Some(name) && !OF_ALL.contains(&link.name.as_slice());
+        Path::new(name).file_name() == Some(name) && !GROUP_NAMES.contains(&link.name.as_slice());
     is_own.then(|| Path::new(NET).join(family).join("conf").join(name))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn visit_uppers(
 ) -> Result<Option<Error>> {
     let mut unseen = None;
     let looking = || search_context(&lower.display_name());
-    for namespace in netns::search_others(base, depth, timeout) {
+    for namespace in netns::search_other_netns(base, depth, timeout) {
         let namespace = match namespace {
             Ok(namespace) => namespace,
             Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
@@ -105,7 +105,7 @@ pub(super) fn search_context(name: &str) -> String {
     format!("interface {name}: looking at other network namespaces")
 }
 
-/// `way` says where to or from.
+/// `direction` says where to or from.
 pub(super) fn move_context(name: &[u8], direction: &str) -> String {
     format!("moving interface {} {direction}", Quoted(&String::from_utf8_lossy(name)))
 }

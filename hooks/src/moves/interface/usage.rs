@@ -14,6 +14,7 @@ use onload_sys::processes::Processes;
 use onload_sys::{bail, bpf};
 
 use super::uppers;
+use crate::decide::sysfs::list_names;
 use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
 use crate::record::lease::{OPENERS, PCI_FUNCTIONS, shown};
 
@@ -82,7 +83,7 @@ fn find_soft_rdma(name: &str) -> Option<String> {
         let parent = std::fs::read_to_string(Path::new(RDMA).join(device).join("parent"));
         parent.is_ok_and(|parent| parent.trim_end() == name)
     };
-    list_names(Path::new(RDMA)).into_iter().find(stands_on)
+    list_names(Path::new(RDMA)).find(stands_on)
 }
 
 /// The vDPA device of a function, which a virtual machine may have.
@@ -92,13 +93,13 @@ pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
         let path = canonicalize(devices.join(name));
         path.is_ok_and(|path| is_below(&path, function))
     };
-    list_names(&devices).into_iter().find(is_of_function)
+    list_names(&devices).find(is_of_function)
 }
 
 /// The nodes by which programs such as DPDK's drive a function beside its driver.
 fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
     let function_dir = Path::new(PCI_FUNCTIONS).join(function.to_string());
-    let names = list_names(&function_dir.join("infiniband_verbs")).into_iter();
+    let names = list_names(&function_dir.join("infiniband_verbs"));
     names.map(|name| Path::new(INFINIBAND).join(name)).collect()
 }
 
@@ -114,9 +115,4 @@ pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<
         let opener = Processes::default().find_opener_among(&is_here, node, deadline);
         Some(format!("{} has {node:?} open", shown(opener.ok()??)))
     })
-}
-
-pub(super) fn list_names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

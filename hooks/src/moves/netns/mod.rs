@@ -10,5 +10,5 @@ pub(crate) mod test_namespace;
 
 pub use namespace::Netns;
 pub(crate) use search::{
-    FoundNetns, IncompleteSearch, SearchDepth, find_by_cookie, find_netns, search_others,
+    FoundNetns, IncompleteSearch, SearchDepth, find_by_cookie, find_netns, search_other_netns,
 };

@@ -21,7 +21,7 @@ use crate::record::init::InitProcess;
 
 const STACK: usize = 128 * 1024;
 /// This process's own namespace, and that of the first process.
-const OWN: &str = "/proc/self/ns/net";
+const OWN_NETNS: &str = "/proc/self/ns/net";
 const FIRST: &str = "/proc/1/ns/net";
 /// The PID namespace of this process, and the inode of the initial one (`PROC_PID_INIT_INO`, linux/proc_ns.h).
 const OWN_PIDS: &str = "/proc/self/ns/pid";
@@ -75,7 +75,7 @@ impl Netns {
     }
 
     pub(crate) fn open_own() -> Result<Self> {
-        let path = Path::new(OWN);
+        let path = Path::new(OWN_NETNS);
         let file = open(path).with_context(|| format!("opening the network namespace {path:?}"))?;
         Netns::enter(file, path)
     }
@@ -88,7 +88,7 @@ impl Netns {
     }
 
     pub(crate) fn is_own(&self) -> bool {
-        self.matches_file(OWN)
+        self.matches_file(OWN_NETNS)
     }
 
     /// Whether a process or a thread is in it, by its directory in /proc.

@@ -19,7 +19,7 @@ use super::namespace::{Inode, Netns, inode, open};
 use super::owner::{self, NetnsOwner};
 
 /// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
-const KEPT: [&str; 2] = ["/run/netns", "/run/docker/netns"];
+const NAMED_DIRS: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 const PROC: &str = "/proc";
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
@@ -28,7 +28,7 @@ const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
 /// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
 const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
 /// How long those of the host are looked at: who is in one may fill it.
-const OF_HOST: Duration = Duration::from_secs(6);
+const HOST_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long one namespace is looked for, by a look at its cookie alone.
 const FINDING: Duration = Duration::from_secs(2);
 /// How long all are looked at for a device.
@@ -68,15 +68,15 @@ pub(crate) enum IncompleteSearch {
     Others(io::Error),
 }
 
-/// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
-/// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
+/// Returns each namespace but `host_netns` once: the host's, then those of user namespaces that root made, then all
+/// others. An error ends the search if it takes too long. `timeout` bounds the search of all but the host's, from the
 /// beginning on.
-pub(crate) fn search_others(
+pub(crate) fn search_other_netns(
     host_netns: &Netns,
     depth: SearchDepth,
     timeout: Duration,
 ) -> NetnsSearch {
-    let mut search = NetnsSearch::new(None, depth, [OF_HOST, timeout]);
+    let mut search = NetnsSearch::new(None, depth, [HOST_TIMEOUT, timeout]);
     search.visits.extend(inode(host_netns.fd()).map(|inode| (inode, Visit::Done)));
     search
 }
@@ -86,12 +86,12 @@ fn timeout_error(timeout: Duration, position: &str) -> io::Error {
     io::Error::other(format!("not done within {seconds} seconds{position}"))
 }
 
-/// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
+/// Finds the namespace for which `is_it` is true, other than `host_netns`. Fails if the search timed out.
 pub(crate) fn find_netns(
     host_netns: &Netns,
     is_it: &dyn Fn(&Netns) -> bool,
 ) -> io::Result<Option<FoundNetns>> {
-    search_others(host_netns, SearchDepth::Descriptors, HOLDER).find_first(is_it)
+    search_other_netns(host_netns, SearchDepth::Descriptors, HOLDER).find_first(is_it)
 }
 
 type PathIter = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
@@ -121,7 +121,7 @@ pub(crate) struct NetnsSearch {
 
 impl NetnsSearch {
     fn new(hint: Option<&Path>, depth: SearchDepth, timeouts: [Duration; 2]) -> Self {
-        let named_netns = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
+        let named_netns = NAMED_DIRS.into_iter().flat_map(|dir| entries(Path::new(dir)));
         let hint = hint.map(|path| Ok(path.to_owned())).into_iter();
         let processes = list_processes().map(|dir| Ok(dir?.join("ns/net")));
         NetnsSearch {
@@ -179,7 +179,7 @@ impl NetnsSearch {
         };
         self.check_time(path)?;
         let netns = if_present(Netns::from_file(file))?;
-        Ok(netns.map(|netns| FoundNetns { netns, keeper: describe_keeper(path) }))
+        Ok(netns.map(|netns| FoundNetns { netns, keeper: describe_source(path) }))
     }
 
     fn open_next(&mut self, path: &Path) -> io::Result<Option<File>> {
@@ -211,7 +211,7 @@ impl NetnsSearch {
             return Ok(());
         }
         let position =
-            format!("; it was at the network namespace that {} keeps", describe_keeper(path));
+            format!("; it was at the network namespace that {} keeps", describe_source(path));
         Err(timeout_error(timeout, &position))
     }
 
@@ -272,7 +272,7 @@ fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
             for path in process_namespaces(&process?) {
                 if Instant::now() >= until {
                     let position =
-                        format!("; it was at the descriptors of {}", describe_keeper(&path));
+                        format!("; it was at the descriptors of {}", describe_source(&path));
                     return Err(timeout_error(timeout, &position));
                 }
                 let is_one = if path.ends_with("ns/net") {
@@ -349,7 +349,7 @@ fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
 }
 
 /// A process by its number and program, or a file.
-fn describe_keeper(path: &Path) -> String {
+fn describe_source(path: &Path) -> String {
     let process = path.strip_prefix(PROC).ok().and_then(|below| below.iter().next()?.to_str());
     let Some(pid) = process else {
         return format!("{path:?}");
@@ -454,13 +454,14 @@ mod tests {
         let (own, here) = (netns(&child), Netns::open_own().unwrap());
         let cookies = |depth, patience| {
             let mut end = None;
-            let found = search_others(&here, depth, patience).filter_map(|found| match found {
-                Ok(found) => Some(found.netns.cookie()),
-                Err(unseen) => {
-                    end = Some(unseen);
-                    None
-                }
-            });
+            let found =
+                search_other_netns(&here, depth, patience).filter_map(|found| match found {
+                    Ok(found) => Some(found.netns.cookie()),
+                    Err(unseen) => {
+                        end = Some(unseen);
+                        None
+                    }
+                });
             let found: Vec<u64> = found.collect();
             (found, end)
         };

@@ -60,11 +60,11 @@ pub(super) fn find_chardev(
 /// The modules of the kernel that use a device, by its queue pairs. Those that each device has are none: of management, of
 /// its driver and of IP over InfiniBand, whose interfaces say more.
 pub(super) fn kernel_users(with: &dyn NldevExchange, index: u32) -> io::Result<BTreeSet<String>> {
-    const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
+    const KERNEL_MODULES: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
     let answers =
         with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs_payload(index))?;
     let names = answers.iter().flat_map(|payload| nldev::parse_queue_pairs(payload));
-    Ok(names.filter(|name| !OWN.contains(&name.as_str())).collect())
+    Ok(names.filter(|name| !KERNEL_MODULES.contains(&name.as_str())).collect())
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.

@@ -27,13 +27,13 @@ use super::transit_name::{is_transit_name, transit_name};
 impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;
     const WORD: &'static str = "rdma";
-    const THING: &'static str = "device";
+    const NOUN: &'static str = "device";
     const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
     type Saved = SavedRdma;
     type Observation = NetnsRdmaDevice;
     type Preparation = ();
 
-    fn check_way(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
+    fn check_movable(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
         let mode = self.0.netns_mode(host_netns);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
@@ -119,7 +119,7 @@ impl MoveOps for RdmaOps {
         Ok(devices.into_iter().find(is_same))
     }
 
-    fn exists_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
+    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
         let devices = self.0.list_devices(netns).unwrap_or_default();
         devices.iter().any(|device| device.pci == Some(pci))
     }
@@ -187,7 +187,7 @@ pub(super) fn collect_nodes(
 ) -> Result<Vec<RdmaNode>> {
     let mut nodes = Vec::new();
     for (name, device) in container_devices.observations() {
-        let device_nodes = rdma_ops.0.nodes(container_devices.to(), device.index);
+        let device_nodes = rdma_ops.0.nodes(container_devices.container_netns(), device.index);
         let device_nodes =
             device_nodes.with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if device_nodes.is_empty() {

@@ -11,7 +11,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 
 use super::settings::VfAccess;
-use crate::moves::lifecycle::{DYING_PATIENCE, PAUSE};
+use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
 use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, PCI_FUNCTIONS, group_user, opener};
 
 impl VfAccess {
@@ -38,7 +38,7 @@ impl VfAccess {
         let started = Instant::now();
         while let Some(user) = self.find_user(pci) {
             // A process that was killed closes late.
-            if started.elapsed() >= DYING_PATIENCE {
+            if started.elapsed() >= DYING_TIMEOUT {
                 bail!(
                     "putting back virtual function {pci}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\""
                 );

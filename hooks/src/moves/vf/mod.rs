@@ -20,7 +20,7 @@ use super::netns::Netns;
 impl MoveOps for VfAccess {
     const CLASS: Class = Class::Vfio;
     const WORD: &'static str = "vfio";
-    const THING: &'static str = "physical function";
+    const NOUN: &'static str = "physical function";
     const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
     const MOVES: bool = false;
     type Saved = SavedFunction;
@@ -76,7 +76,7 @@ impl MoveOps for VfAccess {
         Ok(Some(()))
     }
 
-    fn exists_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
+    fn is_in_netns(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
         true
     }
 

@@ -110,7 +110,7 @@ impl VfAccess {
             );
         };
         let mut changes = given.changes(&settings);
-        if let Some(change) = changes.find(|change| change.current_in(&settings).is_none()) {
+        if let Some(change) = changes.find(|change| change.current_setting(&settings).is_none()) {
             let name = change.name();
             bail!(
                 "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; leave {name} out of the table vf of its pool or section",

@@ -15,11 +15,11 @@ use crate::doctor::context::CheckContext;
 use crate::status::boot_time;
 
 const PROC: &str = "/proc";
-const STARTED_AT_BOOT: &str = "/etc/systemd/system";
+const SYSTEMD_DIR: &str = "/etc/systemd/system";
 const DOCKER_SOCKET: &str = "/run/docker.sock";
 /// How long it may take to answer, and bytes of the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LONGEST: u64 = 1024 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_BYTES: u64 = 1024 * 1024;
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
 
@@ -69,7 +69,7 @@ pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bo
             format!("multi-user.target.wants/{service}.service"),
             format!("sockets.target.wants/{service}.socket"),
         ] {
-            if context.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
+            if context.host.link(&Path::new(SYSTEMD_DIR).join(unit))?.is_some() {
                 return Ok(true);
             }
         }
@@ -133,11 +133,11 @@ pub(super) fn needs_docker_reload(
 
 fn read_docker_info(socket: &Path) -> io::Result<serde_json::Value> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
+    stream.take(MAX_BYTES).read_to_end(&mut answer)?;
     let body = memchr::memmem::find(&answer, b"\r\n\r\n").and_then(|end| answer.get(end + 4..));
     Ok(serde_json::from_slice(body.unwrap_or_default())?)
 }

@@ -13,7 +13,7 @@ use crate::doctor::context::{CheckContext, Findings};
 
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];
-const LONGEST: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
 /// CRI-O from starting and buildah from running.
@@ -62,7 +62,7 @@ fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Fin
     if !is_hook || !context.is_file(path)? {
         return Ok(None);
     }
-    let text = context.host.bytes(path, LONGEST)?.unwrap_or_default();
+    let text = context.host.bytes(path, MAX_BYTES)?.unwrap_or_default();
     if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
         return Ok(None);
     }

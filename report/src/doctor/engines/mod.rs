@@ -269,7 +269,7 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
         let Some((start_time, service)) = daemon::daemon_start(context, engine.kind)? else {
             return Ok(None);
         };
-        let files = read_at_start(engine.kind, settings);
+        let files = start_files(engine.kind, settings);
         let mut newest = None;
         for file in &files {
             let changed = context.host.modified(file)?;
@@ -305,7 +305,7 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
 }
 
 /// k3s writes its containerd's file from its templates at each start, so that file is always newer than k3s.
-fn read_at_start(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
+fn start_files(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
         EngineKind::K3s => files

@@ -16,10 +16,10 @@ use crate::doctor::context::{CheckContext, Findings};
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
 /// TASK_COMM_LEN of include/linux/sched.h without the zero at its end, in bytes.
-const LONGEST_NAME: usize = 15;
+const MAX_NAME_BYTES: usize = 15;
 const UNIT: &str = "onload-nri.service";
 const CONFIGURED: &str = "/etc/systemd/system/onload-nri.service";
-const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
+const ENABLED_UNIT: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
 /// Where runtimes look for plugins that they launch themselves (nri, pkg/adaptation/adaptation.go).
 const PLUGINS: &str = "/opt/nri/plugins";
 /// The first containerd that has NRI on unless told otherwise.
@@ -29,7 +29,7 @@ const CRIO_NRI: EngineVersion = EngineVersion(1, 30, 0);
 /// The least number of a descriptor that is not one of the three that every process is started with.
 const FIRST_OWN: u32 = 3;
 
-const WITHOUT: &str = "pods start without what their annotations ask for";
+const EFFECT_OF_ABSENCE: &str = "pods start without what their annotations ask for";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PluginStart {
@@ -65,17 +65,17 @@ pub(in super::super) fn check_plugin(
         }
         (_, PluginState::Connected) => Finding::pass("a runtime asks it what pods get"),
         (PluginStart::Never, PluginState::Gone | PluginState::Unknown) => {
-            let text = format!("NRI is on, and nothing starts the plugin: {WITHOUT}");
+            let text = format!("NRI is on, and nothing starts the plugin: {EFFECT_OF_ABSENCE}");
             not_enabled_finding(context, &text)?
         }
         (PluginStart::ByUnit, _) if !context.is_file(PROGRAM)? => {
-            let text = format!("{PROGRAM} is not there: {WITHOUT}");
+            let text = format!("{PROGRAM} is not there: {EFFECT_OF_ABSENCE}");
             Finding::fail(text, context.reinstall_remedy()?)
         }
         (_, state) => match find_switched_off(engines) {
             Some(engine) => {
                 let name = engine.kind.name();
-                let text = format!("NRI is off in {name}: {WITHOUT}");
+                let text = format!("NRI is off in {name}: {EFFECT_OF_ABSENCE}");
                 let configure =
                     format!("onload-ctk runtime configure --runtime {name} --nri --restart");
                 Finding::fail(text, Remedy::run(configure))
@@ -85,7 +85,7 @@ pub(in super::super) fn check_plugin(
     };
     let path = match &start {
         PluginStart::ByRuntime(link) => link.as_path(),
-        _ => Path::new(WANTED),
+        _ => Path::new(ENABLED_UNIT),
     };
     Ok(vec![finding.with_path(path).with_subject(PROCESS)])
 }
@@ -98,7 +98,7 @@ fn not_connected_finding(
     match (state, start) {
         (PluginState::Unknown, _) => Finding::pass("it is started with the host"),
         (PluginState::Waits, _) => Finding::fail(
-            format!("it runs, and no runtime has taken it: {WITHOUT}"),
+            format!("it runs, and no runtime has taken it: {EFFECT_OF_ABSENCE}"),
             Remedy::run(format!("journalctl -u {UNIT}")),
         ),
         (_, PluginStart::ByRuntime(_)) => {
@@ -106,12 +106,12 @@ fn not_connected_finding(
             let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
             let name = kind.unwrap_or(EngineKind::Containerd).name();
             Finding::fail(
-                format!("the runtime has not launched it, or has lost it: {WITHOUT}"),
+                format!("the runtime has not launched it, or has lost it: {EFFECT_OF_ABSENCE}"),
                 Remedy::run(format!("systemctl restart {name}")),
             )
         }
         _ => Finding::fail(
-            format!("it does not run: {WITHOUT}"),
+            format!("it does not run: {EFFECT_OF_ABSENCE}"),
             Remedy::run(format!("systemctl start {UNIT}")),
         ),
     }
@@ -128,7 +128,7 @@ fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding
 }
 
 fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
-    if !context.is_masked(CONFIGURED)? && context.host.link(Path::new(WANTED))?.is_some() {
+    if !context.is_masked(CONFIGURED)? && context.host.link(Path::new(ENABLED_UNIT))?.is_some() {
         return Ok(PluginStart::ByUnit);
     }
     for name in context.host.list(Path::new(PLUGINS))?.names {
@@ -175,7 +175,7 @@ fn name_as_launched(start: &PluginStart) -> String {
         return PROCESS.to_owned();
     };
     let name = link.file_name().unwrap_or_default().as_encoded_bytes();
-    String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).into_owned()
+    String::from_utf8_lossy(&name[..name.len().min(MAX_NAME_BYTES)]).into_owned()
 }
 
 /// Whether a line of a process's cgroups says that it is of a service of the host: its own, or that of the

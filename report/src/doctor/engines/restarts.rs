@@ -14,7 +14,7 @@ use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::context::{CheckContext, Findings};
 
-const LIMIT: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
 const AFFECTED: std::ops::Range<EngineVersion> = EngineVersion(25, 0, 0)..EngineVersion(28, 2, 0);
 
@@ -42,7 +42,7 @@ pub(in crate::doctor) fn check_restarts(
     let mut down = Vec::new();
     for id in context.host.list(Path::new(DOCKER))?.names {
         let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
-        let config = context.host.bytes(&file, LIMIT)?;
+        let config = context.host.bytes(&file, MAX_BYTES)?;
         let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if config.is_some_and(|config| stays_down(&config)) {
             down.push(container_id::short_id(&id).to_owned());

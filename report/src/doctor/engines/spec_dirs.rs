@@ -25,7 +25,7 @@ pub(in super::super) fn check_spec_dirs(
             let text = format!(
                 "does not look into {OUTPUT_DIR}, where specifications are written: the line replaces the one that is there"
             );
-            Finding::fail(text, add_ours(engine.kind, settings, spec_dirs))
+            Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
         };
         Some(finding.with_path(&spec_dirs.file).with_subject(engine.kind.name()))
     });
@@ -33,7 +33,11 @@ pub(in super::super) fn check_spec_dirs(
 }
 
 /// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
-fn add_ours(kind: EngineKind, settings: &EngineSettings, spec_dirs: &EngineSpecDirs) -> Remedy {
+fn add_dir_remedy(
+    kind: EngineKind,
+    settings: &EngineSettings,
+    spec_dirs: &EngineSpecDirs,
+) -> Remedy {
     let dirs = spec_dirs.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
     let dirs: Vec<String> = dirs.map(|dir| serde_json::Value::from(dir).to_string()).collect();

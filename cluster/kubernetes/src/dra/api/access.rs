@@ -26,7 +26,7 @@ pub struct ApiAccess {
 
 impl fmt::Debug for ApiAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Access");
+        let mut debug = f.debug_struct("ApiAccess");
         debug.field("server", &self.server).finish_non_exhaustive()
     }
 }

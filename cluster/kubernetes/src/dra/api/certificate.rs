@@ -36,7 +36,7 @@ impl ClientCertificate {
 
 impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnCertificate").finish_non_exhaustive()
+        f.debug_struct("ClientCertificate").finish_non_exhaustive()
     }
 }
 

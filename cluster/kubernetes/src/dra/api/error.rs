@@ -13,7 +13,7 @@ use kube_client::core::response::reason::NOT_FOUND;
 use super::transport::EventTooLong;
 
 /// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 const WORDS: usize = 400;
 
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ impl ApiError {
             return None;
         };
         let seconds = status.details.as_ref()?.retry_after_seconds;
-        (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST))
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
     }
 }
 

@@ -37,7 +37,7 @@ use crate::names::NodeName;
 use crate::observe::metrics::DaemonMetrics;
 
 /// How long a request may take, to the end of its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Slices of one page: each has at most 128 devices.
 const SLICES: u32 = 8;
 const PODS: u32 = 20;
@@ -237,9 +237,9 @@ impl Api {
         what: &str,
         request: impl Future<Output = kube_client::Result<T>>,
     ) -> Result<T, ApiError> {
-        let answer = match timeout(PATIENCE, request).await {
+        let answer = match timeout(TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|error| ApiError::from_client(what, error)),
-            Err(_) => Err(ApiError::timed_out(what, PATIENCE)),
+            Err(_) => Err(ApiError::timed_out(what, TIMEOUT)),
         };
         self.metrics.count_api_request(verb, answer.is_ok());
         answer

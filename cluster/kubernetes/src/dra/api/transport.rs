@@ -35,9 +35,9 @@ const IDLE: Duration = Duration::from_secs(15);
 /// How often the kernel looks whether a silent peer is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer: a page of slices has less than a tenth.
-const MOST: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The most bytes of an event of a watch, which is a line. etcd keeps no object of more than 1.5 MiB.
-const MOST_EVENT: usize = 4 << 20;
+const MAX_EVENT_BYTES: usize = 4 << 20;
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -82,7 +82,7 @@ type ApiBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// An event of a watch that has no end.
 #[derive(Debug, thiserror::Error)]
-#[error("an event of more than {MOST_EVENT} bytes")]
+#[error("an event of more than {MAX_EVENT_BYTES} bytes")]
 pub(super) struct EventTooLong;
 
 struct Transport {
@@ -137,7 +137,7 @@ impl Transport {
                     if is_watch {
                         limit_events(body)
                     } else {
-                        Limited::new(body, MOST).boxed_unsync()
+                        Limited::new(body, MAX_ANSWER_BYTES).boxed_unsync()
                     }
                 }));
             }
@@ -165,7 +165,7 @@ where
             Some(end) => data.len() - end - 1,
             None => length + data.len(),
         };
-        if length > MOST_EVENT {
+        if length > MAX_EVENT_BYTES {
             return Err(EventTooLong.into());
         }
         Ok(Frame::data(data))
@@ -187,7 +187,7 @@ fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 /// kube's client would not read Retry-After, which a busy server may send without a body.
 async fn refusal_error(answer: Response<Incoming>) -> Error {
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MOST).collect().await;
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
     let body = body.map(Collected::to_bytes).unwrap_or_default();
     Error::Api(Box::new(parse_status(head.status, &head.headers, &body)))
 }
@@ -242,8 +242,8 @@ mod tests {
     #[tokio::test]
     async fn a_watch_may_go_on_for_ever_but_no_event_of_it() {
         let mark = r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"1"}}}"#;
-        let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MOST_EVENT / 4)));
-        let long = Bytes::from(" ".repeat(MOST_EVENT / 4 + 1));
+        let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MAX_EVENT_BYTES / 4)));
+        let long = Bytes::from(" ".repeat(MAX_EVENT_BYTES / 4 + 1));
         let body = [vec![mark; 40], vec![long; 4]].concat();
         let body = body.into_iter().map(|part| Ok::<_, BoxError>(Frame::data(part)));
         let body = limit_events(StreamBody::new(tokio_stream::iter(body)));

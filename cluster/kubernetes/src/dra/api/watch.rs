@@ -11,7 +11,7 @@ use tokio_stream::{Stream, StreamExt};
 use super::error::ApiError;
 
 /// The server sends a bookmark each minute; if nothing came for so long, the connection is dead.
-const SILENCE: Duration = Duration::from_secs(600);
+const MAX_SILENCE: Duration = Duration::from_secs(600);
 
 pub struct ApiWatch<K> {
     events: Pin<Box<dyn Stream<Item = kube_client::Result<WatchEvent<K>>> + Send>>,
@@ -37,8 +37,8 @@ impl<K: Resource> ApiWatch<K> {
     /// Nothing is lost if the caller stops waiting. [`ApiError::is_gone`] if the server no longer knows what happened
     /// since.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
-        let next = timeout(SILENCE, self.events.next()).await;
-        let next = next.map_err(|_| ApiError::timed_out(&self.what, SILENCE))?;
+        let next = timeout(MAX_SILENCE, self.events.next()).await;
+        let next = next.map_err(|_| ApiError::timed_out(&self.what, MAX_SILENCE))?;
         let failed = |error| ApiError::from_client(&self.what, error);
         let Some(event) = next.transpose().map_err(failed)? else {
             return Ok(None);

@@ -15,7 +15,7 @@ use crate::dra::DRIVER;
 
 /// The annotation of a claim that the scheduler made for the resources of a pod
 /// (`ExtendedResourceClaimAnnotation` of k8s.io/api/resource).
-const OF_RESOURCES: &str = "resource.kubernetes.io/extended-resource-claim";
+const EXTENDED_RESOURCE_ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
 /// `source` of a configuration that stands in the DeviceClass.
 const FROM_CLASS: &str = "FromClass";
 
@@ -66,7 +66,9 @@ pub(crate) fn allocated_devices(
 
 fn is_resource_claim(claim: &ResourceClaim) -> bool {
     let annotations = claim.metadata.annotations.as_ref();
-    annotations.is_some_and(|all| all.get(OF_RESOURCES).is_some_and(|value| value == "true"))
+    annotations.is_some_and(|all| {
+        all.get(EXTENDED_RESOURCE_ANNOTATION).is_some_and(|value| value == "true")
+    })
 }
 
 fn resources_by_request(

@@ -37,7 +37,7 @@ const READABLE: u32 = 0o644;
 const SPEC: &str = ".json";
 const OWNER: &str = ".claim";
 /// The most bytes of the latter: a claim has at most 32 devices, each with names of at most 500 bytes and 16 addresses.
-const MOST_OWNER: usize = 64 * 1024;
+const MAX_OWNER_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimDevice {
@@ -254,7 +254,7 @@ impl ClaimSpecs {
         Ok(had_spec)
     }
 
-    pub(crate) fn has(&self, uid: &ClaimUid) -> bool {
+    pub(crate) fn has_file(&self, uid: &ClaimUid) -> bool {
         self.dir.join(file_name(uid, OWNER)).exists()
     }
 
@@ -271,7 +271,7 @@ impl ClaimSpecs {
 
     pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<PreparedClaim> {
         let bytes = fs::read(self.dir.join(file_name(uid, OWNER))).ok()?;
-        serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
+        serde_json::from_slice(bytes.get(..MAX_OWNER_BYTES).unwrap_or(&bytes)).ok()
     }
 
     fn open(&self) -> io::Result<OwnedFd> {

@@ -22,7 +22,7 @@ use crate::dra::DRIVER;
 use crate::names::is_label;
 
 /// Where the files of all drivers are in a container (`ContainerDir` of k8s.io/dynamic-resource-allocation).
-const IN_CONTAINER: &str = "/var/run/kubernetes.io/dra-device-attributes";
+const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
 /// Where they are in a driver's own directory.
 const DIRECTORY: &str = "dra-device-metadata";
 /// The newest first: a reader takes the first that it knows.
@@ -180,7 +180,7 @@ fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
     };
     Mount {
         host_path: path.display().to_string(),
-        container_path: format!("{IN_CONTAINER}/{of_claim}/{request}/{DRIVER}-metadata.json"),
+        container_path: format!("{CONTAINER_DIR}/{of_claim}/{request}/{DRIVER}-metadata.json"),
         options: ["ro", "bind", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec(),
         ..Mount::default()
     }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 const KEYS: [&str; 7] = ["preload", "profile", "name", "mtu", "vlan", "address", "routes"];
 /// The most bytes of a text that a message shows.
-const SHOWN: usize = 64;
+const MAX_SHOWN: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
@@ -196,7 +196,7 @@ fn type_error(key: &str, expected: &str, value: &Value) -> Error {
 /// Whether a message shows a text as it is. The policy has nothing to escape the others with.
 fn is_plain(text: &str) -> bool {
     let is_shown = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
-    text.len() <= SHOWN && text.bytes().all(is_shown)
+    text.len() <= MAX_SHOWN && text.bytes().all(is_shown)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
 
 /// kubelet waits for 45 s, and its next attempt is a minute later.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// `PodResourceClaimAnnotation` of k8s.io/api/resource.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
@@ -111,7 +111,7 @@ impl Preparer {
         let resource_claim = self.find(claim).await?;
         let resource_claim = resource_claim
             .context("the API server knows no such claim any more; delete the pod")?;
-        let prepared = self.prepare_found(claim, &uid, resource_claim);
+        let prepared = self.prepare_claim(claim, &uid, resource_claim);
         let report = match &prepared {
             Ok((prepared_claim, _)) => ClaimReport::Prepared(uid, prepared_claim.clone()),
             Err(error) => ClaimReport::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
@@ -120,7 +120,7 @@ impl Preparer {
         prepared.map(|(_, devices)| devices)
     }
 
-    fn prepare_found(
+    fn prepare_claim(
         &self,
         claim: &Claim,
         uid: &ClaimUid,
@@ -134,7 +134,7 @@ impl Preparer {
             node: &self.node,
             names: &snapshot.names,
             snapshot: &snapshot,
-            specs: &self.specs.now(),
+            specs: &self.specs.current(),
         };
         let mut decision = decide(allocated, uid, context)?;
         for device in decision.leased.iter().chain(&decision.other_functions) {
@@ -175,8 +175,8 @@ impl Preparer {
 
     pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
         let request = self.api.get_claim(&claim.namespace, &claim.name);
-        let Ok(answer) = timeout(PATIENCE, request).await else {
-            let seconds = PATIENCE.as_secs();
+        let Ok(answer) = timeout(TIMEOUT, request).await else {
+            let seconds = TIMEOUT.as_secs();
             bail!(
                 "asking the API server for the claim took more than {seconds} s; kubelet tries again"
             );

@@ -14,7 +14,7 @@ use super::claim_spec::PreparedClaim;
 use super::preparer::{ClaimReport, Preparer};
 
 /// How long to wait for an API server that does not answer.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long until it is asked a second time for a claim that is gone, by its first answer.
 const CONFIRM: Duration = Duration::from_secs(10);
 
@@ -33,7 +33,7 @@ enum ClaimKnowledge {
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
     for uid in preparer.metadata.list() {
         let _lock = preparer.claim_locks.acquire(&uid).await;
-        if preparer.claim_specs.has(&uid) {
+        if preparer.claim_specs.has_file(&uid) {
             continue;
         }
         if let Err(error) = preparer.metadata.remove(&uid) {
@@ -61,7 +61,7 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
         }
         remaining.retain(|_, (_, knowledge)| *knowledge != ClaimKnowledge::Settled);
         if !remaining.is_empty() {
-            sleep(if is_unknown { AGAIN } else { CONFIRM }).await;
+            sleep(if is_unknown { RETRY_INTERVAL } else { CONFIRM }).await;
         }
     }
 }

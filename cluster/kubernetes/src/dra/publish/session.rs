@@ -29,14 +29,14 @@ use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
-const AT_ONCE: usize = 4;
+const MAX_PARALLEL: usize = 4;
 /// How often it is asked whether claims still hold devices under names that are to change. The server has to
 /// list all claims for that.
-const HELD: Duration = Duration::from_secs(300);
+const HELD_INTERVAL: Duration = Duration::from_secs(300);
 /// Whoever changed a slice of ours and has not done it again for so long is forgotten.
 const QUIET: Duration = Duration::from_secs(120);
 /// How often a watch is begun where it has ended, before all is listed.
-const TRIES: usize = 5;
+const MAX_TRIES: usize = 5;
 
 /// How often the slices of a pool are written at most: each write is an event for each scheduler.
 pub const WRITE_INTERVAL: Duration = Duration::from_secs(10);
@@ -249,7 +249,7 @@ impl<'p> PublishSession<'p> {
     async fn watch_again(&self, watch: &mut ApiWatch<SliceMetadata>) -> Result<(), ApiError> {
         let node = &self.publisher.node;
         let mut backoff = Backoff::default();
-        for _ in 1..TRIES {
+        for _ in 1..MAX_TRIES {
             sleep(backoff.next()).await;
             match self.api.watch_slices(node, watch.version()).await {
                 Ok(again) => {
@@ -329,7 +329,7 @@ impl<'p> PublishSession<'p> {
         let mut wanted_names = BTreeSet::new();
         let mut refused = Ok(RoundResult::Done);
         for class in dra_classes.classes.iter().copied() {
-            let Some(features) = self.features_of(class, input).await? else {
+            let Some(features) = self.writable_features(class, input).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
                 ));
@@ -340,7 +340,7 @@ impl<'p> PublishSession<'p> {
             let slices = pool_slices(&pool).await;
             wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
             if let Some(generation) = self.server.generation(pool.name(), &slices) {
-                if let Some(wait) = self.writes_in(class) {
+                if let Some(wait) = self.write_delay(class) {
                     self.schedule(wait);
                     published.remove(&class);
                     continue;
@@ -381,7 +381,7 @@ impl<'p> PublishSession<'p> {
     }
 
     /// How long until the slices of a class may be written; none if they may now.
-    fn writes_in(&self, class: Class) -> Option<Duration> {
+    fn write_delay(&self, class: Class) -> Option<Duration> {
         let written = self.written.get(&class)?.elapsed();
         let interval = self.publisher.write_interval;
         interval.checked_sub(written).filter(|remaining| !remaining.is_zero())
@@ -389,7 +389,7 @@ impl<'p> PublishSession<'p> {
 
     /// With which features the devices of a class are written; none if they cannot be written at all now. Whether
     /// slots are devices stays as it is found while a claim holds one of them.
-    async fn features_of(
+    async fn writable_features(
         &mut self,
         class: Class,
         input: SliceInput<'_>,
@@ -419,7 +419,7 @@ impl<'p> PublishSession<'p> {
                 return Ok(Some(features));
             }
             tracing::info!(%class, claimed, "devices keep their names until no claim holds one");
-            let deadline = now + HELD;
+            let deadline = now + HELD_INTERVAL;
             self.waiting.insert(class, ClassWait { is_numbered, deadline });
         }
         if let Some(waiting) = self.waiting.get(&class) {
@@ -470,7 +470,7 @@ impl<'p> PublishSession<'p> {
         let mut lost = DraFeatures::NONE;
         let mut is_changed = false;
         loop {
-            while writing.len() < AT_ONCE {
+            while writing.len() < MAX_PARALLEL {
                 let Some(index) = remaining.next() else { break };
                 writing.spawn(apply(self.api.clone(), pool.slice(index, generation)));
             }

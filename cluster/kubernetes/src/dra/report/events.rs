@@ -16,19 +16,19 @@ use crate::dra::DRIVER;
 use crate::names::{NodeName, truncate};
 
 /// The most bytes of a note (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
-const MOST_NOTE: usize = 1024;
+const MAX_NOTE: usize = 1024;
 /// The most bytes of the name of whoever reports (`ReportingInstanceLengthLimit`).
-const MOST_INSTANCE: usize = 128;
+const MAX_INSTANCE: usize = 128;
 /// The most bytes that are taken of an object's name into that of its Event.
-const MOST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 /// What each object may have at once, and then so often.
-const OF_OBJECT: (u32, Duration) = (5, Duration::from_secs(300));
+const OBJECT_RATE: (u32, Duration) = (5, Duration::from_secs(300));
 /// The same for all of them.
-const OF_ALL: (u32, Duration) = (50, Duration::from_secs(1));
+const TOTAL_RATE: (u32, Duration) = (50, Duration::from_secs(1));
 /// What has been quiet for so long is forgotten, and said again by another Event.
-const FORGOTTEN: Duration = Duration::from_secs(1800);
+const MAX_QUIET: Duration = Duration::from_secs(1800);
 /// How many Events are remembered.
-const MOST_REMEMBERED: usize = 512;
+const MAX_REMEMBERED: usize = 512;
 
 /// Why an Event is written.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    fn full((max, _): (u32, Duration), now: Instant) -> TokenBucket {
+    fn new_full((max, _): (u32, Duration), now: Instant) -> TokenBucket {
         TokenBucket { remaining: max, filled: now }
     }
 
@@ -92,8 +92,8 @@ impl TokenBucket {
 impl EventLog {
     pub(super) fn new(node: &NodeName, now: Instant) -> EventLog {
         EventLog {
-            instance: truncate(&format!("{DRIVER}-{node}"), MOST_INSTANCE).to_owned(),
-            all: TokenBucket::full(OF_ALL, now),
+            instance: truncate(&format!("{DRIVER}-{node}"), MAX_INSTANCE).to_owned(),
+            all: TokenBucket::new_full(TOTAL_RATE, now),
             of_objects: BTreeMap::new(),
             earlier: BTreeMap::new(),
         }
@@ -125,7 +125,7 @@ impl EventLog {
         // Two starts say the same of an object in two Events.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
         // Each part of a name between dots ends with a letter or digit.
-        let object_name = truncate(&object_name, MOST_NAME).trim_end_matches(['-', '.']);
+        let object_name = truncate(&object_name, MAX_NAME).trim_end_matches(['-', '.']);
         let name = format!("{object_name}.{}", truncate(&unique, 16));
         let before = EarlierEvent { name: name.clone(), count: 1, last: now };
         self.earlier.insert(key, before);
@@ -141,7 +141,7 @@ impl EventLog {
             action: Some(reason.action.to_owned()),
             reason: Some(reason.name.to_owned()),
             type_: Some("Warning".to_owned()),
-            note: Some(truncate(note, MOST_NOTE).to_owned()),
+            note: Some(truncate(note, MAX_NOTE).to_owned()),
             regarding: Some(regarding),
             related,
             ..Event::default()
@@ -154,20 +154,20 @@ impl EventLog {
     }
 
     fn is_allowed(&mut self, object: &str, now: Instant) -> bool {
-        let is_fresh = |last: Instant| now.saturating_duration_since(last) < FORGOTTEN;
-        if self.earlier.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
+        let is_fresh = |last: Instant| now.saturating_duration_since(last) < MAX_QUIET;
+        if self.earlier.len() >= MAX_REMEMBERED || self.of_objects.len() >= MAX_REMEMBERED {
             self.earlier.retain(|_, before| is_fresh(before.last));
             self.of_objects.retain(|_, bucket| is_fresh(bucket.filled));
         }
-        self.all.refill(OF_ALL, now);
+        self.all.refill(TOTAL_RATE, now);
         let is_known =
-            self.of_objects.contains_key(object) || self.of_objects.len() < MOST_REMEMBERED;
-        if self.all.remaining == 0 || !is_known || self.earlier.len() >= MOST_REMEMBERED {
+            self.of_objects.contains_key(object) || self.of_objects.len() < MAX_REMEMBERED;
+        if self.all.remaining == 0 || !is_known || self.earlier.len() >= MAX_REMEMBERED {
             return false;
         }
-        let full = TokenBucket::full(OF_OBJECT, now);
+        let full = TokenBucket::new_full(OBJECT_RATE, now);
         let bucket = self.of_objects.entry(object.to_owned()).or_insert(full);
-        bucket.refill(OF_OBJECT, now);
+        bucket.refill(OBJECT_RATE, now);
         if bucket.remaining == 0 {
             return false;
         }
@@ -269,8 +269,8 @@ mod tests {
                     last = minute;
                 }
             }
-            assert!(events.earlier.len() <= MOST_REMEMBERED);
-            assert!(events.of_objects.len() <= MOST_REMEMBERED);
+            assert!(events.earlier.len() <= MAX_REMEMBERED);
+            assert!(events.of_objects.len() <= MAX_REMEMBERED);
         }
         assert!(last > 990, "it is silent since {last}");
     }

@@ -23,15 +23,15 @@ use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Claim;
 
 /// Requests that are under way at once.
-const AT_ONCE: usize = 4;
+const MAX_PARALLEL: usize = 4;
 /// A claim whose devices have been as they are for so long is told at once when they change.
 const QUIET: Duration = Duration::from_secs(120);
 /// Events that wait to be written; more are not.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// A server that refuses an Event may do so for its namespace alone.
 const EVENTS_REFUSED: Duration = Duration::from_secs(60);
 /// Pods of a claim that are told of a device; a claim has at most 256.
-const MOST_PODS: usize = 8;
+const MAX_PODS: usize = 8;
 
 pub(crate) struct Reporter {
     preparer: Arc<Preparer>,
@@ -182,7 +182,7 @@ impl Reporter {
             return None;
         }
         let now = Instant::now();
-        while self.work.len() < AT_ONCE
+        while self.work.len() < MAX_PARALLEL
             && let Some(write) = self.waiting.pop_front()
         {
             self.work.spawn(write_event(self.api.clone(), write));
@@ -200,7 +200,7 @@ impl Reporter {
                 next = Some(next.map_or(later, |next| next.min(later)));
                 continue;
             }
-            if self.work.len() >= AT_ONCE {
+            if self.work.len() >= MAX_PARALLEL {
                 // The end of one of them is looked at anyway.
                 break;
             }
@@ -313,7 +313,7 @@ impl Reporter {
     ) {
         let now = Instant::now();
         let is_left_alone = self.no_events.is_some_and(|deadline| now < deadline);
-        if is_left_alone || self.waiting.len() >= MOST_WAITING {
+        if is_left_alone || self.waiting.len() >= MAX_WAITING {
             return;
         }
         let write = self.events.record(regarding, related, reason, note, now);
@@ -402,7 +402,7 @@ fn pod_references(claim: &ResourceClaim) -> Vec<ObjectReference> {
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
     });
-    pods.take(MOST_PODS).collect()
+    pods.take(MAX_PODS).collect()
 }
 
 #[cfg(test)]

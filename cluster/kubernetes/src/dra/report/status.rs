@@ -17,7 +17,7 @@ pub(super) const READY: &str = "Ready";
 const YES: &str = "True";
 const NO: &str = "False";
 /// The most bytes of a message; the server takes 32 KiB.
-const MOST_MESSAGE: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// The devices of a claim. A condition that stays as it was `before` keeps its time.
 pub(super) fn device_statuses(
@@ -43,7 +43,7 @@ pub(super) fn device_statuses(
                 type_: READY.to_owned(),
                 status: status.to_owned(),
                 reason: reason.to_owned(),
-                message: truncate(&message, MOST_MESSAGE).to_owned(),
+                message: truncate(&message, MAX_MESSAGE).to_owned(),
                 last_transition_time: transition_time(before, status),
                 observed_generation: None,
             }]),

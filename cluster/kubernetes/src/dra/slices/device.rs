@@ -16,11 +16,11 @@ use crate::names::truncate;
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 /// The taint of a device that a container has without a claim: one outside of this cluster, or a pod's by annotation.
-pub const HELD: &str = "onload.dev/held";
+pub const HELD_TAINT: &str = "onload.dev/held";
 /// The taint of a device that the operator has drained.
 pub const DRAINED: &str = "onload.dev/drained";
 /// The most bytes of a text (`DeviceAttributeMaxValueLength`).
-const MOST_TEXT: usize = 64;
+const MAX_TEXT: usize = 64;
 const SLOTS: &str = "slots";
 
 /// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
@@ -33,7 +33,7 @@ pub(super) fn taint_key(device: &HostDevice) -> Option<&'static str> {
         return Some(UNHEALTHY);
     }
     let other_health = device.health_excluding(is_claim_lease);
-    (other_health != Health::Healthy).then_some(HELD)
+    (other_health != Health::Healthy).then_some(HELD_TAINT)
 }
 
 pub(crate) fn is_claim_lease(lease: &Lease) -> bool {
@@ -90,7 +90,7 @@ pub(crate) fn attributes(
         let address = text_attribute(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
         // Multus looks for the resource that a network names, and gives a CNI plugin the other.
-        if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MOST_TEXT) {
+        if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MAX_TEXT) {
             attributes.insert("k8s.cni.cncf.io/deviceID".to_owned(), address.clone());
             let resource = text_attribute(resource.as_str());
             attributes.insert("k8s.cni.cncf.io/resourceName".to_owned(), resource);
@@ -129,7 +129,7 @@ fn int_attribute(value: i64) -> DeviceAttribute {
 /// A text, cut where the server would refuse it.
 fn text_attribute(value: &str) -> DeviceAttribute {
     DeviceAttribute {
-        string: Some(truncate(value, MOST_TEXT).to_owned()),
+        string: Some(truncate(value, MAX_TEXT).to_owned()),
         ..DeviceAttribute::default()
     }
 }

@@ -9,10 +9,10 @@ mod pool;
 mod probe;
 mod summary;
 
-pub use device::{DRAINED, HELD, UNHEALTHY};
+pub use device::{DRAINED, HELD_TAINT, UNHEALTHY};
 pub(crate) use device::{DeviceForm, attributes, is_claim_lease};
 pub use features::DraFeatures;
-pub(crate) use pool::pf_of;
+pub(crate) use pool::parent_pf;
 pub use pool::{SliceInput, SlicePool};
 pub use probe::probe;
 pub use summary::{SliceSummary, fingerprint, lost_features};

@@ -13,20 +13,20 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, DeviceLease, HostDevice, Sharing};
 use onload_sys::pci::PciAddress;
 
-use super::device::{DeviceForm, HELD, is_claim_lease, slice_device, taint_key};
+use super::device::{DeviceForm, HELD_TAINT, is_claim_lease, slice_device, taint_key};
 use super::features::DraFeatures;
 use crate::dra::DRIVER;
 use crate::dra::resource_names::{is_offered, resource_name};
 use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
-const MOST: usize = 128;
+const MAX_DEVICES: usize = 128;
 /// The most if one of them has a taint or counters (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
-const MOST_WITH_MORE: usize = 64;
+const MAX_DEVICES_WITH_TAINTS: usize = 64;
 /// The most counter sets of a slice (`ResourceSliceMaxCounterSets`).
-const MOST_SETS: usize = 8;
+const MAX_COUNTER_SETS: usize = 8;
 /// The most devices of a pool whose slots are devices.
-const MOST_NUMBERED: usize = 4096;
+const MAX_SLOT_DEVICES: usize = 4096;
 /// The counter of a function that others are made of.
 const COUNTER: &str = "vfs";
 
@@ -80,7 +80,7 @@ impl<'a> SlicePool<'a> {
         // Those that are not offered may be held, too.
         let families = PfFamilies::new(class, &devices);
         devices.retain(|device| is_offered(device, input.settings));
-        let max_slots = MOST_NUMBERED / devices.len().max(1);
+        let max_slots = MAX_SLOT_DEVICES / devices.len().max(1);
         let max_slots = u32::try_from(max_slots).unwrap_or(u32::MAX).max(1);
         let mut pool = SlicePool {
             input,
@@ -88,7 +88,7 @@ impl<'a> SlicePool<'a> {
             name: input.node.pool_name(class),
             devices: Vec::new(),
             sets: BTreeMap::new(),
-            per_slice: MOST,
+            per_slice: MAX_DEVICES,
             left_out: Vec::new(),
         };
         for device in devices {
@@ -99,7 +99,7 @@ impl<'a> SlicePool<'a> {
                     continue;
                 }
             };
-            let held = families.is_held(device).then_some(HELD);
+            let held = families.is_held(device).then_some(HELD_TAINT);
             pool.add(device, counter_use, held, (features, max_slots));
         }
         // The scheduler takes the first ones that are free: a claim of several gets those of different devices.
@@ -110,7 +110,7 @@ impl<'a> SlicePool<'a> {
         let has_more =
             |entry: &SlicePoolDevice<'_>| entry.trouble.is_some() || entry.counter_use.is_some();
         if pool.devices.iter().any(has_more) {
-            pool.per_slice = MOST_WITH_MORE;
+            pool.per_slice = MAX_DEVICES_WITH_TAINTS;
         }
         pool
     }
@@ -150,7 +150,7 @@ impl<'a> SlicePool<'a> {
         // The last slots are those that others have: the scheduler takes the first one that is free.
         let slot_count = if features.taints { slots } else { remaining };
         let slots = (0..slot_count.min(max_slots)).map(|slot| {
-            let trouble = trouble.or((slot >= remaining).then_some(HELD));
+            let trouble = trouble.or((slot >= remaining).then_some(HELD_TAINT));
             entry(DeviceForm::Slot(slot), trouble)
         });
         self.devices.extend(slots);
@@ -174,7 +174,7 @@ impl<'a> SlicePool<'a> {
     }
 
     pub fn slices(&self) -> usize {
-        self.device_slice_count() + self.sets.len().div_ceil(MOST_SETS)
+        self.device_slice_count() + self.sets.len().div_ceil(MAX_COUNTER_SETS)
     }
 
     /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
@@ -232,7 +232,7 @@ impl<'a> SlicePool<'a> {
     }
 
     fn counter_sets(&self, index: usize) -> Vec<CounterSet> {
-        let sets = self.sets.iter().skip(index * MOST_SETS).take(MOST_SETS);
+        let sets = self.sets.iter().skip(index * MAX_COUNTER_SETS).take(MAX_COUNTER_SETS);
         let sets = sets.map(|(function, number)| CounterSet {
             name: set_name(*function),
             counters: counters(*number),
@@ -293,7 +293,8 @@ impl PfFamilies {
         let parents: BTreeMap<PciAddress, &HostDevice> =
             devices.iter().filter_map(|device| Some((device.pci?, *device))).collect();
         for device in devices {
-            let Some((pf, parent)) = pf_of(device).and_then(|pf| Some((pf, *parents.get(&pf)?)))
+            let Some((pf, parent)) =
+                parent_pf(device).and_then(|pf| Some((pf, *parents.get(&pf)?)))
             else {
                 continue;
             };
@@ -316,7 +317,7 @@ impl PfFamilies {
     /// Whether somebody has, without a claim, a function of the same family that excludes this one.
     fn is_held(&self, device: &HostDevice) -> bool {
         let own_family = self.family(device.pci);
-        let parent = self.family(pf_of(device));
+        let parent = self.family(parent_pf(device));
         own_family.is_some_and(|(_, family)| family.has_foreign_member)
             || parent.is_some_and(|(_, parent)| parent.is_foreign)
     }
@@ -328,7 +329,7 @@ impl PfFamilies {
         features: DraFeatures,
     ) -> Result<Option<(PciAddress, u32)>, String> {
         let own_family = self.family(device.pci);
-        let Some((pf, family)) = own_family.or_else(|| self.family(pf_of(device))) else {
+        let Some((pf, family)) = own_family.or_else(|| self.family(parent_pf(device))) else {
             return Ok(None);
         };
         if features.counters && !family.is_shared {
@@ -356,7 +357,7 @@ fn is_foreign(device: &HostDevice) -> bool {
 }
 
 /// The physical function that a function was made of.
-pub(crate) fn pf_of(device: &HostDevice) -> Option<PciAddress> {
+pub(crate) fn parent_pf(device: &HostDevice) -> Option<PciAddress> {
     match device.attributes.get("pf")? {
         Attribute::Text(pf) => pf.parse().ok(),
         Attribute::Int(_) | Attribute::Bool(_) | Attribute::Version(_) => None,

@@ -20,7 +20,7 @@ use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
 use crate::snapshot::KubernetesSnapshot;
 
 /// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
-const LEAST_OF_IPV6: u32 = 1280;
+const MIN_IPV6_MTU: u32 = 1280;
 
 /// The interface with what a claim or its class says of it, if it says something.
 pub(super) fn pod_interface(
@@ -72,7 +72,7 @@ pub(super) fn vf_config(
     is_leased: bool,
     allocated: &AllocatedDevice,
 ) -> Result<Option<VfConfig>> {
-    if !Class::OF_FUNCTIONS.contains(&device.class) {
+    if !Class::FUNCTION_CLASSES.contains(&device.class) {
         return Ok(None);
     }
     let mut vf = snapshot.vf.get(device).cloned();
@@ -108,7 +108,7 @@ fn first_interface_parameter(
 ) -> Option<(&'static str, bool)> {
     let parameters = &allocated.parameters;
     // A function that is no interface has a VLAN too.
-    let is_bare = class != Class::Netdev && Class::OF_FUNCTIONS.contains(&class);
+    let is_bare = class != Class::Netdev && Class::FUNCTION_CLASSES.contains(&class);
     let vlan = parameters.vlan.as_ref().filter(|_| !is_bare);
     fn is_request_parameter<T>(parameter: Option<&Parameter<T>>) -> Option<bool> {
         parameter.map(|parameter| parameter.is_of_request)
@@ -149,8 +149,8 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
     let addresses = parameters.address.iter().flat_map(|parameter| &parameter.value);
     let mut of_ipv6 = addresses.filter(|address| address.address().is_ipv6());
     match (&parameters.mtu, of_ipv6.next()) {
-        (Some(mtu), Some(address)) if mtu.value.get() < LEAST_OF_IPV6 => bail!(
-            "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {LEAST_OF_IPV6}",
+        (Some(mtu), Some(address)) if mtu.value.get() < MIN_IPV6_MTU => bail!(
+            "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {MIN_IPV6_MTU}",
             mtu.value
         ),
         _ => Ok(()),

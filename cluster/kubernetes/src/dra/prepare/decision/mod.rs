@@ -19,7 +19,7 @@ use super::allocation::AllocatedDevice;
 use super::claim_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_request_name};
 use super::metadata::DeviceMetadata;
 use super::parameters::misplaced_error;
-use crate::dra::slices::pf_of;
+use crate::dra::slices::parent_pf;
 use crate::names::{DeviceNames, NodeName};
 use crate::resources::{VariableDevice, pci_variables};
 use crate::snapshot::KubernetesSnapshot;
@@ -173,7 +173,7 @@ impl PrepareContext<'_> {
     /// The functions that exclude one: who has them may have the same hardware.
     fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
         let is_of = |child: &HostDevice, parent: &HostDevice| {
-            parent.pci.is_some() && pf_of(child) == parent.pci
+            parent.pci.is_some() && parent_pf(child) == parent.pci
         };
         let other_devices = self.snapshot.devices.iter();
         let other_devices = other_devices

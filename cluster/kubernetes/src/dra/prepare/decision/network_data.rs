@@ -15,7 +15,7 @@ use crate::dra::slices::{DeviceForm, attributes};
 use crate::names::parse_slot;
 
 /// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
-const MOST_ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
 impl PrepareContext<'_> {
     pub(super) fn describe(
@@ -58,7 +58,7 @@ impl PrepareContext<'_> {
         let addresses = parameters.address.as_ref().map(|parameter| &parameter.value);
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
-        let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
+        let addresses: Vec<String> = addresses.take(MAX_ADDRESSES).collect();
         let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
