@@ -16,8 +16,9 @@ use crate::our_runtime::{
 };
 use crate::settings::{EngineSettings, RuntimeNames};
 use crate::toml::{
-    add_text, format_item, get, get_or_create_array, get_or_create_section, list, parse,
-    parse_other, prune, read, remove, remove_section, render, strings,
+    add_text, format_item, get, get_in, get_or_create_array, get_or_create_section, indent_key,
+    list, parse, parse_other, prune, read, remove, remove_section, render, set_indented, set_value,
+    strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
@@ -50,7 +51,7 @@ pub(crate) struct ConfigLayout {
 
 impl ConfigLayout {
     pub(crate) fn detect(document: &DocumentMut) -> anyhow::Result<ConfigLayout> {
-        let version = match document.get("version") {
+        let version = match get(&document, &["version"]) {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
             Some(version) => {
@@ -100,7 +101,7 @@ pub(crate) fn read_settings(
     text: &str,
 ) -> Result<Vec<RelatedFiles>, String> {
     let document = read(text)?;
-    let format = document.get("version").and_then(Item::as_integer);
+    let format = get(&document, &["version"]).and_then(Item::as_integer);
     settings.format = settings.format.or(Some(format.unwrap_or(1)));
     settings.is_off |= disabled_name(&document).is_some();
     let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
@@ -144,7 +145,7 @@ fn read_plugin(
 
 fn import_files(file: &Path, document: &DocumentMut) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let patterns = strings(document.get("imports"));
+    let patterns = strings(get(&document, &["imports"]));
     patterns.map(|pattern| import_file(directory, pattern)).collect()
 }
 
@@ -277,7 +278,7 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
 /// What `disabled_plugins` calls the CRI plugin, where it does.
 fn disabled_name(document: &DocumentMut) -> Option<&str> {
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    strings(document.get("disabled_plugins")).find(cri)
+    strings(get(&document, &["disabled_plugins"])).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
@@ -334,8 +335,8 @@ pub(crate) fn register(
     let path = layout.runtime_path(RUNTIME_NAME);
     if let Some(existing) = get(document, &path) {
         if !is_our_runtime(existing) {
-            let binary = existing.get("options").and_then(|o| o.get("BinaryName"));
-            let registered = binary.or(existing.get("runtime_type")).unwrap_or(existing);
+            let binary = get_in(existing, &["options", "BinaryName"]);
+            let registered = binary.or(get_in(existing, &["runtime_type"])).unwrap_or(existing);
             return Err(taken_error(format_item(registered)));
         }
         let runtime = get_or_create_section(document, &path)?;
@@ -395,12 +396,12 @@ pub(crate) fn replaced_runtime(
         let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
         let entries: Vec<&Item> = entries.flatten().collect();
         let mut last_first = entries.iter().rev();
-        let is_runc = match last_first.find_map(|entry| entry.get("runtime_type")) {
+        let is_runc = match last_first.find_map(|entry| get_in(entry, &["runtime_type"])) {
             None => name == BUILT_IN && !entries.is_empty(),
             Some(kind) => kind.as_str() == Some(RUNTIME_TYPE),
         };
         if is_runc {
-            let options = entries.iter().map(|entry| entry.get("options"));
+            let options = entries.iter().map(|entry| get_in(entry, &["options"]));
             let options = options.flatten().collect::<Vec<_>>();
             return (merge_tables(&entries), merge_tables(&options));
         }
@@ -411,8 +412,9 @@ pub(crate) fn replaced_runtime(
 fn merge_tables(tables: &[&Item]) -> InlineTable {
     let tables = tables.iter().filter_map(|table| table.as_table_like());
     let pairs = tables.flat_map(|table| table.iter());
+    let is_own = |key: &str| OWN_OPTIONS.iter().any(|own| own.eq_ignore_ascii_case(key));
     pairs
-        .filter(|(key, _)| !OWN_OPTIONS.contains(key))
+        .filter(|(key, _)| !is_own(key))
         .filter_map(|(key, item)| Some((key, item.as_value()?.clone())))
         .filter(|(_, value)| !value.is_inline_table())
         .collect()
@@ -435,46 +437,8 @@ fn inner_indent(indent: &str) -> String {
     if indent.is_empty() { String::new() } else { format!("{indent}  ") }
 }
 
-/// Changes a value in place, so that the comments around it stay.
-fn set_value(table: &mut Table, key: &str, value: Value) {
-    match table.get_mut(key).and_then(Item::as_value_mut) {
-        Some(old) => {
-            let decor = old.decor().clone();
-            *old = value;
-            *old.decor_mut() = decor;
-        }
-        None => {
-            let indent = key_indent(table);
-            set_indented(table, key, value, &indent);
-        }
-    }
-}
-
-fn key_indent(table: &Table) -> String {
-    let Some((first, _)) = table.iter().find(|(_, item)| item.is_value()) else {
-        return String::new();
-    };
-    let decor = table.key(first).map(toml_edit::Key::leaf_decor);
-    let prefix = decor.and_then(|decor| decor.prefix()?.as_str());
-    let line = prefix.unwrap_or_default().rsplit('\n').next();
-    line.unwrap_or_default().to_owned()
-}
-
-fn set_indented(table: &mut Table, key: &str, mut value: Value, indent: &str) {
-    *value.decor_mut() = toml_edit::Decor::new(" ", "");
-    table.insert(key, Item::Value(value));
-    indent_key(table, key, indent);
-}
-
-fn indent_key(table: &mut Table, key: &str, indent: &str) {
-    if let Some(mut key) = table.key_mut(key) {
-        key.leaf_decor_mut().set_prefix(indent);
-    }
-}
-
 pub(crate) fn is_our_runtime(runtime: &Item) -> bool {
-    let options = runtime.get("options");
-    let binary = options.and_then(|options| options.get("BinaryName"));
+    let binary = get_in(runtime, &["options", "BinaryName"]);
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
@@ -493,7 +457,7 @@ pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
     let state = parse(now)?;
-    let state = state.get("state").and_then(Item::as_str);
+    let state = get(&state, &["state"]).and_then(Item::as_str);
     Ok(state.map(str::to_owned))
 }
 
@@ -522,9 +486,9 @@ pub(crate) fn unconfigure(
         register_built_in(&mut document, &layout)?;
     }
     restorer.restore_built_in(&mut document, &layout);
-    let only_version = document.len() == 1 && document.contains_key("version");
+    let only_version = document.len() == 1 && get(&document, &["version"]).is_some();
     if only_version && original != OriginalText::Unknown && in_before(&["version"]).is_none() {
-        document.remove("version");
+        remove(&mut document, &["version"]);
     }
     if before.is_none() && document.is_empty() {
         return Ok(None);
@@ -578,7 +542,8 @@ impl TextRestorer<'_> {
         let path = layout.runtime_path(BUILT_IN);
         let entry = get(document, &path).and_then(Item::as_table_like);
         let is_ours = entry.is_some_and(|entry| {
-            let kind = entry.get("runtime_type").and_then(Item::as_str);
+            let kind = get(document, &[&path[..], &["runtime_type"]].concat());
+            let kind = kind.and_then(Item::as_str);
             entry.len() == 1 && kind == Some(RUNTIME_TYPE)
         });
         let is_needed =

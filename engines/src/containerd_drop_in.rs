@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use toml_edit::{DocumentMut, Item};
+use toml_edit::{DocumentMut, Item, Value};
 
 use crate::containerd::{
     CRI_PLUGINS, ConfigLayout, is_our_runtime, refuse_disabled, refuse_without_default, register,
@@ -19,7 +19,8 @@ use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
 use crate::toml::{
-    get, get_or_create_section, parse, parse_other, prune, remove_section, render, strings,
+    get, get_or_create_section, parse, parse_other, prune, remove_section, render, set_value,
+    strings,
 };
 use crate::variant::EngineVariant;
 
@@ -152,8 +153,8 @@ fn enable_cdi(
     documents: &[(&RelatedFile, DocumentMut)],
 ) -> anyhow::Result<()> {
     if find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
-        get_or_create_section(document, &layout.cri_path())?
-            .insert("enable_cdi", toml_edit::value(true));
+        let cri = get_or_create_section(document, &layout.cri_path())?;
+        set_value(cri, "enable_cdi", Value::from(true));
     }
     Ok(())
 }
@@ -179,12 +180,13 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
     prune(&mut document, &runtime[..4], None);
     // What is left of what we write is CDI itself, which a file of ours turned on.
     let cri = get(&document, &layout.cri_path()).and_then(Item::as_table_like);
-    let only_cdi = cri.is_some_and(|cri| cri.len() == 1 && cri.contains_key("enable_cdi"));
+    let only_cdi =
+        cri.is_some_and(|cri| cri.len() == 1 && get(&document, &layout.enable_cdi()).is_some());
     if only_cdi && is_ours_alone {
         remove_section(&mut document, &layout.cri_path());
         prune(&mut document, &["plugins"], None);
     }
-    let only_version = document.len() == 1 && document.contains_key("version");
+    let only_version = document.len() == 1 && get(&document, &["version"]).is_some();
     if is_ours_alone && (document.is_empty() || only_version) {
         return Ok(None);
     }

@@ -13,8 +13,8 @@ use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
-    format_item, get, get_or_create_section, parse, parse_other, prune, read, remove_section,
-    render,
+    format_item, get, get_in, get_or_create_section, parse, parse_other, prune, read,
+    remove_section, render,
 };
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
@@ -80,7 +80,7 @@ pub(crate) fn configure(
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
         Some(existing) if !is_our_runtime(existing) => {
-            let registered = existing.get("runtime_path").unwrap_or(existing);
+            let registered = get_in(existing, &["runtime_path"]).unwrap_or(existing);
             return Err(taken_error(format_item(registered)));
         }
         Some(_) => {}
@@ -131,13 +131,13 @@ fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
     };
     let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
     values
-        .filter(|(key, _)| !OWN.contains(key))
+        .filter(|(key, _)| !OWN.iter().any(|own| own.eq_ignore_ascii_case(key)))
         .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
         .collect()
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
-    runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
+    get_in(runtime, &["runtime_path"]).and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
 pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
