@@ -10,7 +10,7 @@ use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
 use crate::files::{KeptPart, NewText, OriginalText};
-use crate::json::JsonText;
+use crate::json::{JsonText, without_mark};
 use crate::our_runtime::{
     RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
@@ -33,7 +33,7 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     }
     match json.get(&CDI)? {
         Some(Value::Bool(true)) => {}
-        None | Some(Value::Bool(false)) => json.set(&CDI, &json!(true))?,
+        None | Some(Value::Null | Value::Bool(false)) => json.set(&CDI, &json!(true))?,
         Some(_) => {
             return Err(wrong_form_error(&CDI.join("."), "true or false"));
         }
@@ -42,12 +42,14 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
         None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
         Some(runtime) if is_our_runtime(&runtime) => {}
         Some(runtime) => {
-            return Err(taken_error(runtime.get("path").unwrap_or(&runtime)));
+            return Err(taken_error(runtime_path(&runtime).unwrap_or(&runtime)));
         }
     }
     if set_default {
         match json.get(&[DEFAULT])? {
-            None | Some(Value::String(_)) => json.set(&[DEFAULT], &json!(RUNTIME_NAME))?,
+            None | Some(Value::Null | Value::String(_)) => {
+                json.set(&[DEFAULT], &json!(RUNTIME_NAME))?
+            }
             Some(_) => {
                 return Err(wrong_form_error(DEFAULT, "text"));
             }
@@ -62,6 +64,7 @@ pub(crate) fn read_settings(
     file: &Path,
     text: &str,
 ) -> Result<(), String> {
+    let text = without_mark(text);
     if text.trim().is_empty() {
         return Ok(());
     }
@@ -128,8 +131,13 @@ pub(crate) fn unconfigure(
         }
     }
     for [object, _] in [RUNTIME, CDI] {
-        if json.get(&[object])? == Some(json!({})) && in_before(&[object])?.is_none() {
-            json.remove(&[object])?;
+        if json.get(&[object])? != Some(json!({})) {
+            continue;
+        }
+        match in_before(&[object])? {
+            None => _ = json.remove(&[object])?,
+            Some(Value::Null) => json.set(&[object], &Value::Null)?,
+            Some(_) => {}
         }
     }
     if before.is_none() && json.is_empty()? {
@@ -139,7 +147,13 @@ pub(crate) fn unconfigure(
 }
 
 fn is_our_runtime(runtime: &Value) -> bool {
-    runtime.get("path").and_then(Value::as_str) == Some(RUNTIME_PATH)
+    runtime_path(runtime).and_then(Value::as_str) == Some(RUNTIME_PATH)
+}
+
+/// The path of a runtime. Go ignores the case of a struct's keys (`encoding/json`).
+fn runtime_path(runtime: &Value) -> Option<&Value> {
+    let mut members = runtime.as_object()?.iter();
+    members.find(|(key, _)| key.eq_ignore_ascii_case("path")).map(|(_, path)| path)
 }
 
 /// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a
