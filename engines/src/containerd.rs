@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
 use crate::nri;
@@ -38,7 +39,7 @@ const NEWEST_VERSION: i64 = 4;
 pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(crate) const DEFAULT: &str = "default_runtime_name";
 /// The runtime that containerd has by itself, and its default one where no file names another.
-const BUILT_IN: &str = "runc";
+pub(crate) const BUILT_IN: &str = "runc";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours replaces.
@@ -387,11 +388,7 @@ pub(crate) fn replaced_runtime(
     layout: &ConfigLayout,
     files: &[&DocumentMut],
 ) -> (InlineTable, InlineTable) {
-    let default = files
-        .iter()
-        .rev()
-        .filter_map(|document| get(document, &layout.default_name())?.as_str())
-        .find(|name| *name != RUNTIME_NAME);
+    let default = find_default_name(layout, files);
     for name in [BUILT_IN].into_iter().chain(default) {
         let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
         let entries: Vec<&Item> = entries.flatten().collect();
@@ -407,6 +404,41 @@ pub(crate) fn replaced_runtime(
         }
     }
     Default::default()
+}
+
+/// The default runtime that is not ours.
+fn find_default_name<'d>(layout: &ConfigLayout, files: &[&'d DocumentMut]) -> Option<&'d str> {
+    let names = files.iter().rev().filter_map(|file| get(file, &layout.default_name())?.as_str());
+    names.into_iter().find(|name| *name != RUNTIME_NAME)
+}
+
+/// The default runtime beside ours, of files in the order in which they are read; `None` if it is containerd's own runc.
+pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let documents: Vec<&DocumentMut> = documents.iter().collect();
+    let Some(first) = documents.first() else {
+        return Ok(None);
+    };
+    let layout = ConfigLayout::detect(first)?;
+    let name = find_default_name(&layout, &documents).unwrap_or(BUILT_IN);
+    let find_text = |path: &[&str]| {
+        let path = [&layout.runtime_path(name)[..], path].concat();
+        let texts = documents.iter().rev().filter_map(|file| get(file, &path)?.as_str());
+        texts.into_iter().find(|text| !text.is_empty())
+    };
+    let is_in = |file: &&DocumentMut| get(file, &layout.runtime_path(name)).is_some();
+    // containerd's plugin does not load with a default that is registered nowhere, so nothing was started by it.
+    if !documents.iter().any(is_in) {
+        return Ok(None);
+    }
+    let kind = find_text(&["runtime_type"]);
+    let program = find_text(&["options", "BinaryName"]);
+    if name == BUILT_IN && kind.is_none_or(|kind| kind == RUNTIME_TYPE) && program.is_none() {
+        return Ok(None);
+    }
+    let is_runc = kind == Some(RUNTIME_TYPE) || name == BUILT_IN && kind.is_none();
+    let program = is_runc.then(|| program.unwrap_or(BUILT_IN).into());
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
 }
 
 fn merge_tables(tables: &[&Item]) -> InlineTable {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, Item, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
@@ -52,6 +53,24 @@ pub(crate) fn read_settings(
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
+}
+
+/// The default runtime of files in the order in which they are read; `None` if none names it.
+pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
+    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+        return Ok(None);
+    };
+    let find_text = |key| {
+        let [a, b, c] = RUNTIMES;
+        let texts = documents.iter().rev();
+        let mut texts = texts.filter_map(|file| get(file, &[a, b, c, name, key])?.as_str());
+        texts.find(|text| !text.is_empty())
+    };
+    let is_oci = find_text("runtime_type").is_none_or(|kind| kind == "oci");
+    let program = is_oci.then(|| find_text("runtime_path").unwrap_or(name).into());
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
 }
 
 pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {

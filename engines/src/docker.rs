@@ -3,12 +3,14 @@
 //! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
 //! also serves the version that is installed tomorrow.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
+use crate::behind::DefaultRuntime;
+use crate::containerd::{BUILT_IN, RUNTIME_TYPE};
 use crate::files::{KeptPart, NewText, OriginalText};
 use crate::json::{JsonText, without_mark};
 use crate::our_runtime::{
@@ -90,6 +92,20 @@ pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
+}
+
+/// dockerd's default runtime; `None` if it is dockerd's own runc, or registered nowhere: dockerd does not start then.
+pub(crate) fn default_runtime(text: &str) -> anyhow::Result<Option<DefaultRuntime>> {
+    let json = JsonText::parse(text)?;
+    let name = json.get(&[DEFAULT])?;
+    let name = name.as_ref().and_then(Value::as_str).unwrap_or(BUILT_IN);
+    let entry = json.get(&[RUNTIME[0], name])?;
+    let is_shim = name.starts_with("io.containerd.") && name != RUNTIME_TYPE;
+    if entry.is_none() && !is_shim {
+        return Ok(None);
+    }
+    let program = entry.as_ref().and_then(runtime_path).and_then(Value::as_str);
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program: program.map(PathBuf::from) }))
 }
 
 pub(crate) fn is_cdi_enabled(text: Option<&str>) -> Option<bool> {

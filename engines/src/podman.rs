@@ -6,15 +6,17 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_host::host::Host;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
-    add_text, format_item, get, get_or_create_array, get_or_create_section, parse, parse_other,
-    prune, read, remove, render, strings,
+    add_text, format_item, get, get_or_create_array, get_or_create_section, list, parse,
+    parse_other, prune, read, remove, render, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
@@ -53,6 +55,28 @@ pub(crate) fn read_settings(
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
+}
+
+/// The default runtime of files in the order in which they are read; `None` if none names it.
+pub(crate) fn default_runtime(
+    host: &Host,
+    texts: &[&str],
+) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
+    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+        return Ok(None);
+    };
+    let [engine, runtimes] = RUNTIMES;
+    let lists = documents.iter().rev();
+    let list = lists.filter_map(|file| list(get(file, &[engine, runtimes, name]))).next();
+    // The first that exists.
+    for path in list.into_iter().flatten() {
+        if host.entry(Path::new(&path))?.is_some() {
+            return Ok(Some(DefaultRuntime { name: name.to_owned(), program: Some(path.into()) }));
+        }
+    }
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program: Some(name.into()) }))
 }
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).

@@ -305,7 +305,7 @@ onload_ctk_leave_runtime() {
         return 0
     fi
     for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun \
-        /usr/libexec/crio/crun /usr/libexec/crio/runc; do
+        /usr/libexec/crio/crun /usr/libexec/crio/runc /usr/local/bin/runc /usr/lib/cri-o-runc/sbin/runc; do
         [ -x "$runtime" ] || continue
         ln -sf "$runtime" /usr/bin/onload-container-runtime
         for service in $(onload_ctk_kept); do

@@ -411,10 +411,11 @@ fn podman_and_vfio(version: &str) -> Tree {
 }
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+const RUNC: &str = "/usr/bin/runc";
 
 /// A host where annotations may ask for an interface.
 fn allowing(tree: Tree) -> Tree {
-    tree.program(WRAPPER, "");
+    tree.program(WRAPPER, "").program(RUNC, "");
     tree.config("[annotations]\nallow = [\"nic\"]\n");
     tree
 }
@@ -1151,6 +1152,15 @@ checks! {
     a_wrapper_that_is_registered_and_not_there_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
         |tree| { tree.remove(WRAPPER); }
         => "fail", "onload-container-runtime is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    docker_without_the_runtime_behind_ours_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.remove(RUNC); }
+        => "fail", "the OCI runtime behind it was not found at /usr/bin/runc, ", "apt-get install runc";
+    crio_without_the_runtime_that_is_configured_fails: "engine-runtime", allowing(crio("[crio.runtime.runtimes.onload]\n")),
+        |tree| { tree.config("[annotations]\nallow = [\"nic\"]\n[runtime]\npath = \"/opt/runc\"\n"); }
+        => "fail", "the OCI runtime behind it was not found at /opt/runc", "path = \"/usr/bin/runc\"";
+    podman_without_the_runtime_behind_ours_fails: "engine-runtime", allowing(podman("5.4.2", "[engine.runtimes]\nonload = ['/usr/bin/onload-container-runtime']\n")),
+        |tree| { tree.remove(RUNC); }
+        => "fail", "the OCI runtime behind it was not found", "apt-get install runc";
     containerd_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime",
         allowing(containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.onload]\n")),
         |tree| toml(tree, "version = 3\n")
