@@ -18,8 +18,8 @@ use crate::our_runtime::{
 use crate::settings::{EngineSettings, RuntimeNames};
 use crate::toml::{
     add_text, format_item, get, get_in, get_or_create_array, get_or_create_section, indent_key,
-    list, parse, parse_other, prune, read, remove, remove_section, render, set_indented, set_value,
-    strings,
+    list, parse, parse_other, prune, read, remove, remove_section, remove_value, render,
+    set_indented, set_value, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
@@ -511,6 +511,7 @@ pub(crate) fn unconfigure(
     restorer.restore_key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
     restorer.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
     restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
+    restorer.restore_key(&mut document, &nri::VALIDATE, &Value::from(true))?;
     // What the default was before us may be gone by now.
     let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
     if is_default_runtime(now)? && !is_valid(&document) {
@@ -520,12 +521,15 @@ pub(crate) fn unconfigure(
     restorer.restore_built_in(&mut document, &layout);
     let only_version = document.len() == 1 && get(&document, &["version"]).is_some();
     if only_version && original != OriginalText::Unknown && in_before(&["version"]).is_none() {
+        let prefix = document.key("version").and_then(|key| key.leaf_decor().prefix()?.as_str());
+        let comments = prefix.unwrap_or_default();
+        let trailing = format!("{comments}{}", document.trailing().as_str().unwrap_or_default());
         remove(&mut document, &["version"]);
+        document.set_trailing(trailing);
     }
-    if before.is_none() && document.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(render(&document, now)))
+    let text = render(&document, now);
+    let is_ours_alone = before.is_none() && document.is_empty() && !text.contains('#');
+    Ok((!is_ours_alone).then_some(text))
 }
 
 struct TextRestorer<'b> {
@@ -554,9 +558,7 @@ impl TextRestorer<'_> {
         match old.and_then(Item::as_value) {
             None if self.original == OriginalText::Unknown => {}
             None => {
-                remove(document, path);
-                prune(document, above, self.before.map(DocumentMut::as_table));
-                self.hide(document, above);
+                remove_value(document, path, self.before.map(DocumentMut::as_table));
             }
             Some(old) if is_ours(old) => {}
             Some(old) => set_value(get_or_create_section(document, above)?, key, old.clone()),
@@ -583,26 +585,6 @@ impl TextRestorer<'_> {
         if self.original != OriginalText::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
             remove_section(document, &path);
             prune(document, &path[..4], self.before.map(DocumentMut::as_table));
-        }
-    }
-
-    /// The heading of a section that we opened for a key goes, where sections below it stay.
-    fn hide(&self, document: &mut DocumentMut, path: &[&str]) {
-        let was_open = self.before.is_some_and(|before| {
-            let section = get(before, path).and_then(Item::as_table);
-            section.is_some_and(|section| !section.is_implicit())
-        });
-        let table = get(document, path).and_then(Item::as_table);
-        let is_bare = table.is_some_and(|table| {
-            let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
-            let has_values = table.iter().any(|(_, item)| !item.is_table());
-            !has_values && !prefix.unwrap_or_default().contains('#')
-        });
-        if !was_open
-            && is_bare
-            && let Ok(table) = get_or_create_section(document, path)
-        {
-            table.set_implicit(true);
         }
     }
 }

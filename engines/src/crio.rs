@@ -165,8 +165,8 @@ pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    default_runtime::remove_default(&mut document, &DEFAULT_NAME);
     let is_ours_alone = now.contains(HEADER);
+    default_runtime::remove_default(&mut document, &DEFAULT_NAME, is_ours_alone);
     nri::remove_nri(&mut document, is_ours_alone)?;
     if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
@@ -175,8 +175,7 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
         remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    if document.is_empty() && is_ours_alone {
-        return Ok(None);
-    }
-    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+    let text = render(&document, now).replacen(HEADER, "", 1);
+    let has_content = !document.is_empty() || text.contains('#');
+    Ok((has_content || !is_ours_alone).then_some(text))
 }

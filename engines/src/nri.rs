@@ -19,7 +19,8 @@ pub(crate) type NriSwitch = (&'static [&'static str], bool);
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
 pub(crate) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
-const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
+pub(crate) const VALIDATE: [&str; 4] =
+    [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
 pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
 /// Behind a value that we set in a file of somebody else's that has no backup, with what it was.

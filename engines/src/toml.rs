@@ -183,15 +183,20 @@ pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
     parent.remove(&key).is_some()
 }
 
-/// Removes a section. The comments above it may be about what precedes them, so they stay, above
-/// the next section or at the end.
+/// Removes a section. The comments above it may be about what precedes them, so they stay.
 pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
-    let section = get(document, path).and_then(Item::as_table);
-    let position = section.and_then(Table::position);
-    let above = section.and_then(|section| section.decor().prefix()?.as_str());
-    let comments = above.unwrap_or_default().trim_end().to_owned();
+    let section = get(document, path).and_then(Item::as_table).cloned();
     remove(document, path);
-    let Some(position) = position.filter(|_| comments.contains('#')) else {
+    if let Some(section) = section {
+        move_comments(document, &section);
+    }
+}
+
+/// Moves the comments above a section that is no longer printed to the next section, or to the end.
+fn move_comments(document: &mut DocumentMut, section: &Table) {
+    let above = section.decor().prefix().and_then(|prefix| prefix.as_str());
+    let comments = above.unwrap_or_default().trim_end();
+    let Some(position) = section.position().filter(|_| comments.contains('#')) else {
         return;
     };
     match next_position(document, position).and_then(|next| table_at(document, next)) {
@@ -242,6 +247,40 @@ pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
             return;
         }
         remove_section(document, parent_path);
+    }
+}
+
+/// Removes a key, the sections that are empty without it, and the heading of one in which only sections are left. What was
+/// there before stays.
+pub(crate) fn remove_value(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+    remove(document, path);
+    if let Some((_, above)) = path.split_last() {
+        prune(document, above, before);
+        hide_heading(document, above, before);
+    }
+}
+
+/// Hides the heading of a section in which only sections are left, if it had none before.
+pub(crate) fn hide_heading(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+    let was_open = before.is_some_and(|before| {
+        let section = get(before, path).and_then(Item::as_table);
+        section.is_some_and(|section| !section.is_implicit())
+    });
+    let table = get(document, path).and_then(Item::as_table).cloned();
+    // A comment in a file of the operator's may be about the heading.
+    let has_comment = |table: &Table| {
+        let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
+        before.is_some() && prefix.is_some_and(|prefix| prefix.contains('#'))
+    };
+    let is_bare =
+        |table: &Table| table.iter().all(|(_, item)| item.is_table()) && !has_comment(table);
+    let Some(hidden) = table.filter(|table| !was_open && !table.is_implicit() && is_bare(table))
+    else {
+        return;
+    };
+    if let Ok(table) = get_or_create_section(document, path) {
+        table.set_implicit(true);
+        move_comments(document, &hidden);
     }
 }
 
