@@ -15,6 +15,13 @@ onload_ctk_restart_nri() {
     fi
 }
 
+# What the package's line in tmpfiles.d makes at boot.
+onload_ctk_make_directories() {
+    if command -v systemd-tmpfiles >/dev/null; then
+        systemd-tmpfiles --create onload-ctk.conf >/dev/null 2>&1 || true
+    fi
+}
+
 # What containers that have ended since a removal left, which udev told nobody.
 onload_ctk_start_restore() {
     [ -d /run/systemd/system ] && [ -d /run/onload-ctk/@leases ] || return 0
