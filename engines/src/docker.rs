@@ -29,6 +29,10 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
+    if old.is_some_and(|old| without_mark(old) != old) {
+        let text = "daemon.json begins with a byte order mark, which docker skips and other programs may refuse";
+        warnings.push(text.to_owned());
+    }
     if let Some(dirs) = json.get(&[SPEC_DIRS])? {
         let dirs = dirs.as_array().into_iter().flatten();
         warn_of_spec_dirs(SPEC_DIRS, dirs.filter_map(Value::as_str), &mut warnings);
