@@ -16,7 +16,8 @@ use walkdir::WalkDir;
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_onload-ctk");
 /// Empty files in /usr/bin of every host.
-const INSTALLED: &str = "dockerd containerd crio podman nomad onload-container-runtime onload-nri";
+const INSTALLED: &str =
+    "dockerd containerd crio podman nomad onload-container-runtime onload-nri runc";
 const LOCK: &str = "/run/onload-ctk/@locks/configure";
 /// Other engines need the same policy, so `--remove` keeps it.
 const POLICY: &str = "/etc/onload-ctk/config.toml";

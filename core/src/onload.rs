@@ -4,9 +4,10 @@
 /// in either of its default directories.
 pub const LIBRARY: &str = "libonload.so";
 
-/// The OCI runtimes that the wrapper looks for when the configuration names none. The last two come with the
-/// packages of CRI-O, which bring no others (cri-o/packaging, `10-crio.conf`).
-pub const RUNTIMES: [&str; 7] = [
+/// The OCI runtimes that the wrapper looks for when the configuration names none. Those of
+/// CRI-O's packages bring no others (cri-o/packaging, `10-crio.conf`; before 1.29 `cri-o-runc`), and kubespray installs
+/// runc in /usr/local/bin.
+pub const RUNTIMES: [&str; 9] = [
     "/usr/bin/runc",
     "/usr/sbin/runc",
     "/usr/local/sbin/runc",
@@ -14,6 +15,8 @@ pub const RUNTIMES: [&str; 7] = [
     "/usr/local/bin/crun",
     "/usr/libexec/crio/crun",
     "/usr/libexec/crio/runc",
+    "/usr/local/bin/runc",
+    "/usr/lib/cri-o-runc/sbin/runc",
 ];
 
 /// The one-line file that is mounted at /etc/ld.so.preload; the package installs it.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
 use crate::nri;
@@ -16,8 +17,9 @@ use crate::our_runtime::{
 };
 use crate::settings::{EngineSettings, RuntimeNames};
 use crate::toml::{
-    add_text, format_item, get, get_or_create_array, get_or_create_section, list, parse,
-    parse_other, prune, read, remove, remove_section, render, strings,
+    add_text, format_item, get, get_in, get_or_create_array, get_or_create_section, indent_key,
+    list, parse, parse_other, prune, read, remove, remove_section, remove_value, render,
+    set_indented, set_value, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
@@ -37,7 +39,7 @@ const NEWEST_VERSION: i64 = 4;
 pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(crate) const DEFAULT: &str = "default_runtime_name";
 /// The runtime that containerd has by itself, and its default one where no file names another.
-const BUILT_IN: &str = "runc";
+pub(crate) const BUILT_IN: &str = "runc";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours replaces.
@@ -50,7 +52,7 @@ pub(crate) struct ConfigLayout {
 
 impl ConfigLayout {
     pub(crate) fn detect(document: &DocumentMut) -> anyhow::Result<ConfigLayout> {
-        let version = match document.get("version") {
+        let version = match get(&document, &["version"]) {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
             Some(version) => {
@@ -100,7 +102,7 @@ pub(crate) fn read_settings(
     text: &str,
 ) -> Result<Vec<RelatedFiles>, String> {
     let document = read(text)?;
-    let format = document.get("version").and_then(Item::as_integer);
+    let format = get(&document, &["version"]).and_then(Item::as_integer);
     settings.format = settings.format.or(Some(format.unwrap_or(1)));
     settings.is_off |= disabled_name(&document).is_some();
     let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
@@ -144,7 +146,7 @@ fn read_plugin(
 
 fn import_files(file: &Path, document: &DocumentMut) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let patterns = strings(document.get("imports"));
+    let patterns = strings(get(&document, &["imports"]));
     patterns.map(|pattern| import_file(directory, pattern)).collect()
 }
 
@@ -277,7 +279,7 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
 /// What `disabled_plugins` calls the CRI plugin, where it does.
 fn disabled_name(document: &DocumentMut) -> Option<&str> {
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    strings(document.get("disabled_plugins")).find(cri)
+    strings(get(&document, &["disabled_plugins"])).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
@@ -334,8 +336,8 @@ pub(crate) fn register(
     let path = layout.runtime_path(RUNTIME_NAME);
     if let Some(existing) = get(document, &path) {
         if !is_our_runtime(existing) {
-            let binary = existing.get("options").and_then(|o| o.get("BinaryName"));
-            let registered = binary.or(existing.get("runtime_type")).unwrap_or(existing);
+            let binary = get_in(existing, &["options", "BinaryName"]);
+            let registered = binary.or(get_in(existing, &["runtime_type"])).unwrap_or(existing);
             return Err(taken_error(format_item(registered)));
         }
         let runtime = get_or_create_section(document, &path)?;
@@ -386,21 +388,17 @@ pub(crate) fn replaced_runtime(
     layout: &ConfigLayout,
     files: &[&DocumentMut],
 ) -> (InlineTable, InlineTable) {
-    let default = files
-        .iter()
-        .rev()
-        .filter_map(|document| get(document, &layout.default_name())?.as_str())
-        .find(|name| *name != RUNTIME_NAME);
+    let default = find_default_name(layout, files);
     for name in [BUILT_IN].into_iter().chain(default) {
         let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
         let entries: Vec<&Item> = entries.flatten().collect();
         let mut last_first = entries.iter().rev();
-        let is_runc = match last_first.find_map(|entry| entry.get("runtime_type")) {
+        let is_runc = match last_first.find_map(|entry| get_in(entry, &["runtime_type"])) {
             None => name == BUILT_IN && !entries.is_empty(),
             Some(kind) => kind.as_str() == Some(RUNTIME_TYPE),
         };
         if is_runc {
-            let options = entries.iter().map(|entry| entry.get("options"));
+            let options = entries.iter().map(|entry| get_in(entry, &["options"]));
             let options = options.flatten().collect::<Vec<_>>();
             return (merge_tables(&entries), merge_tables(&options));
         }
@@ -408,11 +406,47 @@ pub(crate) fn replaced_runtime(
     Default::default()
 }
 
+/// The default runtime that is not ours.
+fn find_default_name<'d>(layout: &ConfigLayout, files: &[&'d DocumentMut]) -> Option<&'d str> {
+    let names = files.iter().rev().filter_map(|file| get(file, &layout.default_name())?.as_str());
+    names.into_iter().find(|name| *name != RUNTIME_NAME)
+}
+
+/// The default runtime beside ours, of files in the order in which they are read; `None` if it is containerd's own runc.
+pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let documents: Vec<&DocumentMut> = documents.iter().collect();
+    let Some(first) = documents.first() else {
+        return Ok(None);
+    };
+    let layout = ConfigLayout::detect(first)?;
+    let name = find_default_name(&layout, &documents).unwrap_or(BUILT_IN);
+    let find_text = |path: &[&str]| {
+        let path = [&layout.runtime_path(name)[..], path].concat();
+        let texts = documents.iter().rev().filter_map(|file| get(file, &path)?.as_str());
+        texts.into_iter().find(|text| !text.is_empty())
+    };
+    let is_in = |file: &&DocumentMut| get(file, &layout.runtime_path(name)).is_some();
+    // containerd's plugin does not load with a default that is registered nowhere, so nothing was started by it.
+    if !documents.iter().any(is_in) {
+        return Ok(None);
+    }
+    let kind = find_text(&["runtime_type"]);
+    let program = find_text(&["options", "BinaryName"]);
+    if name == BUILT_IN && kind.is_none_or(|kind| kind == RUNTIME_TYPE) && program.is_none() {
+        return Ok(None);
+    }
+    let is_runc = kind == Some(RUNTIME_TYPE) || name == BUILT_IN && kind.is_none();
+    let program = is_runc.then(|| program.unwrap_or(BUILT_IN).into());
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
+}
+
 fn merge_tables(tables: &[&Item]) -> InlineTable {
     let tables = tables.iter().filter_map(|table| table.as_table_like());
     let pairs = tables.flat_map(|table| table.iter());
+    let is_own = |key: &str| OWN_OPTIONS.iter().any(|own| own.eq_ignore_ascii_case(key));
     pairs
-        .filter(|(key, _)| !OWN_OPTIONS.contains(key))
+        .filter(|(key, _)| !is_own(key))
         .filter_map(|(key, item)| Some((key, item.as_value()?.clone())))
         .filter(|(_, value)| !value.is_inline_table())
         .collect()
@@ -435,46 +469,8 @@ fn inner_indent(indent: &str) -> String {
     if indent.is_empty() { String::new() } else { format!("{indent}  ") }
 }
 
-/// Changes a value in place, so that the comments around it stay.
-fn set_value(table: &mut Table, key: &str, value: Value) {
-    match table.get_mut(key).and_then(Item::as_value_mut) {
-        Some(old) => {
-            let decor = old.decor().clone();
-            *old = value;
-            *old.decor_mut() = decor;
-        }
-        None => {
-            let indent = key_indent(table);
-            set_indented(table, key, value, &indent);
-        }
-    }
-}
-
-fn key_indent(table: &Table) -> String {
-    let Some((first, _)) = table.iter().find(|(_, item)| item.is_value()) else {
-        return String::new();
-    };
-    let decor = table.key(first).map(toml_edit::Key::leaf_decor);
-    let prefix = decor.and_then(|decor| decor.prefix()?.as_str());
-    let line = prefix.unwrap_or_default().rsplit('\n').next();
-    line.unwrap_or_default().to_owned()
-}
-
-fn set_indented(table: &mut Table, key: &str, mut value: Value, indent: &str) {
-    *value.decor_mut() = toml_edit::Decor::new(" ", "");
-    table.insert(key, Item::Value(value));
-    indent_key(table, key, indent);
-}
-
-fn indent_key(table: &mut Table, key: &str, indent: &str) {
-    if let Some(mut key) = table.key_mut(key) {
-        key.leaf_decor_mut().set_prefix(indent);
-    }
-}
-
 pub(crate) fn is_our_runtime(runtime: &Item) -> bool {
-    let options = runtime.get("options");
-    let binary = options.and_then(|options| options.get("BinaryName"));
+    let binary = get_in(runtime, &["options", "BinaryName"]);
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
@@ -493,7 +489,7 @@ pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
     let state = parse(now)?;
-    let state = state.get("state").and_then(Item::as_str);
+    let state = get(&state, &["state"]).and_then(Item::as_str);
     Ok(state.map(str::to_owned))
 }
 
@@ -515,6 +511,7 @@ pub(crate) fn unconfigure(
     restorer.restore_key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
     restorer.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
     restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
+    restorer.restore_key(&mut document, &nri::VALIDATE, &Value::from(true))?;
     // What the default was before us may be gone by now.
     let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
     if is_default_runtime(now)? && !is_valid(&document) {
@@ -522,14 +519,17 @@ pub(crate) fn unconfigure(
         register_built_in(&mut document, &layout)?;
     }
     restorer.restore_built_in(&mut document, &layout);
-    let only_version = document.len() == 1 && document.contains_key("version");
+    let only_version = document.len() == 1 && get(&document, &["version"]).is_some();
     if only_version && original != OriginalText::Unknown && in_before(&["version"]).is_none() {
-        document.remove("version");
+        let prefix = document.key("version").and_then(|key| key.leaf_decor().prefix()?.as_str());
+        let comments = prefix.unwrap_or_default();
+        let trailing = format!("{comments}{}", document.trailing().as_str().unwrap_or_default());
+        remove(&mut document, &["version"]);
+        document.set_trailing(trailing);
     }
-    if before.is_none() && document.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(render(&document, now)))
+    let text = render(&document, now);
+    let is_ours_alone = before.is_none() && document.is_empty() && !text.contains('#');
+    Ok((!is_ours_alone).then_some(text))
 }
 
 struct TextRestorer<'b> {
@@ -558,9 +558,7 @@ impl TextRestorer<'_> {
         match old.and_then(Item::as_value) {
             None if self.original == OriginalText::Unknown => {}
             None => {
-                remove(document, path);
-                prune(document, above, self.before.map(DocumentMut::as_table));
-                self.hide(document, above);
+                remove_value(document, path, self.before.map(DocumentMut::as_table));
             }
             Some(old) if is_ours(old) => {}
             Some(old) => set_value(get_or_create_section(document, above)?, key, old.clone()),
@@ -578,7 +576,8 @@ impl TextRestorer<'_> {
         let path = layout.runtime_path(BUILT_IN);
         let entry = get(document, &path).and_then(Item::as_table_like);
         let is_ours = entry.is_some_and(|entry| {
-            let kind = entry.get("runtime_type").and_then(Item::as_str);
+            let kind = get(document, &[&path[..], &["runtime_type"]].concat());
+            let kind = kind.and_then(Item::as_str);
             entry.len() == 1 && kind == Some(RUNTIME_TYPE)
         });
         let is_needed =
@@ -586,26 +585,6 @@ impl TextRestorer<'_> {
         if self.original != OriginalText::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
             remove_section(document, &path);
             prune(document, &path[..4], self.before.map(DocumentMut::as_table));
-        }
-    }
-
-    /// The heading of a section that we opened for a key goes, where sections below it stay.
-    fn hide(&self, document: &mut DocumentMut, path: &[&str]) {
-        let was_open = self.before.is_some_and(|before| {
-            let section = get(before, path).and_then(Item::as_table);
-            section.is_some_and(|section| !section.is_implicit())
-        });
-        let table = get(document, path).and_then(Item::as_table);
-        let is_bare = table.is_some_and(|table| {
-            let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
-            let has_values = table.iter().any(|(_, item)| !item.is_table());
-            !has_values && !prefix.unwrap_or_default().contains('#')
-        });
-        if !was_open
-            && is_bare
-            && let Ok(table) = get_or_create_section(document, path)
-        {
-            table.set_implicit(true);
         }
     }
 }

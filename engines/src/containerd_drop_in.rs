@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use toml_edit::{DocumentMut, Item};
+use toml_edit::{DocumentMut, Item, Value};
 
 use crate::containerd::{
     CRI_PLUGINS, ConfigLayout, is_our_runtime, refuse_disabled, refuse_without_default, register,
@@ -19,7 +19,8 @@ use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
 use crate::toml::{
-    get, get_or_create_section, parse, parse_other, prune, remove_section, render, strings,
+    get, get_or_create_section, parse, parse_other, prune, remove_section, remove_value, render,
+    set_value, strings,
 };
 use crate::variant::EngineVariant;
 
@@ -152,8 +153,8 @@ fn enable_cdi(
     documents: &[(&RelatedFile, DocumentMut)],
 ) -> anyhow::Result<()> {
     if find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
-        get_or_create_section(document, &layout.cri_path())?
-            .insert("enable_cdi", toml_edit::value(true));
+        let cri = get_or_create_section(document, &layout.cri_path())?;
+        set_value(cri, "enable_cdi", Value::from(true));
     }
     Ok(())
 }
@@ -167,9 +168,13 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
     let mut document = parse(now)?;
     let layout = ConfigLayout::detect(&document)?;
     let runtime = layout.runtime_path(RUNTIME_NAME);
-    default_runtime::remove_default(&mut document, &layout.default_name());
     let is_ours_alone = now.contains(HEADER);
+    default_runtime::remove_default(&mut document, &layout.default_name(), is_ours_alone);
     nri::remove_nri(&mut document, is_ours_alone)?;
+    // A file of ours turned CDI on.
+    if is_ours_alone && get(&document, &layout.enable_cdi()).and_then(Item::as_bool) == Some(true) {
+        remove_value(&mut document, &layout.enable_cdi(), None);
+    }
     if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
     }
@@ -177,16 +182,8 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
         remove_section(&mut document, &runtime);
     }
     prune(&mut document, &runtime[..4], None);
-    // What is left of what we write is CDI itself, which a file of ours turned on.
-    let cri = get(&document, &layout.cri_path()).and_then(Item::as_table_like);
-    let only_cdi = cri.is_some_and(|cri| cri.len() == 1 && cri.contains_key("enable_cdi"));
-    if only_cdi && is_ours_alone {
-        remove_section(&mut document, &layout.cri_path());
-        prune(&mut document, &["plugins"], None);
-    }
-    let only_version = document.len() == 1 && document.contains_key("version");
-    if is_ours_alone && (document.is_empty() || only_version) {
-        return Ok(None);
-    }
-    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+    let only_version = document.len() == 1 && get(&document, &["version"]).is_some();
+    let text = render(&document, now).replacen(HEADER, "", 1);
+    let has_content = !document.is_empty() && !only_version || text.contains('#');
+    Ok((has_content || !is_ours_alone).then_some(text))
 }

@@ -7,14 +7,15 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, Item, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
-    format_item, get, get_or_create_section, parse, parse_other, prune, read, remove_section,
-    render,
+    format_item, get, get_in, get_or_create_section, parse, parse_other, prune, read,
+    remove_section, render,
 };
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
@@ -54,6 +55,24 @@ pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
 }
 
+/// The default runtime of files in the order in which they are read; `None` if none names it.
+pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
+    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+        return Ok(None);
+    };
+    let find_text = |key| {
+        let [a, b, c] = RUNTIMES;
+        let texts = documents.iter().rev();
+        let mut texts = texts.filter_map(|file| get(file, &[a, b, c, name, key])?.as_str());
+        texts.find(|text| !text.is_empty())
+    };
+    let is_oci = find_text("runtime_type").is_none_or(|kind| kind == "oci");
+    let program = is_oci.then(|| find_text("runtime_path").unwrap_or(name).into());
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
+}
+
 pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
@@ -80,7 +99,7 @@ pub(crate) fn configure(
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
         Some(existing) if !is_our_runtime(existing) => {
-            let registered = existing.get("runtime_path").unwrap_or(existing);
+            let registered = get_in(existing, &["runtime_path"]).unwrap_or(existing);
             return Err(taken_error(format_item(registered)));
         }
         Some(_) => {}
@@ -131,13 +150,13 @@ fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
     };
     let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
     values
-        .filter(|(key, _)| !OWN_KEYS.contains(key))
+        .filter(|(key, _)| !OWN_KEYS.iter().any(|own| own.eq_ignore_ascii_case(key)))
         .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
         .collect()
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
-    runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
+    get_in(runtime, &["runtime_path"]).and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
 pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
@@ -146,8 +165,8 @@ pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
-    default_runtime::remove_default(&mut document, &DEFAULT_NAME);
     let is_ours_alone = now.contains(HEADER);
+    default_runtime::remove_default(&mut document, &DEFAULT_NAME, is_ours_alone);
     nri::remove_nri(&mut document, is_ours_alone)?;
     if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
@@ -156,8 +175,7 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
         remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    if document.is_empty() && is_ours_alone {
-        return Ok(None);
-    }
-    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+    let text = render(&document, now).replacen(HEADER, "", 1);
+    let has_content = !document.is_empty() || text.contains('#');
+    Ok((has_content || !is_ours_alone).then_some(text))
 }

@@ -5,7 +5,7 @@ use toml_edit::{DocumentMut, Item, Table};
 
 use crate::files::RelatedFile;
 use crate::our_runtime::RUNTIME_NAME;
-use crate::toml::{format_item, get, get_or_create_section, remove};
+use crate::toml::{format_item, get, get_or_create_section, remove, remove_value};
 
 fn runtime_name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
@@ -36,8 +36,14 @@ pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()
     Ok(())
 }
 
-pub(crate) fn remove_default(document: &mut DocumentMut, key: &[&str]) {
-    if is_our_runtime(document, key) {
+/// A heading that is left without values goes only from a file of ours.
+pub(crate) fn remove_default(document: &mut DocumentMut, key: &[&str], is_ours_alone: bool) {
+    if !is_our_runtime(document, key) {
+        return;
+    }
+    if is_ours_alone {
+        remove_value(document, key, None);
+    } else {
         remove(document, key);
     }
 }

@@ -3,14 +3,16 @@
 //! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
 //! also serves the version that is installed tomorrow.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
+use crate::behind::DefaultRuntime;
+use crate::containerd::{BUILT_IN, RUNTIME_TYPE};
 use crate::files::{KeptPart, NewText, OriginalText};
-use crate::json::JsonText;
+use crate::json::{JsonText, without_mark};
 use crate::our_runtime::{
     RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
@@ -27,13 +29,17 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
+    if old.is_some_and(|old| without_mark(old) != old) {
+        let text = "daemon.json begins with a byte order mark, which docker skips and other programs may refuse";
+        warnings.push(text.to_owned());
+    }
     if let Some(dirs) = json.get(&[SPEC_DIRS])? {
         let dirs = dirs.as_array().into_iter().flatten();
         warn_of_spec_dirs(SPEC_DIRS, dirs.filter_map(Value::as_str), &mut warnings);
     }
     match json.get(&CDI)? {
         Some(Value::Bool(true)) => {}
-        None | Some(Value::Bool(false)) => json.set(&CDI, &json!(true))?,
+        None | Some(Value::Null | Value::Bool(false)) => json.set(&CDI, &json!(true))?,
         Some(_) => {
             return Err(wrong_form_error(&CDI.join("."), "true or false"));
         }
@@ -42,12 +48,14 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
         None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
         Some(runtime) if is_our_runtime(&runtime) => {}
         Some(runtime) => {
-            return Err(taken_error(runtime.get("path").unwrap_or(&runtime)));
+            return Err(taken_error(runtime_path(&runtime).unwrap_or(&runtime)));
         }
     }
     if set_default {
         match json.get(&[DEFAULT])? {
-            None | Some(Value::String(_)) => json.set(&[DEFAULT], &json!(RUNTIME_NAME))?,
+            None | Some(Value::Null | Value::String(_)) => {
+                json.set(&[DEFAULT], &json!(RUNTIME_NAME))?
+            }
             Some(_) => {
                 return Err(wrong_form_error(DEFAULT, "text"));
             }
@@ -62,6 +70,7 @@ pub(crate) fn read_settings(
     file: &Path,
     text: &str,
 ) -> Result<(), String> {
+    let text = without_mark(text);
     if text.trim().is_empty() {
         return Ok(());
     }
@@ -87,6 +96,20 @@ pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
+}
+
+/// dockerd's default runtime; `None` if it is dockerd's own runc, or registered nowhere: dockerd does not start then.
+pub(crate) fn default_runtime(text: &str) -> anyhow::Result<Option<DefaultRuntime>> {
+    let json = JsonText::parse(text)?;
+    let name = json.get(&[DEFAULT])?;
+    let name = name.as_ref().and_then(Value::as_str).unwrap_or(BUILT_IN);
+    let entry = json.get(&[RUNTIME[0], name])?;
+    let is_shim = name.starts_with("io.containerd.") && name != RUNTIME_TYPE;
+    if entry.is_none() && !is_shim {
+        return Ok(None);
+    }
+    let program = entry.as_ref().and_then(runtime_path).and_then(Value::as_str);
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program: program.map(PathBuf::from) }))
 }
 
 pub(crate) fn is_cdi_enabled(text: Option<&str>) -> Option<bool> {
@@ -128,8 +151,13 @@ pub(crate) fn unconfigure(
         }
     }
     for [object, _] in [RUNTIME, CDI] {
-        if json.get(&[object])? == Some(json!({})) && in_before(&[object])?.is_none() {
-            json.remove(&[object])?;
+        if json.get(&[object])? != Some(json!({})) {
+            continue;
+        }
+        match in_before(&[object])? {
+            None => _ = json.remove(&[object])?,
+            Some(Value::Null) => json.set(&[object], &Value::Null)?,
+            Some(_) => {}
         }
     }
     if before.is_none() && json.is_empty()? {
@@ -139,7 +167,13 @@ pub(crate) fn unconfigure(
 }
 
 fn is_our_runtime(runtime: &Value) -> bool {
-    runtime.get("path").and_then(Value::as_str) == Some(RUNTIME_PATH)
+    runtime_path(runtime).and_then(Value::as_str) == Some(RUNTIME_PATH)
+}
+
+/// The path of a runtime. Go ignores the case of a struct's keys (`encoding/json`).
+fn runtime_path(runtime: &Value) -> Option<&Value> {
+    let mut members = runtime.as_object()?.iter();
+    members.find(|(key, _)| key.eq_ignore_ascii_case("path")).map(|(_, path)| path)
 }
 
 /// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a

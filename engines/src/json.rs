@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde::Deserializer;
 use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
@@ -40,10 +40,13 @@ struct JsonStyle {
 }
 
 impl JsonText {
-    /// Parses a text; white space alone counts as an empty object.
+    /// Parses a text; white space alone counts as an empty object. A byte order mark stays in front of it.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        let text = if text.trim().is_empty() { "{}\n" } else { text };
-        let json = JsonText { text: text.to_owned() };
+        let mut json = JsonText { text: text.to_owned() };
+        if without_mark(text).trim().is_empty() {
+            json.text.truncate(text.len() - without_mark(text).len());
+            json.text.push_str("{}\n");
+        }
         json.root()?;
         Ok(json)
     }
@@ -57,7 +60,7 @@ impl JsonText {
     }
 
     /// The value at a path of keys; `None` if one of them does not exist.
-    /// What is not an object on the way is an error.
+    /// What is not an object on the way is an error, except for `null`, which Go reads as an object without members.
     pub(crate) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
         let Some(span) = self.find(path)? else {
             return Ok(None);
@@ -80,10 +83,15 @@ impl JsonText {
         }
         let (parent, rest) = self.parent(path)?;
         if let Some((key, below)) = rest.split_first() {
+            let null = parent.members.iter().find(|member| member.key == *key);
             let value = below.iter().rev().fold(value.clone(), |value, key| {
                 Value::Object([((*key).to_owned(), value)].into_iter().collect())
             });
             let depth = path.len() - below.len();
+            if let Some(null) = null {
+                self.text.replace_range(null.value.clone(), &style.render(&value, depth));
+                return Ok(());
+            }
             self.insert(&parent, &style, depth, key, &value);
         }
         Ok(())
@@ -102,7 +110,7 @@ impl JsonText {
     }
 
     fn root(&self) -> anyhow::Result<ObjectSpan> {
-        let start = self.text.len() - self.text.trim_start().len();
+        let start = self.text.len() - without_mark(&self.text).trim_start().len();
         parse_object(&self.text, start..self.text.trim_end().len())
     }
 
@@ -122,6 +130,7 @@ impl JsonText {
         while let [key, rest @ ..] = path
             && !rest.is_empty()
             && let Some(member) = parent.members.iter().find(|member| member.key == *key)
+            && self.text.get(member.value.clone()) != Some("null")
         {
             (parent, path) = (parse_object(&self.text, member.value.clone())?, rest);
         }
@@ -234,11 +243,28 @@ impl<'de> Visitor<'de> for Members<'de> {
     }
 }
 
+/// The text after its byte order mark, which dockerd skips (`getConflictFreeConfiguration`).
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Describes an error in the part of a text that begins at `start`, with its line and column in the whole text.
+fn describe_error(text: &str, start: usize, error: &serde_json::Error) -> anyhow::Error {
+    let above = text.get(..start).unwrap_or_default();
+    let line = above.matches('\n').count() + error.line();
+    let first_line = above.rsplit('\n').next().unwrap_or_default();
+    let column = error.column() + if error.line() == 1 { first_line.len() } else { 0 };
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    anyhow!("{message} at line {line} column {column}")
+}
+
 fn parse_object(text: &str, span: Range<usize>) -> anyhow::Result<ObjectSpan> {
     let inner = text.get(span.clone()).unwrap_or_default();
     let mut reader = serde_json::Deserializer::from_str(inner);
-    let object = reader.deserialize_map(Members(Vec::new()))?;
-    reader.end()?;
+    let object = reader.deserialize_map(Members(Vec::new()));
+    let object = object.and_then(|object| reader.end().map(|()| object));
+    let object = object.map_err(|error| describe_error(text, span.start, &error))?;
     let mut members: Vec<MemberSpan> = Vec::with_capacity(object.0.len());
     let mut end = span.start + 1;
     for (key, value) in object.0 {
@@ -345,6 +371,34 @@ mod tests {
         assert!(json.get(&["a", "b"]).is_err());
         assert!(json.set(&["a", "b"], &json!(1)).is_err());
         assert_eq!(json.as_str(), "{\"a\": [1]}");
+    }
+
+    #[test]
+    fn null_is_an_object_without_members() {
+        let text = "{\n  \"a\": null,\n  \"c\": 1\n}\n";
+        let expected = "{\n  \"a\": {\n    \"b\": true\n  },\n  \"c\": 1\n}\n";
+        assert_eq!(set(text, &["a", "b"], &json!(true)), expected);
+        assert_eq!(JsonText::parse(text).unwrap().get(&["a", "b"]).unwrap(), None);
+        assert_eq!(removed(text, &["a", "b"]), text);
+    }
+
+    #[test]
+    fn a_byte_order_mark_stays() {
+        for (text, expected) in [("", "{\n  \"a\": 1\n}\n"), ("\n{\"b\":1}", "\n{\"b\":1,\"a\":1}")]
+        {
+            let marked = set(&format!("\u{feff}{text}"), &["a"], &json!(1));
+            assert_eq!(marked, format!("\u{feff}{expected}"));
+        }
+    }
+
+    #[test]
+    fn an_error_counts_lines_and_columns_of_the_whole_text() {
+        let json = JsonText::parse("{\n  \"x\": 1, \"a\": [1]\n}").unwrap();
+        let error = json.get(&["a", "b"]).unwrap_err();
+        let expected = "invalid type: sequence, expected an object at line 2 column 15";
+        assert_eq!(error.to_string(), expected);
+        let error = JsonText::parse("{\n  \"x\": 1,}").unwrap_err().to_string();
+        assert!(error.ends_with("at line 2 column 10"), "{error}");
     }
 
     #[test]

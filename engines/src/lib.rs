@@ -3,6 +3,7 @@
 //! `config.toml`. Nothing here writes a file.
 
 pub mod allow;
+pub mod behind;
 mod containerd;
 mod containerd_drop_in;
 mod crio;

@@ -4,11 +4,14 @@
 //! name plugins that it does not start without, if the validator that looks at that is on.
 
 use anyhow::bail;
-use toml_edit::{Decor, DocumentMut, Item, Value};
+use toml_edit::{DocumentMut, Item, Value};
 
 use crate::files::RelatedFile;
 use crate::our_runtime::WRITTEN;
-use crate::toml::{get, get_or_create_section, parse, parse_other, prune, remove, render, strings};
+use crate::toml::{
+    get, get_or_create_section, parse, parse_other, prune, remove, render, set_comment, set_value,
+    strings,
+};
 
 pub(crate) type NriSwitch = (&'static [&'static str], bool);
 
@@ -16,7 +19,8 @@ pub(crate) type NriSwitch = (&'static [&'static str], bool);
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
 pub(crate) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
-const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
+pub(crate) const VALIDATE: [&str; 4] =
+    [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
 pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
 /// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
@@ -52,15 +56,11 @@ pub(crate) fn enable(
         }
         if let Some((key, above)) = path.split_last() {
             let table = get_or_create_section(&mut document, above)?;
-            let old = table.get(key).and_then(Item::as_value);
-            let mut value = Value::from(*on);
+            let was_off = if get(table, &[*key]).is_some() { WAS_OFF_NOTE } else { "" };
+            set_value(table, key, Value::from(*on));
             if !has_backup && !text.contains(WRITTEN) {
-                let comment = old.and_then(|old| old.decor().suffix()?.as_str());
-                let was_off = if old.is_some() { WAS_OFF_NOTE } else { "" };
-                let suffix = format!("{}{MARK}{was_off}", comment.unwrap_or_default());
-                *value.decor_mut() = Decor::new(" ", suffix);
+                set_comment(table, key, |comment| format!("{comment}{MARK}{was_off}"));
             }
-            table.insert(key, Item::Value(value));
         }
     }
     Ok(render(&document, text))
@@ -68,7 +68,7 @@ pub(crate) fn enable(
 
 /// Whether containerd's file leaves the plugin out.
 pub(crate) fn is_disabled(document: &DocumentMut) -> bool {
-    strings(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
+    strings(get(document, &["disabled_plugins"])).any(|id| id == CONTAINERD[1])
 }
 
 fn find_switch(
@@ -94,9 +94,10 @@ pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> any
         };
         match marked {
             Some((comment, WAS_OFF_NOTE)) => {
-                let mut original = Value::from(!on);
-                *original.decor_mut() = Decor::new(" ", comment);
-                get_or_create_section(document, above)?.insert(key, Item::Value(original));
+                let comment = comment.to_owned();
+                let table = get_or_create_section(document, above)?;
+                set_value(table, key, Value::from(!on));
+                set_comment(table, key, |_| comment);
             }
             None if !is_ours_alone => {}
             _ => {

@@ -6,15 +6,17 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_host::host::Host;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
+use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
-    add_text, format_item, get, get_or_create_array, get_or_create_section, parse, parse_other,
-    prune, read, remove, render, strings,
+    add_text, format_item, get, get_or_create_array, get_or_create_section, hide_heading, list,
+    parse, parse_other, prune, read, remove, render, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
@@ -53,6 +55,28 @@ pub(crate) fn read_settings(
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
+}
+
+/// The default runtime of files in the order in which they are read; `None` if none names it.
+pub(crate) fn default_runtime(
+    host: &Host,
+    texts: &[&str],
+) -> anyhow::Result<Option<DefaultRuntime>> {
+    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
+    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+        return Ok(None);
+    };
+    let [engine, runtimes] = RUNTIMES;
+    let lists = documents.iter().rev();
+    let list = lists.filter_map(|file| list(get(file, &[engine, runtimes, name]))).next();
+    // The first that exists.
+    for path in list.into_iter().flatten() {
+        if host.entry(Path::new(&path))?.is_some() {
+            return Ok(Some(DefaultRuntime { name: name.to_owned(), program: Some(path.into()) }));
+        }
+    }
+    Ok(Some(DefaultRuntime { name: name.to_owned(), program: Some(name.into()) }))
 }
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).
@@ -195,20 +219,22 @@ pub(crate) fn unconfigure(
         remove(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    default_runtime::remove_default(&mut document, &DEFAULT_NAME);
+    let is_ours_alone = now.contains(HEADER);
+    default_runtime::remove_default(&mut document, &DEFAULT_NAME, is_ours_alone);
     remove_hooks(file, &mut document, other_files)?;
     prune(&mut document, &["engine"], None);
-    if document.is_empty() && now.contains(HEADER) {
-        return Ok(None);
+    if is_ours_alone {
+        hide_heading(&mut document, &["engine"], None);
     }
-    let text = render(&document, now);
-    Ok(Some(match keep {
-        KeptPart::Runtime => text,
-        KeptPart::Nothing => text.replacen(HEADER, "", 1),
-    }))
+    if keep == KeptPart::Runtime {
+        return Ok(Some(render(&document, now)));
+    }
+    let text = render(&document, now).replacen(HEADER, "", 1);
+    let has_content = !document.is_empty() || text.contains('#');
+    Ok((has_content || !is_ours_alone).then_some(text))
 }
 
-/// A list that says no more than the files before ours goes altogether.
+/// A list that says no more than the files before ours, or named our directory alone, goes altogether.
 fn remove_hooks(
     file: &Path,
     document: &mut DocumentMut,
@@ -220,8 +246,10 @@ fn remove_hooks(
     let engine = get_or_create_section(document, &["engine"])?;
     let hooks = get_or_create_array(engine, HOOKS[1])?;
     hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
-    let remaining = hooks.iter().filter_map(Value::as_str);
-    if remaining.eq(merge_settings(file, other_files)?.hooks.iter().map(String::as_str)) {
+    let dirs = hooks.iter().filter_map(Value::as_str).map(str::to_owned);
+    let dirs: Vec<String> = dirs.collect();
+    // An empty list would turn all hooks off.
+    if dirs.is_empty() || dirs == merge_settings(file, other_files)?.hooks {
         remove(document, &HOOKS);
     }
     Ok(())

@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use onload_host::host::Host;
 
+use crate::behind::DefaultRuntime;
 use crate::engine::Engine;
 use crate::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, NewText, OriginalText, RelatedFile,
@@ -245,6 +247,37 @@ impl EngineSetup {
             Engine::Crio => crio::is_default_runtime(text),
             Engine::Podman => podman::is_default_runtime(text),
             Engine::Nomad => Ok(false),
+        }
+    }
+
+    /// The default runtime that ours takes the place of: none if the files name none, so that the engine takes its own, or
+    /// if it is ours already.
+    pub fn replaced_default(
+        &self,
+        host: &Host,
+        files: &EngineFiles,
+    ) -> anyhow::Result<Option<DefaultRuntime>> {
+        let now = files.now.as_deref().unwrap_or_default();
+        if self.engine == Engine::Nomad
+            || self.form == SetupForm::Template
+            || self.is_default_runtime(now)?
+        {
+            return Ok(None);
+        }
+        let other_texts = files.other_files.iter().map(|other| other.text.as_str());
+        // containerd reads what a file imports after it, and the file first of all that imports a drop-in.
+        let texts: Vec<&str> = match (self.engine, self.form) {
+            (Engine::Containerd, SetupForm::Whole) => {
+                [now].into_iter().chain(other_texts).collect()
+            }
+            _ => other_texts.chain([now]).collect(),
+        };
+        match self.engine {
+            Engine::Docker => docker::default_runtime(now),
+            Engine::Containerd => containerd::default_runtime(&texts),
+            Engine::Crio => crio::default_runtime(&texts),
+            Engine::Podman => podman::default_runtime(host, &texts),
+            Engine::Nomad => Ok(None),
         }
     }
 

@@ -62,10 +62,88 @@ fn edited_end(old: &str, new: &str) -> usize {
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
+/// Sections whose keys are names, which their readers compare exactly.
+const NAMED_SECTIONS: [&str; 2] = ["plugins", "runtimes"];
+
+/// Returns a key of a section as the file spells it. The engines decode sections into structs of Go, and their TOML
+/// libraries then ignore case (`fieldByName` of go-toml, `unifyStruct` of BurntSushi/toml).
+fn spelled(table: &dyn TableLike, section: Option<&&str>, key: &str) -> String {
+    let is_exact = section.is_some_and(|section| NAMED_SECTIONS.contains(section));
+    let mut keys = table.iter().map(|(other, _)| other);
+    let other = keys.find(|other| !is_exact && other.eq_ignore_ascii_case(key));
+    let is_there = table.contains_key(key);
+    other.filter(|_| !is_there).unwrap_or(key).to_owned()
+}
+
+/// Returns the keys of a path, each with the section that it is in.
+fn with_sections<'p, 'k>(
+    path: &'p [&'k str],
+) -> impl Iterator<Item = (Option<&'p &'k str>, &'p &'k str)> {
+    [None].into_iter().chain(path.iter().map(Some)).zip(path)
+}
+
 pub(crate) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
-    let (first, rest) = path.split_first()?;
-    let first = table.get(first)?;
-    rest.iter().try_fold(first, |item, key| item.as_table_like()?.get(key))
+    let mut keys = with_sections(path);
+    let (_, first) = keys.next()?;
+    let first = table.get(&spelled(table, None, first))?;
+    keys.try_fold(first, |item, (section, key)| get_key(item, section, key))
+}
+
+fn get_key<'a>(item: &'a Item, section: Option<&&str>, key: &str) -> Option<&'a Item> {
+    let table = item.as_table_like()?;
+    table.get(&spelled(table, section, key))
+}
+
+/// The value below a section that is no part of a path.
+pub(crate) fn get_in<'a>(item: &'a Item, path: &[&str]) -> Option<&'a Item> {
+    path.iter().try_fold(item, |item, key| get_key(item, None, key))
+}
+
+/// Changes a value in place, so that the comments around it stay.
+pub(crate) fn set_value(table: &mut Table, key: &str, mut value: Value) {
+    let key = spelled(table, None, key);
+    match table.get_mut(&key).and_then(Item::as_value_mut) {
+        Some(old) => {
+            *value.decor_mut() = old.decor().clone();
+            *old = value;
+        }
+        None => {
+            let indent = key_indent(table);
+            set_indented(table, &key, value, &indent);
+        }
+    }
+}
+
+/// Replaces what stands behind a value on its line.
+pub(crate) fn set_comment(table: &mut Table, key: &str, new: impl FnOnce(&str) -> String) {
+    let key = spelled(table, None, key);
+    if let Some(value) = table.get_mut(&key).and_then(Item::as_value_mut) {
+        let old = value.decor().suffix().and_then(|suffix| suffix.as_str());
+        let new = new(old.unwrap_or_default());
+        value.decor_mut().set_suffix(new);
+    }
+}
+
+fn key_indent(table: &Table) -> String {
+    let Some((first, _)) = table.iter().find(|(_, item)| item.is_value()) else {
+        return String::new();
+    };
+    let decor = table.key(first).map(toml_edit::Key::leaf_decor);
+    let prefix = decor.and_then(|decor| decor.prefix()?.as_str());
+    let line = prefix.unwrap_or_default().rsplit('\n').next();
+    line.unwrap_or_default().to_owned()
+}
+
+pub(crate) fn set_indented(table: &mut Table, key: &str, mut value: Value, indent: &str) {
+    *value.decor_mut() = toml_edit::Decor::new(" ", "");
+    table.insert(key, Item::Value(value));
+    indent_key(table, key, indent);
+}
+
+pub(crate) fn indent_key(table: &mut Table, key: &str, indent: &str) {
+    if let Some(mut key) = table.key_mut(key) {
+        key.leaf_decor_mut().set_prefix(indent);
+    }
 }
 
 /// Created if necessary; an error where an inline table, a value or an array is there.
@@ -73,8 +151,9 @@ pub(crate) fn get_or_create_section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
 ) -> anyhow::Result<&'a mut Table> {
-    for (depth, key) in path.iter().enumerate() {
-        let item = table.entry(key).or_insert_with(|| {
+    for (depth, (section, key)) in with_sections(path).enumerate() {
+        let key = spelled(table, section, key);
+        let item = table.entry(&key).or_insert_with(|| {
             let mut section = Table::new();
             section.set_implicit(true);
             Item::Table(section)
@@ -93,24 +172,31 @@ pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
         return false;
     };
     let mut parent: &mut dyn TableLike = table;
-    for key in parents {
-        match parent.get_mut(key).and_then(Item::as_table_like_mut) {
+    for (section, key) in with_sections(parents) {
+        let key = spelled(parent, section, key);
+        match parent.get_mut(&key).and_then(Item::as_table_like_mut) {
             Some(next) => parent = next,
             None => return false,
         }
     }
-    parent.remove(key).is_some()
+    let key = spelled(parent, parents.last(), key);
+    parent.remove(&key).is_some()
 }
 
-/// Removes a section. The comments above it may be about what precedes them, so they stay, above
-/// the next section or at the end.
+/// Removes a section. The comments above it may be about what precedes them, so they stay.
 pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
-    let section = get(document, path).and_then(Item::as_table);
-    let position = section.and_then(Table::position);
-    let above = section.and_then(|section| section.decor().prefix()?.as_str());
-    let comments = above.unwrap_or_default().trim_end().to_owned();
+    let section = get(document, path).and_then(Item::as_table).cloned();
     remove(document, path);
-    let Some(position) = position.filter(|_| comments.contains('#')) else {
+    if let Some(section) = section {
+        move_comments(document, &section);
+    }
+}
+
+/// Moves the comments above a section that is no longer printed to the next section, or to the end.
+fn move_comments(document: &mut DocumentMut, section: &Table) {
+    let above = section.decor().prefix().and_then(|prefix| prefix.as_str());
+    let comments = above.unwrap_or_default().trim_end();
+    let Some(position) = section.position().filter(|_| comments.contains('#')) else {
         return;
     };
     match next_position(document, position).and_then(|next| table_at(document, next)) {
@@ -164,6 +250,40 @@ pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
     }
 }
 
+/// Removes a key, the sections that are empty without it, and the heading of one in which only sections are left. What was
+/// there before stays.
+pub(crate) fn remove_value(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+    remove(document, path);
+    if let Some((_, above)) = path.split_last() {
+        prune(document, above, before);
+        hide_heading(document, above, before);
+    }
+}
+
+/// Hides the heading of a section in which only sections are left, if it had none before.
+pub(crate) fn hide_heading(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+    let was_open = before.is_some_and(|before| {
+        let section = get(before, path).and_then(Item::as_table);
+        section.is_some_and(|section| !section.is_implicit())
+    });
+    let table = get(document, path).and_then(Item::as_table).cloned();
+    // A comment in a file of the operator's may be about the heading.
+    let has_comment = |table: &Table| {
+        let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
+        before.is_some() && prefix.is_some_and(|prefix| prefix.contains('#'))
+    };
+    let is_bare =
+        |table: &Table| table.iter().all(|(_, item)| item.is_table()) && !has_comment(table);
+    let Some(hidden) = table.filter(|table| !was_open && !table.is_implicit() && is_bare(table))
+    else {
+        return;
+    };
+    if let Ok(table) = get_or_create_section(document, path) {
+        table.set_implicit(true);
+        move_comments(document, &hidden);
+    }
+}
+
 pub(crate) fn strings(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
@@ -186,6 +306,7 @@ pub(crate) fn get_or_create_array<'a>(
     table: &'a mut Table,
     key: &str,
 ) -> anyhow::Result<&'a mut Array> {
-    let item = table.entry(key).or_insert_with(|| toml_edit::value(Array::new()));
+    let spelled = spelled(table, None, key);
+    let item = table.entry(&spelled).or_insert_with(|| toml_edit::value(Array::new()));
     item.as_array_mut().ok_or_else(|| wrong_form_error(key, "an array"))
 }

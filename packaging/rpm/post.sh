@@ -21,6 +21,7 @@ if [ -d /run/systemd/system ]; then
         systemctl start onload-cdi.service >/dev/null 2>&1 || true
     fi
 fi
+onload_ctk_make_directories
 onload_ctk_restart_nri systemctl
 onload_ctk_start_restore
 if [ "$1" = 1 ]; then

@@ -15,6 +15,13 @@ onload_ctk_restart_nri() {
     fi
 }
 
+# What the package's line in tmpfiles.d makes at boot.
+onload_ctk_make_directories() {
+    if command -v systemd-tmpfiles >/dev/null; then
+        systemd-tmpfiles --create onload-ctk.conf >/dev/null 2>&1 || true
+    fi
+}
+
 # What containers that have ended since a removal left, which udev told nobody.
 onload_ctk_start_restore() {
     [ -d /run/systemd/system ] && [ -d /run/onload-ctk/@leases ] || return 0
@@ -305,7 +312,7 @@ onload_ctk_leave_runtime() {
         return 0
     fi
     for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun \
-        /usr/libexec/crio/crun /usr/libexec/crio/runc; do
+        /usr/libexec/crio/crun /usr/libexec/crio/runc /usr/local/bin/runc /usr/lib/cri-o-runc/sbin/runc; do
         [ -x "$runtime" ] || continue
         ln -sf "$runtime" /usr/bin/onload-container-runtime
         for service in $(onload_ctk_kept); do

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use onload_core::config::CONFIG_PATH;
-use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
+use onload_engines::behind::find_runtime_behind;
 use onload_hooks::entry::wrapper::configured_runtime;
 use onload_hooks::record::runtime_record::{self, RuntimeRecord};
 use onload_host::host::Host;
@@ -90,8 +90,16 @@ fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, Ru
     Ok((present, missing))
 }
 
-/// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so.
+/// The runtime that the wrapper starts for new containers.
 fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let named = read_named_runtime(host, file)?;
+    find_runtime_behind(host, &named)?
+        .context("looking for the OCI runtime behind onload-container-runtime: there is none")
+}
+
+/// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so. Empty if it names
+/// none.
+pub(super) fn read_named_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
     let config_path =
         file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {
@@ -102,19 +110,8 @@ fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<P
         ),
     };
     let runtime = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
-    let runtime = runtime.with_context(|| {
+    runtime.with_context(|| {
         let config_path = config_path.display();
         format!("reading configuration {config_path}: [runtime] does not say clearly which runtime it is")
-    })?;
-    let candidates = if runtime.as_os_str().is_empty() {
-        RUNTIMES.map(Path::new).to_vec()
-    } else {
-        vec![runtime.as_path()]
-    };
-    for path in candidates {
-        if host.entry(path)?.is_some() {
-            return Ok(path.to_owned());
-        }
-    }
-    bail!("looking for the OCI runtime behind onload-container-runtime: there is none")
+    })
 }

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
+use onload_core::onload::RUNTIMES;
 use onload_engines::allow;
+use onload_engines::behind::{KNOWN, find_runtime_behind};
 use onload_engines::engine::Engine;
-use onload_engines::installed::find_installed;
-use onload_engines::our_runtime::RUNTIME_PATH;
+use onload_engines::installed::{PROGRAM_DIRS, find_installed};
+use onload_engines::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use onload_engines::setup::EngineSetup;
 use onload_engines::version::{DOCKER_CDI, EngineVersion};
 use onload_host::host::Host;
@@ -18,6 +20,7 @@ use onload_report::doctor::CheckVerdict;
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
+use super::behind::read_named_runtime;
 use super::doctor::{check_host, checks_named, format_finding};
 use super::engine_file::{DecidedFile, EngineFile};
 use super::restart::{EngineService, ReloadMethod};
@@ -53,6 +56,11 @@ pub fn run(
     let files = files.into_iter();
     let files = files.map(|file| file.decide(&host, args.remove, printer));
     let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    if args.set_default && !args.remove && args.runtime != Engine::Nomad {
+        for file in &files {
+            check_default(&host, global, args.runtime, file)?;
+        }
+    }
     let policy = PolicyFile::open(&host, global, args, printer)?;
     for warning in files.iter().flat_map(|file| &file.decision.warnings) {
         printer.warning(warning);
@@ -209,6 +217,83 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
         );
     }
     Ok(())
+}
+
+/// Fails if our runtime as the default would start no container, or start it by another runtime than until now.
+fn check_default(
+    host: &Host,
+    global: &GlobalArgs,
+    engine: Engine,
+    file: &DecidedFile,
+) -> anyhow::Result<()> {
+    let config = host.outside_path(Path::new(CONFIG_PATH));
+    let config = global.config.as_deref().unwrap_or(&config).display();
+    let named = read_named_runtime(host, global.config.as_deref())?;
+    let replaced = file.replaced_default(host)?;
+    let engine = engine.name();
+    if named == Path::new(RUNTIME_PATH) {
+        bail!(
+            "--set-default: path under [runtime] in {config} is {RUNTIME_PATH} itself; name the OCI runtime behind it"
+        );
+    }
+    if let Some(replaced) = &replaced
+        && !replaced.is_known()
+    {
+        let known = KNOWN.join(", ");
+        bail!(
+            "--set-default: the default runtime of {engine} is {:?}, and {RUNTIME_NAME} can take the place only of {known}; leave --set-default out, and choose the runtime {RUNTIME_NAME} for single containers",
+            replaced.name
+        );
+    }
+    let program = replaced.as_ref().and_then(|replaced| replaced.program.as_deref());
+    let advice = match find_program(host, program)? {
+        _ if !named.as_os_str().is_empty() => format!(
+            "correct path under [runtime] in {config}, which all engines share, or leave --set-default out"
+        ),
+        Some(path) => format!("write path = {path:?} under [runtime] in {config}"),
+        None if program.is_some() => {
+            format!("name its program by path under [runtime] in {config}")
+        }
+        None => {
+            format!("install runc or crun, or name the runtime by path under [runtime] in {config}")
+        }
+    };
+    let Some(behind) = find_runtime_behind(host, &named)? else {
+        let missing = if named.as_os_str().is_empty() {
+            RUNTIMES.join(", ")
+        } else {
+            named.display().to_string()
+        };
+        bail!(
+            "--set-default: {engine} would start no container at all, since the OCI runtime behind {RUNTIME_NAME} was not found at {missing}; {advice}"
+        );
+    };
+    if let Some(replaced) = &replaced
+        && !replaced.is_at(host, &behind)?
+    {
+        let program = program.unwrap_or(Path::new("")).display();
+        bail!(
+            "--set-default: the default runtime of {engine} is {:?} ({program}), and {RUNTIME_NAME} would start {} instead; {advice}",
+            replaced.name,
+            behind.display()
+        );
+    }
+    Ok(())
+}
+
+/// Finds a program that may be given by its bare name.
+fn find_program(host: &Host, program: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    let Some(program) = program else {
+        return Ok(None);
+    };
+    for directory in PROGRAM_DIRS {
+        // A program with an absolute path stays as it is.
+        let path = Path::new(directory).join(program);
+        if host.entry(&path)?.is_some() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 /// The files that are to be edited: the one that was named; else a drop-in where the main file has it

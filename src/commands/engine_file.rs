@@ -3,6 +3,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use onload_engines::behind::DefaultRuntime;
 use onload_engines::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
 };
@@ -181,6 +182,11 @@ impl EngineFile {
 }
 
 impl DecidedFile {
+    pub(super) fn replaced_default(&self, host: &Host) -> anyhow::Result<Option<DefaultRuntime>> {
+        let replaced = self.file.setup.replaced_default(host, &self.file.files);
+        replaced.with_context(|| self.file.configure_context())
+    }
+
     pub(super) fn is_runtime_in_use(&self) -> bool {
         self.runtime_use.is_in_use()
     }

@@ -18,7 +18,7 @@ const USER: u32 = 64_321;
 /// A host with these files, the engines and our runtime.
 fn host(files: &[(&str, &str)]) -> Tree {
     let host = Tree::with(files);
-    for program in ["dockerd", "containerd", "podman", "onload-container-runtime"] {
+    for program in ["dockerd", "containerd", "podman", "onload-container-runtime", "runc"] {
         host.file(&format!("/usr/bin/{program}"), "");
     }
     host

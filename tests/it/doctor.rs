@@ -388,6 +388,25 @@ fn kubelet(version: &str, config: &str) -> Tree {
     tree
 }
 
+#[test]
+fn crio_1_24_alone_needs_each_directory_of_specifications() {
+    let is_missing = |tree: &Tree| {
+        let found = found(tree, "engine-spec-dirs");
+        found.iter().any(|found| text(&found["finding"]).contains("is missing"))
+    };
+    let tree = crio("");
+    for (version, expected) in [("1.24.6-1", true), ("1.25.0-1", false), ("1.30.3-1", false)] {
+        upgraded(&tree, "cri-o", version);
+        assert_eq!(is_missing(&tree), expected, "{version}");
+    }
+    upgraded(&tree, "cri-o", "1.24.6-1");
+    tree.directory("/etc/cdi").directory("/var/run/cdi");
+    assert!(!is_missing(&tree));
+    tree.file("/etc/crio/crio.conf.d/60.conf", "[crio.runtime]\ncdi_spec_dirs = ['/srv/cdi']\n");
+    assert!(is_missing(&tree));
+    assert!(!is_missing(&podman("4.3.1", "")));
+}
+
 fn crio(config: &str) -> Tree {
     let tree = Tree::new();
     engine(&tree, "crio", "cri-o", "1.33.0-1");
@@ -411,10 +430,11 @@ fn podman_and_vfio(version: &str) -> Tree {
 }
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+const RUNC: &str = "/usr/bin/runc";
 
 /// A host where annotations may ask for an interface.
 fn allowing(tree: Tree) -> Tree {
-    tree.program(WRAPPER, "");
+    tree.program(WRAPPER, "").program(RUNC, "");
     tree.config("[annotations]\nallow = [\"nic\"]\n");
     tree
 }
@@ -1133,6 +1153,9 @@ checks! {
     crio_that_looks_elsewhere_fails: "engine-spec-dirs", crio("[crio.runtime]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
         |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio.runtime]\ncdi_spec_dirs = []\n"); }
         => "fail", "does not look into", "/etc/crio/crio.conf.d/50-dirs.conf: cdi_spec_dirs = [\"/var/run/cdi\"]";
+    crio_1_24_without_etc_cdi_fails: "engine-spec-dirs", crio("[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']\n"),
+        |tree| upgraded(tree, "cri-o", "1.24.2~0")
+        => "fail", "CRI-O 1.24.2 resolves no CDI name while /etc/cdi is missing", "mkdir -p /etc/cdi";
     podman_that_looks_elsewhere_fails: "engine-spec-dirs", podman("5.4.2", "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
         |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n"); }
         => "fail", "does not look into", "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
@@ -1151,6 +1174,15 @@ checks! {
     a_wrapper_that_is_registered_and_not_there_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
         |tree| { tree.remove(WRAPPER); }
         => "fail", "onload-container-runtime is not there", "again from its file: dpkg -i onload-ctk_*.deb";
+    docker_without_the_runtime_behind_ours_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.remove(RUNC); }
+        => "fail", "the OCI runtime behind it was not found at /usr/bin/runc, ", "apt-get install runc";
+    crio_without_the_runtime_that_is_configured_fails: "engine-runtime", allowing(crio("[crio.runtime.runtimes.onload]\n")),
+        |tree| { tree.config("[annotations]\nallow = [\"nic\"]\n[runtime]\npath = \"/opt/runc\"\n"); }
+        => "fail", "the OCI runtime behind it was not found at /opt/runc", "path = \"/usr/bin/runc\"";
+    podman_without_the_runtime_behind_ours_fails: "engine-runtime", allowing(podman("5.4.2", "[engine.runtimes]\nonload = ['/usr/bin/onload-container-runtime']\n")),
+        |tree| { tree.remove(RUNC); }
+        => "fail", "the OCI runtime behind it was not found", "apt-get install runc";
     containerd_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime",
         allowing(containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.onload]\n")),
         |tree| toml(tree, "version = 3\n")

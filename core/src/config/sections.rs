@@ -279,7 +279,7 @@ pub enum Mover {
 pub struct RuntimeConfig {
     /// The OCI runtime behind onload-container-runtime; empty: the first that exists of /usr/bin/runc,
     /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun, /usr/libexec/crio/crun,
-    /// /usr/libexec/crio/runc.
+    /// /usr/libexec/crio/runc, /usr/local/bin/runc, /usr/lib/cri-o-runc/sbin/runc.
     pub path: PathBuf,
 }
 

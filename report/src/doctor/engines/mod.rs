@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
+use onload_core::onload::RUNTIMES;
+use onload_engines::behind::find_runtime_behind;
 use onload_engines::kind::EngineKind;
 use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::reader::K3S;
@@ -220,11 +222,15 @@ fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVer
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
 pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let is_installed = context.is_file(RUNTIME_PATH)?;
+    let named = &context.config.runtime.path;
+    let behind = find_runtime_behind(context.host, named)?;
     check_each(engines, |engine, settings| {
         let finding = if settings.has_runtime && !is_installed && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
             Finding::fail(text, context.reinstall_remedy()?)
+        } else if settings.has_runtime && behind.is_none() && engine.kind != EngineKind::Nomad {
+            missing_runtime_finding(context, named)?
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")
         } else if is_wrapper_wanted(context, engine, engines)? {
@@ -237,6 +243,20 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
         };
         Ok(Some(finding.with_path(CONFIG_PATH)))
     })
+}
+
+/// The runtime that ours starts is missing.
+fn missing_runtime_finding(context: &CheckContext<'_>, named: &Path) -> Result<Finding, HostError> {
+    let registered =
+        "the runtime \"onload\" is registered, and the OCI runtime behind it was not found at";
+    if named.as_os_str().is_empty() {
+        let install = Distribution::detect(context.host)?.install("runc");
+        let places = RUNTIMES.join(", ");
+        return Ok(Finding::fail(format!("{registered} {places}"), Remedy::run(install)));
+    }
+    let text = format!("{registered} {}", named.display());
+    let name_it = Remedy::write_under(CONFIG_PATH, "[runtime]", "path = \"/usr/bin/runc\"");
+    Ok(Finding::fail(text, name_it))
 }
 
 fn is_wrapper_wanted(

@@ -5,17 +5,28 @@ use std::path::Path;
 use onload_engines::kind::EngineKind;
 use onload_engines::reader::K3S;
 use onload_engines::settings::{EngineSettings, EngineSpecDirs};
+use onload_engines::version::EngineVersion;
+use onload_host::host::HostError;
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
+use onload_sys::text::quote_for_shell;
 
 use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::context::{CheckContext, Findings};
 
+const STATIC_DIR: &str = "/etc/cdi";
+/// The first CRI-O whose CDI library skips a directory that is missing (`scanSpecDirs`).
+const CRIO_SKIPS_MISSING: EngineVersion = EngineVersion(1, 25, 0);
+
 pub(in super::super) fn check_spec_dirs(
-    _: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engines: &[InstalledEngine],
 ) -> Findings {
-    let findings = engines.iter().filter_map(|engine| {
+    let mut findings = Vec::new();
+    for engine in engines {
+        findings.extend(missing_dir_finding(context, engine)?);
+    }
+    findings.extend(engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let spec_dirs = settings.spec_dirs.as_ref()?;
         let is_ours = |dir: &String| SPEC_DIRS.contains(&dir.trim_end_matches('/'));
@@ -28,8 +39,30 @@ pub(in super::super) fn check_spec_dirs(
             Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
         };
         Some(finding.with_path(&spec_dirs.file).with_subject(engine.kind.name()))
-    });
-    Ok(findings.collect())
+    }));
+    Ok(findings)
+}
+
+/// Fails if an old CRI-O finds no device because one of its directories is missing.
+fn missing_dir_finding(
+    context: &CheckContext<'_>,
+    engine: &InstalledEngine,
+) -> Result<Option<Finding>, HostError> {
+    let version = engine.version.filter(|version| *version < CRIO_SKIPS_MISSING);
+    let (EngineKind::Crio, Some(version), Ok(settings)) = (engine.kind, version, &engine.settings)
+    else {
+        return Ok(None);
+    };
+    let named = settings.spec_dirs.as_ref().map(|spec_dirs| spec_dirs.dirs.clone());
+    for dir in named.unwrap_or_else(|| [STATIC_DIR, OUTPUT_DIR].map(str::to_owned).to_vec()) {
+        if !context.exists(&dir)? {
+            let text = format!("CRI-O {version} resolves no CDI name while {dir} is missing");
+            let create = Remedy::run(format!("mkdir -p {}", quote_for_shell(Path::new(&dir))));
+            let finding = Finding::fail(text, create).with_path(&dir);
+            return Ok(Some(finding.with_subject(engine.kind.name())));
+        }
+    }
+    Ok(None)
 }
 
 /// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
