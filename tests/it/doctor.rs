@@ -732,7 +732,7 @@ checks! {
         => "unknown", "is not known", "ethtool -k ens1";
     containers_that_stay_down_after_a_boot_are_warned_of: "engine-restarts", restarting("26.1.5+dfsg1", "{}"),
         |tree| { tree.file(RESTARTED, STAYS_DOWN); }
-        => "warn", "moby issue 49989", "docker start 0123456789ab";
+        => "warn", "after each restart of docker without live-restore (moby issue 49989)", "docker start 0123456789ab";
     an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
         |tree| without_groups(tree, "x86_64")
         => "fail", "the IOMMU is off", "update-grub";
