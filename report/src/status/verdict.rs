@@ -173,13 +173,16 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
 }
 
 fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
-    let pins = facts.has_node("/dev/infiniband/uverbs") || facts.has_node("/dev/vfio/");
     match facts.memlock() {
-        Some(MemlockLimit::Bytes(bytes)) if pins && bytes < LEAST_MEMLOCK => Some(Verdict::bad(
-            VerdictState::Memlock,
-            format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
-            "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
-        )),
+        Some(MemlockLimit::Bytes(bytes))
+            if facts.uses_pinning_device() && bytes < LEAST_MEMLOCK =>
+        {
+            Some(Verdict::bad(
+                VerdictState::Memlock,
+                format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
+                "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
+            ))
+        }
         _ => None,
     }
 }
