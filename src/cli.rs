@@ -238,7 +238,8 @@ pub enum Command {
     /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, through any engine, and
     /// one that asks for it is refused with the reason. Containers that have one keep it, and are listed with their engine;
     /// with --wait the command returns when they have ended. A container that was created before and is started after still
-    /// gets its device if the class has no leases (nic, zf, profile, hugepages and others). What is drained stays drained
+    /// gets its device if the class has no leases (nic, zf, profile, hugepages and others), except with docker's --device: docker
+    /// looks the name up at each start, and answers "unresolvable CDI devices". What is drained stays drained
     /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The
     /// classes nic, nic-plain, nic-nodes and zf are drained together: they are one driver. Without a name it shows what is
     /// drained and who holds that.

@@ -40,7 +40,7 @@ fn describe_host(inventory: &Inventory) -> String {
     let onload = inventory.onload.as_ref().map_or_else(
         || "no Onload".to_owned(),
         |onload| match (&onload.obstacle, &onload.version) {
-            (Some(_), _) => "Onload, which is not offered".to_owned(),
+            (Some(reason), _) => format!("Onload, not offered: {reason}"),
             (None, Some(version)) => format!("Onload {version}"),
             (None, None) => "Onload".to_owned(),
         },
@@ -130,6 +130,11 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }
+    if first_device(inventory, Class::Nic).is_none()
+        && let Some(remedy) = onload_remedy(checks)
+    {
+        return remedy;
+    }
     let engine = Engine::usable_engines(checks).next();
     let candidates = EXAMPLE_CLASSES.into_iter().filter(|class| *class != Class::Zf);
     let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
@@ -141,6 +146,19 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
         _ => engine_remedy(checks)
             .map_or_else(|| "run: onload-ctk doctor".to_owned(), ToString::to_string),
     }
+}
+
+/// What to do so that Onload works here, if a check of it did not pass. The steps to one build of driver and library are only
+/// complete in doctor.
+fn onload_remedy(checks: &[Check]) -> Option<String> {
+    if checks_named(checks, "onload-library")
+        .any(|check| check.finding.verdict != CheckVerdict::Pass)
+    {
+        return Some("run: onload-ctk doctor".to_owned());
+    }
+    let names = ["onload-modules", "onload-interface"];
+    let mut checks = names.into_iter().flat_map(|name| checks_named(checks, name));
+    checks.find_map(|check| check.finding.remedy.first()).map(ToString::to_string)
 }
 
 fn engine_remedy(checks: &[Check]) -> Option<&Remedy> {

@@ -208,3 +208,24 @@ fn the_recipe_for_virtual_functions_turns_the_kernels_drivers_off_first() {
     assert!(steps.map(at).is_sorted(), "{}", block.text);
     assert!(!block.text.contains("unbind"), "{}", block.text);
 }
+
+/// Without the bound, what docker before 29 executes in a container aborts.
+#[test]
+fn an_exec_with_the_library_has_the_bound_of_its_table() {
+    let bound =
+        format!(" -e EF_FDTABLE_SIZE={} ", onload_core::config::CdiConfig::default().fdtable_size);
+    let mut count = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for (_, after) in text
+            .match_indices("-e LD_PRELOAD=libonload.so")
+            .map(|(at, found)| (at, &text[at + found.len()..]))
+        {
+            // The list of what to write instead names the command by which others start containers.
+            let is_exec = !page.ends_with("migrate.md");
+            assert!(!is_exec || after.starts_with(&bound), "{}", page.display());
+            count += usize::from(is_exec);
+        }
+    }
+    assert!(count >= 2);
+}

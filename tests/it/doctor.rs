@@ -705,6 +705,35 @@ fn an_ignored_interface_that_is_not_there_is_warned_of() {
     assert_eq!(found[0]["verdict"], "warn");
 }
 
+/// `onload_tool reload` of a real Onload fails while a stack lives.
+#[test]
+fn a_reload_comes_after_what_has_a_stack_was_stopped() {
+    const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
+    let tree = x3();
+    tree.file(
+        "/proc/driver/onload/version",
+        "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n",
+    );
+    let steps = |tree: &Tree| {
+        let found = found(tree, "onload-library");
+        let steps: Vec<String> =
+            remedies(&found[0]).iter().take(4).map(ToString::to_string).collect();
+        (found[0]["finding"].as_str().unwrap().to_owned(), steps)
+    };
+    let [drain, reload, undrain] =
+        ["onload-ctk drain nic", "onload_tool reload", "onload-ctk undrain nic"];
+    assert_eq!(steps(&tree).1[..3], [drain, reload, undrain]);
+    tree.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n1: 901 0 1 2 3\n");
+    tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
+    tree.file(&format!("/var/lib/docker/containers/{ID}/config.v2.json"), r#"{"Name":"/redis"}"#);
+    let (text, steps) = steps(&tree);
+    assert!(
+        text.contains("stop first what has stacks of Onload: redis (docker), process 901"),
+        "{text}"
+    );
+    assert_eq!(steps, [drain, "docker stop redis", reload, undrain]);
+}
+
 checks! {
     a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
         |tree| { tree.remove("/sys/class/sfc_char"); }
@@ -718,6 +747,10 @@ checks! {
             tree.file("/proc/driver/onload/version",
             "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
         => "fail", "a reload drops the registrations for AF_XDP", "systemctl restart onload-host.service";
+    a_library_of_another_build_leaves_programs_to_the_kernel: "onload-library", x3(),
+        |tree| { tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
+        => "fail", "run on the kernel's sockets or, with EF_NO_FAIL=0, get no TCP or UDP socket", "onload_tool reload";
     a_driver_without_a_library_fails: "onload-library", x3(),
         |tree| { tree.remove("/usr/lib/x86_64-linux-gnu"); }
         => "fail", "libonload.so is in none of the library directories", "find / -xdev -name libonload.so";
@@ -752,7 +785,7 @@ checks! {
         => "unknown", "is not known", "ethtool -k ens1";
     containers_that_stay_down_after_a_boot_are_warned_of: "engine-restarts", restarting("26.1.5+dfsg1", "{}"),
         |tree| { tree.file(RESTARTED, STAYS_DOWN); }
-        => "warn", "moby issue 49989", "docker start 0123456789ab";
+        => "warn", "after each restart of docker without live-restore (moby issue 49989)", "docker start 0123456789ab";
     an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
         |tree| without_groups(tree, "x86_64")
         => "fail", "the IOMMU is off", "update-grub";

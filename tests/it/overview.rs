@@ -91,6 +91,33 @@ fn a_configuration_that_stops_the_service_comes_before_all_else() {
 }
 
 #[test]
+fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
+    let tree = x2();
+    tree.config("[discover]\nignored-interfaces = [\"enp59s0f0np0\", \"enp59s0f1np1\"]\n[host]\naf-xdp = [\"enp59s0f0np0\"]\n");
+    tree.generate();
+    engine(&tree, "podman", "podman", "5.4.2");
+    assert_eq!(lines(&tree)[4], "run: onload-ctk host apply");
+}
+
+#[test]
+fn an_onload_that_is_not_offered_is_shown_with_its_reason() {
+    let tree = x2();
+    tree.file(
+        "/proc/driver/onload/version",
+        "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n",
+    );
+    tree.generate();
+    engine(&tree, "podman", "podman", "5.4.2");
+    let [here, _, _, _, next] = lines(&tree);
+    assert!(
+        here.starts_with("Onload, not offered: ")
+            && here.contains("was not built for the loaded driver"),
+        "{here}"
+    );
+    assert_eq!(next, "run: onload-ctk doctor");
+}
+
+#[test]
 fn an_engine_that_cannot_be_tried_is_left_to_doctor() {
     let tree = x2();
     tree.generate();

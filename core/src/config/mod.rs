@@ -11,6 +11,7 @@ mod toml_error;
 mod values;
 
 pub use hook::{HookCdiConfig, HookConfig};
+pub use read::MAX_FDTABLE_SIZE;
 pub use sections::{
     AnnotationsConfig, CONFIG_PATH, CdiConfig, Config, DiscoverConfig, EnvironmentConfig,
     LeasesConfig, LogConfig, LogLevel, Mover, PoolConfig, RuntimeConfig,

@@ -202,12 +202,15 @@ fn check_sriov(sections: &[SriovConfig]) -> Result<()> {
     Ok(())
 }
 
+/// The largest table of descriptors that every process of a container can allocate, in descriptors.
+pub const MAX_FDTABLE_SIZE: u32 = 16_777_216;
+
 pub(super) fn check_fdtable_size(size: u32) -> Result<()> {
-    if (1..=16_777_216).contains(&size) {
+    if (1..=MAX_FDTABLE_SIZE).contains(&size) {
         return Ok(());
     }
     bail!(
-        "cdi.fdtable-size must be from 1 to 16777216, not {size}; a larger table cannot be allocated by every process"
+        "cdi.fdtable-size must be from 1 to {MAX_FDTABLE_SIZE}, not {size}; a larger table cannot be allocated by every process"
     )
 }
 

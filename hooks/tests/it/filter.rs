@@ -143,7 +143,7 @@ impl FakeHost {
                 may_raise_limits: true,
                 memlock_hard: Some(65536),
                 nofile_soft: Some(1024),
-                nofile_hard: Some(1_073_741_816),
+                nofile_hard: Some(1_048_576),
             },
             nodes: nodes.into_iter().map(|(path, node)| (path.to_owned(), node)).collect(),
             has_preload_file: true,
@@ -545,9 +545,9 @@ fn the_annotation_chooses_how_to_preload() {
 fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
     let host = FakeHost::new();
     for (held, capped) in [
-        ((1_073_741_816_u64, 1_073_741_816_u64), (524_288_u64, 524_288_u64)),
+        ((1_048_576_u64, 1_048_576_u64), (524_288_u64, 524_288_u64)),
         ((1024, 4096), (1024, 4096)),
-        ((1024, 1 << 40), (1024, 524_288)),
+        ((1024, 1 << 24), (1024, 524_288)),
     ] {
         let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
         config["process"]["rlimits"] =
@@ -559,6 +559,34 @@ fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
             (Some(capped.0), Some(capped.1))
         );
     }
+}
+
+/// On docker 26 a health check of `true` aborted so: exec has the limit of the engine or of --ulimit, and no variable.
+#[test]
+fn preload_by_file_is_refused_where_exec_would_have_too_high_a_limit_of_open_files() {
+    let mut host = FakeHost::new();
+    let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
+    host.privilege.nofile_hard = Some(1_073_741_816);
+    let refusal = host.refusal(&config);
+    for part in [
+        "exec and health checks start would have an RLIMIT_NOFILE of 1073741816",
+        "--ulimit nofile=524288:524288",
+        "onload.dev/preload: env",
+    ] {
+        assert!(refusal.contains(part), "{part:?} in {refusal}");
+    }
+    let limit = |hard: u64| json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": hard}]);
+    config["process"]["rlimits"] = limit(1_048_576);
+    assert!(host.apply(&config).is_ok(), "--ulimit counts for exec too");
+    host.privilege.nofile_hard = Some(1_048_576);
+    config["process"]["rlimits"] = limit((1 << 24) + 1);
+    assert!(host.refusal(&config).contains("an RLIMIT_NOFILE of 16777217"));
+    // The engine hands on to exec what NRI sets.
+    host.privilege.nofile_hard = None;
+    assert!(host.apply(&config).is_ok());
+    host.privilege.nofile_hard = Some(1_073_741_816);
+    config["annotations"]["onload.dev/preload"] = json!("env");
+    assert!(host.apply(&config).is_ok());
 }
 
 /// podman gives a container without a limit its own one, after its hooks.
@@ -1330,7 +1358,7 @@ fn base() -> impl Strategy<Value = Value> {
             config["process"]["env"] = json!(["LD_PRELOAD=liba.so", "EF_SPIN=7", "A=0"]);
         }
         if flags[1] {
-            config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 10, "hard": 1_u64 << 40}, {"type": "RLIMIT_MEMLOCK", "soft": 1, "hard": 2}]);
+            config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 10, "hard": 1_u64 << 24}, {"type": "RLIMIT_MEMLOCK", "soft": 1, "hard": 2}]);
         }
         if flags[2] {
             config["linux"]["devices"] = json!([{"path": "/dev/onload", "type": "c", "major": 243, "minor": 0}]);

@@ -6,10 +6,11 @@ use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
-use onload_sys::text::quote_for_shell;
+use onload_sys::text::{ShortList, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
+use crate::status::{OTHER_BUILD_EFFECT, StackUser, list_stack_users};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.
@@ -64,7 +65,7 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
         Some(false) => reload_finding(
             context,
             format!(
-                "{library} was built for another driver than the loaded {driver}: programs with the preload get no TCP or UDP socket (ELIBACC)"
+                "{library} was built for another driver than the loaded {driver}: programs that start now with the preload {OTHER_BUILD_EFFECT}; those with a stack keep it until the reload"
             ),
         )?,
         // Without a loaded driver there is nothing to compare, and `modules` says so.
@@ -81,9 +82,16 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
 }
 
 /// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
-/// library. That ends the registrations for AF_XDP.
+/// library. `onload_tool reload` fails while a stack lives, so what has one is stopped before. It ends the registrations for AF_XDP.
 fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, HostError> {
-    let reload = Remedy::run("onload_tool reload");
+    let users = list_stack_users(context.host)?;
+    let text = match users.as_slice() {
+        [] => text,
+        users => {
+            let names: Vec<String> = users.iter().map(ToString::to_string).collect();
+            format!("{text}; stop first what has stacks of Onload: {}", ShortList(&names))
+        }
+    };
     let install = Remedy::install(
         "the modules and the library of one Onload",
         "its release, if the reload does not help",
@@ -93,8 +101,13 @@ fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, H
         None => text,
         Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
     };
-    let finding = Finding::fail(text, reload);
-    Ok(reapply.into_iter().fold(finding, Finding::with_remedy).with_remedy(install))
+    let stops = users.iter().filter_map(StackUser::stop_command).map(Remedy::run);
+    let steps = stops
+        .chain([Remedy::run("onload_tool reload")])
+        .chain(reapply)
+        .chain([Remedy::run("onload-ctk undrain nic"), install]);
+    let drain = Remedy::run("onload-ctk drain nic");
+    Ok(steps.fold(Finding::fail(text, drain), Finding::with_remedy))
 }
 
 /// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that

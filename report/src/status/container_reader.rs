@@ -119,6 +119,7 @@ impl<'l> ContainerReader<'l> {
             grants,
             ..ContainerFacts::default()
         };
+        facts.forget_static_node();
         if !facts.is_relevant() {
             // What a sandbox of some program shows is the host's.
             facts.root.nodes.clear();
@@ -184,7 +185,8 @@ impl<'l> ContainerReader<'l> {
         }
         let labels = self.names.labels(*engine, id);
         let runtime = self.names.runtime(*engine, id, config);
-        unanswered_verdict(config, &labels, runtime.as_deref())
+        let bundle = self.names.bundle_dir(*engine, id);
+        unanswered_verdict(config, &labels, runtime.as_deref(), *engine, bundle.as_deref())
     }
 
     fn read_processes(&self, group: &ContainerGroup, budget: &mut Budget) -> Vec<ContainerProcess> {
@@ -343,7 +345,7 @@ impl<'l> ContainerReader<'l> {
     }
 }
 
-fn pids_with_stacks(host: &Host) -> BTreeSet<u32> {
+pub(super) fn pids_with_stacks(host: &Host) -> BTreeSet<u32> {
     let lines = host.lines(Path::new(STACKS), &|_| true).ok().flatten();
     let lines = lines.unwrap_or_default();
     let text = String::from_utf8_lossy(&lines);

@@ -25,6 +25,7 @@ const TABLE: u64 = 1024 * 1024;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
+const VFIO_CONTAINER: &str = "/dev/vfio/vfio";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerFacts {
@@ -326,6 +327,29 @@ impl ContainerFacts {
 
     fn has_open(&self, path: &str) -> bool {
         self.count_descriptors(path) > 0
+    }
+
+    /// Whether it was given a device of a class that pins memory, or one of its programs has such a device open. A privileged
+    /// container shows the nodes of all of the host's.
+    pub(super) fn uses_pinning_device(&self) -> bool {
+        Class::ALL.into_iter().any(|class| class.pins_memory() && self.is_granted(class))
+            || self.has_open("/dev/infiniband")
+            || self.has_open("/dev/vfio")
+    }
+
+    fn is_granted(&self, class: Class) -> bool {
+        let prefix = format!("{}=", class.as_str());
+        self.leases.iter().any(|(leased, _)| *leased == class)
+            || self.grants.iter().any(|grant| grant.device.starts_with(&prefix))
+    }
+
+    /// Forgets the static node of kmod (`modules.devname`), which has no driver while vfio is not loaded, in a container that did
+    /// not get it from us.
+    pub(super) fn forget_static_node(&mut self) {
+        if !self.is_granted(Class::Vfio) && !self.has_open(VFIO_CONTAINER) {
+            let nodes = &mut self.root.nodes;
+            nodes.retain(|node| node.path != VFIO_CONTAINER || node.state != NodeState::Gone);
+        }
     }
 
     pub(super) fn has_node(&self, start: &str) -> bool {

@@ -37,18 +37,21 @@ mod test_requests;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
+use onload_sys::text::quote_for_shell;
 use serde::Serialize;
 
 pub use cgroup::ContainerEngine;
-use container_reader::ContainerReader;
+use container_reader::{ContainerReader, pids_with_stacks};
 use facts::ContainerFacts;
 use groups::{ContainerGroup, group_processes};
 pub use input::{GuardedRead, NetworkLookup, StatusInput};
 pub use kernel_sockets::has_kernel_socket;
 use names::ContainerNames;
 pub use network::read_network;
+pub(crate) use onload::OTHER_BUILD_EFFECT;
 pub use onload::RESTART_REMEDY;
 use onload_host::host::{Host, HostError};
 use process::Budget;
@@ -174,6 +177,65 @@ pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
     }
     grantees.sort();
     Ok(grantees)
+}
+
+/// What holds a stack of Onload, which keeps the driver loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StackUser {
+    Container {
+        engine: ContainerEngine,
+        /// Its name or, without one, its id.
+        name: String,
+    },
+    /// A process of the host itself, or one that has ended and left its connections.
+    Process(u32),
+}
+
+impl fmt::Display for StackUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StackUser::Container { engine, name } => write!(f, "{name} ({})", engine.as_str()),
+            StackUser::Process(pid) => write!(f, "process {pid}"),
+        }
+    }
+}
+
+impl StackUser {
+    pub(crate) fn stop_command(&self) -> Option<String> {
+        match self {
+            StackUser::Container {
+                engine: engine @ (ContainerEngine::Docker | ContainerEngine::Podman),
+                name,
+            } => Some(format!("{} stop {}", engine.as_str(), quote_for_shell(name))),
+            _ => None,
+        }
+    }
+}
+
+/// As the driver lists its stacks, sorted.
+pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError> {
+    let mut pids = pids_with_stacks(host);
+    if pids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (groups, _) = group_processes(host, &[])?;
+    let mut names = ContainerNames::new(host);
+    let mut users = Vec::new();
+    for group in groups {
+        let count = pids.len();
+        pids.retain(|pid| !group.pids.contains(pid));
+        if pids.len() < count {
+            let config = names.read_config(group.engine, &group.id);
+            let name = names.find(group.engine, &group.id, group.user, config.as_ref());
+            users.push(StackUser::Container {
+                engine: group.engine,
+                name: name.unwrap_or(group.id),
+            });
+        }
+    }
+    users.extend(pids.into_iter().map(StackUser::Process));
+    users.sort();
+    Ok(users)
 }
 
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {

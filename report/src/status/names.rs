@@ -159,6 +159,12 @@ impl<'h> ContainerNames<'h> {
         }
     }
 
+    /// The directory that its runtime was given.
+    pub(super) fn bundle_dir(&self, engine: ContainerEngine, id: &str) -> Option<PathBuf> {
+        let mut bundles = self.bundle_dirs(engine, id).into_iter();
+        bundles.find(|bundle| matches!(self.host.entry(&bundle.join("config.json")), Ok(Some(_))))
+    }
+
     pub(super) fn read_config(&self, engine: ContainerEngine, id: &str) -> Option<ContainerConfig> {
         let bundles = self.bundle_dirs(engine, id).into_iter();
         let mut configs = bundles.map(|bundle| bundle.join("config.json"));

@@ -1,8 +1,10 @@
 //! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
 //! why. Like all verdicts it looks at nothing.
 
-use onload_sys::text::join_first;
+use onload_core::config::CdiConfig;
+use onload_sys::text::{join_first, quote_for_shell};
 
+use super::cgroup::ContainerEngine;
 use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
     ProgramLinkage,
@@ -11,6 +13,9 @@ use super::kernel_log::StackError;
 use super::process::{ContainerProcess, LibraryMapping};
 use super::state::{HostFacts, Verdict, VerdictState};
 
+/// What the driver's refusal (ELIBACC) of a library of another build does to programs. Seen with a real Onload (ef17681d).
+pub(crate) const OTHER_BUILD_EFFECT: &str =
+    "run on the kernel's sockets or, with EF_NO_FAIL=0, get no TCP or UDP socket";
 /// What most remedies end with, in a container that runs.
 pub const RESTART_REMEDY: &str = "start it again";
 const MAX_SHOWN: usize = 3;
@@ -41,10 +46,14 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     }
     // A stack is one of the loaded driver, whatever has become of the file of its library.
     let has_stack = facts.count_stacks() > 0;
-    if !has_stack && facts.count_mapping(LibraryMapping::Replaced) > 0 {
+    // Until the new driver is loaded, programs with the old library get stacks of the old one, also at their first socket.
+    if !has_stack
+        && host.library_matches == Some(true)
+        && facts.count_mapping(LibraryMapping::Replaced) > 0
+    {
         return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
-            "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
+            "it maps a libonload.so that was removed or replaced since, and the loaded driver is that of the new one",
             "start the container again",
         ));
     }
@@ -54,8 +63,10 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     {
         return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
-            "the host's libonload.so was built for another driver than the loaded one: its programs get no TCP or UDP socket (ELIBACC)",
-            "run onload-ctk doctor, which says how the two become one build, and start the container again",
+            format!(
+                "the host's libonload.so was built for another driver than the loaded one: its programs {OTHER_BUILD_EFFECT}"
+            ),
+            "do what onload-ctk doctor says of onload-library, and start the container again after that: before, onload.dev/nic is not offered",
         ));
     }
     with_library(facts, host)
@@ -90,15 +101,37 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     } else {
         format!("; on the kernel's sockets: {}", describe_programs(&programs))
     };
-    let replaced = match facts.count_mapping(LibraryMapping::Replaced) {
-        0 => "",
-        _ => {
-            "; the host's libonload.so was replaced since: start it again before the driver is loaded anew"
-        }
-    };
+    let replaced = replaced_note(facts);
     let reason =
         format!("processes with a stack of Onload: {stacks} of {all}{others_text}{replaced}");
     Verdict::without_remedy(VerdictState::Accelerated, reason)
+}
+
+/// What comes of a library that was replaced while the old driver is loaded. A start before the new driver is loaded fails: no
+/// interface is offered then.
+fn replaced_note(facts: &ContainerFacts) -> &'static str {
+    match facts.count_mapping(LibraryMapping::Replaced) {
+        0 => "",
+        _ => {
+            "; the host's libonload.so was replaced since: stop it before the new driver is loaded, and start it after that"
+        }
+    }
+}
+
+/// Starts one more program of a container with the library. What `exec` starts has neither the variables of the device nor, on
+/// docker before 29, a limit of open files at which the library's table can be allocated.
+fn exec_command(facts: &ContainerFacts) -> String {
+    let variables = [
+        "LD_PRELOAD=libonload.so".to_owned(),
+        format!("EF_FDTABLE_SIZE={}", CdiConfig::default().fdtable_size),
+    ];
+    let container = quote_for_shell(facts.name.as_deref().unwrap_or(&facts.group.id));
+    match facts.group.engine {
+        engine @ (ContainerEngine::Docker | ContainerEngine::Podman) => {
+            format!("{} exec -e {} {container} PROGRAM", engine.as_str(), variables.join(" -e "))
+        }
+        _ => format!("env {} PROGRAM", variables.join(" ")),
+    }
 }
 
 fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
@@ -131,7 +164,7 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
                 describe_programs(&plain)
             ),
-            "make it the container's own program, or give it the library: docker exec -e LD_PRELOAD=libonload.so",
+            format!("make it the container's own program, or start it so: {}", exec_command(facts)),
         );
     }
     if facts.processes.iter().any(is_unknown) {
@@ -144,7 +177,8 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     Verdict::without_remedy(
         VerdictState::Ready,
         format!(
-            "processes that preload the library: {programs} of {all}; no program has opened a socket yet"
+            "processes that preload the library: {programs} of {all}; no program has opened a socket yet{}",
+            replaced_note(facts)
         ),
     )
 }
@@ -233,7 +267,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     };
     let veth = match host.accelerates_veth {
         Some(false) => {
-            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
+            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets that this host routes from and to other machines"
         }
         Some(true) | None => "",
     };
@@ -293,7 +327,7 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         ),
         (_, PreloadEnvironment::None) if !facts.start.has_preload_file => lost(
             "LD_PRELOAD was taken out of its environment, or all of that was cleared",
-            "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
+            "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml (docker before 29 also needs default-ulimits in daemon.json)",
         ),
         (ProgramLinkage::Unknown, _) => Verdict::with_remedy(
             VerdictState::Unknown,

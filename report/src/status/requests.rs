@@ -2,13 +2,15 @@
 //! makes containers can write both, so that they say what may be, and decide nothing else.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
 use onload_host::generate::parse_assignment;
-use onload_sys::text::Quoted;
+use onload_sys::text::{Quoted, quote_for_shell};
 use serde::Serialize;
 use strsim::damerau_levenshtein;
 
+use super::cgroup::ContainerEngine;
 use super::names::ContainerConfig;
 use super::state::{Verdict, VerdictState};
 
@@ -51,6 +53,8 @@ pub(super) fn unanswered_verdict(
     config: &ContainerConfig,
     labels: &BTreeMap<String, String>,
     runtime: Option<&str>,
+    engine: ContainerEngine,
+    bundle: Option<&Path>,
 ) -> Option<Verdict> {
     if is_sandbox(&config.annotations) {
         return None;
@@ -69,20 +73,26 @@ pub(super) fn unanswered_verdict(
         (None, variable) => variable.map(|(name, _)| format!("the variable {name}")),
     };
     if let Some(origin) = origin {
+        let start = start_advice(engine);
         return match runtime {
-            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => unanswered(
-                format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
-                "see why: onload-ctk container explain, and journalctl -t onload-hook",
-            ),
+            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => {
+                let bundle = bundle.unwrap_or(Path::new("BUNDLE"));
+                unanswered(
+                    format!(
+                        "it asks by {origin}, its runtime is {name}, and it has nothing of that"
+                    ),
+                    &format!("see why: onload-ctk container explain {}", quote_for_shell(bundle)),
+                )
+            }
             Some(name) => unanswered(
                 format!("it asks by {origin}, but its runtime is {name}, which does not read that"),
-                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names",
+                &start,
             ),
             None => unanswered(
                 format!(
                     "it asks by {origin}, and neither its runtime nor a hook of its engine has read that"
                 ),
-                "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (--runtime onload), which gives the classes that [annotations] allow names; onload-ctk doctor says how the engine is set up",
+                &format!("{start}; onload-ctk doctor says how the engine is set up"),
             ),
         };
     }
@@ -102,6 +112,23 @@ pub(super) fn unanswered_verdict(
     let reason =
         format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
     unanswered(reason, "correct it, and start it with the runtime onload")
+}
+
+/// How a container of this engine gets what it asks for.
+fn start_advice(engine: ContainerEngine) -> String {
+    let (cdi, runtime) = match engine {
+        ContainerEngine::Docker | ContainerEngine::Podman => {
+            let engine = engine.as_str();
+            ("ask by --device onload.dev/CLASS=NAME; or ", format!("{engine} run --runtime onload"))
+        }
+        ContainerEngine::Containerd | ContainerEngine::Crio => {
+            ("", "in the pod: runtimeClassName: onload".to_owned())
+        }
+        ContainerEngine::Unknown => ("", "--runtime onload".to_owned()),
+    };
+    format!(
+        "{cdi}start it with the runtime onload ({runtime}), which gives the classes that [annotations] allow names"
+    )
 }
 
 /// Whether a variable may hold a request, or name a ticket.

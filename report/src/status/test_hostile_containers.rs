@@ -90,6 +90,7 @@ fn limited() -> Made {
     made.node(path, (231, 192), "infiniband_verbs", Some((231, 192)));
     let limits = "Max locked memory         8388608              8388608              bytes\n";
     made.file("/proc/77/limits", limits);
+    made.program(GLIBC, "ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\0");
     made
 }
 

@@ -171,7 +171,7 @@ fn a_server_that_was_started_without_the_preload_is_named() {
     made.assert_is(
         VerdictState::NoStack,
         "on the kernel's sockets, without libonload.so, which other programs of it preload: 81 nc",
-        "docker exec -e LD_PRELOAD=libonload.so",
+        &format!("docker exec -e LD_PRELOAD=libonload.so -e EF_FDTABLE_SIZE=524288 {ID} PROGRAM"),
     );
     // Beside one that has a stack it is named, and the container is accelerated.
     made.stack();

@@ -24,13 +24,15 @@ fn a_container_that_asks_by_annotation_of_a_runtime_that_does_not_read_it_is_tol
     made.assert_is(
         VerdictState::NothingGiven,
         "it asks by annotation \"onload.dev/hugepages\", but its runtime is runc, which does not read that",
-        "--runtime onload",
+        "docker run --runtime onload",
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
     made_so(ASKS, "onload").assert_is(
         VerdictState::NothingGiven,
         "its runtime is onload, and it has nothing",
-        "container explain",
+        &format!(
+            "see why: onload-ctk container explain /run/containerd/io.containerd.runtime.v2.task/moby/{ID}"
+        ),
     );
     let variable = r#"{"process":{"env":["ONLOAD_CTK_REQUEST=hugepages=2Mi"]}}"#;
     made_so(variable, "").assert_is(
@@ -97,7 +99,9 @@ fn a_container_of_containerd_is_told_the_runtime_that_its_shim_was_given() {
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}");
     made.file(&format!("{bundle}/config.json"), ASKS);
     made.file(&format!("{bundle}/runtime"), "/usr/bin/crun");
-    made.assert_is(VerdictState::NothingGiven, "but its runtime is crun", "");
+    let runtime_class = "start it with the runtime onload (in the pod: runtimeClassName: onload)";
+    made.assert_is(VerdictState::NothingGiven, "but its runtime is crun", runtime_class);
+    assert!(!made.verdicts()[0].remedy.as_ref().unwrap().contains("docker"));
     // podman keeps it elsewhere.
     let made = Made::new();
     made.file("/proc/77/cgroup", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));

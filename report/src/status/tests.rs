@@ -127,12 +127,32 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     let made = preloaded();
     made.maps("/usr/lib64/libonload.so (deleted)");
     made.link("/proc/77/ns/net", HOST_NET);
-    made.assert_is(VerdictState::OtherLibrary, "Onload was upgraded", "start the container again");
+    let verdict = |library_matches| {
+        let host = HostFacts {
+            has_nic: true,
+            library_matches,
+            is_rdma_exclusive: false,
+            accelerates_veth: None,
+        };
+        decide(&facts_of(&made), host).remove(0)
+    };
+    let reloaded = verdict(Some(true));
+    assert_eq!(reloaded.state, VerdictState::OtherLibrary);
+    assert!(reloaded.reason.contains("the loaded driver is that of the new one"), "{reloaded:?}");
+    assert_eq!(reloaded.remedy.as_deref(), Some("start the container again"));
+    // Beside a real Onload whose old driver was loaded, a program that opened its first socket late got its stack.
+    for matches in [Some(false), None] {
+        let before = verdict(matches);
+        assert_eq!(before.state, VerdictState::Ready);
+        let note =
+            "replaced since: stop it before the new driver is loaded, and start it after that";
+        assert!(before.reason.ends_with(note), "{before:?}");
+    }
     // One that has a stack keeps it, as beside a real Onload.
     made.stack();
     made.assert_is(
         VerdictState::Accelerated,
-        "with a stack of Onload: 1 of 1; the host's libonload.so was replaced since: start it again",
+        "with a stack of Onload: 1 of 1; the host's libonload.so was replaced since: stop it before",
         "",
     );
 }
@@ -197,9 +217,36 @@ fn every_kind_of_node_is_compared_with_its_own_class() {
         assert_eq!(status.containers[0].nodes, [path]);
         assert!(status.containers[0].state().is_good(), "{path}: {status:?}");
         let mut made = Made::new();
-        made.node(path, (10, 3), class, None);
+        made.node(path, (10, 3), class, None).program(GLIBC, "ONLOAD_CTK_VFIO_15=15\0");
         assert_eq!(made.verdicts()[0].state, VerdictState::DeviceGone, "{path}");
     }
+}
+
+/// As every container of `--privileged`, or with `-v /dev:/dev`, has it while the module vfio is not loaded.
+#[test]
+fn a_static_node_that_a_container_did_not_get_from_us_is_not_called_gone() {
+    let mut made = Made::new();
+    made.node("/dev/vfio/vfio", (10, 196), "misc", None).program(GLIBC, "PATH=/bin\0");
+    assert_eq!(made.status().containers, []);
+    made.onload();
+    let verdicts = made.verdicts();
+    assert!(verdicts[0].state.is_good(), "{verdicts:?}");
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    made.assert_is(VerdictState::DeviceGone, "/dev/vfio/vfio leads to a device", "load its driver");
+}
+
+#[test]
+fn the_limit_of_locked_memory_of_a_container_that_uses_no_rdma_and_no_vfio_is_no_fault() {
+    let mut made = Made::new();
+    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
+    made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
+    let limits = "Max locked memory         8388608              8388608              bytes\n";
+    made.file("/proc/77/limits", limits).program(GLIBC, "PATH=/bin\0");
+    let has_memlock_verdict =
+        |made: &Made| made.verdicts().iter().any(|verdict| verdict.state == VerdictState::Memlock);
+    assert!(!has_memlock_verdict(&made));
+    made.open(3, "/dev/vfio/15");
+    assert!(has_memlock_verdict(&made));
 }
 
 #[test]
@@ -208,6 +255,7 @@ fn a_limit_that_is_too_small_for_rdma_is_told() {
     made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     let limits = "Max locked memory         8388608              8388608              bytes\n";
     made.file("/proc/77/limits", limits);
+    made.program(GLIBC, "ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\0");
     made.assert_is(VerdictState::Memlock, "8388608 bytes", "--ulimit memlock=-1");
     // Onload pins nothing of the process.
     let mut made = Made::new();

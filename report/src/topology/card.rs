@@ -73,7 +73,7 @@ pub(super) fn draw_chips<'d>(
             style,
             &label,
         );
-        let state = device.state.as_str();
+        let state = device.state_text();
         let reason = device.reason.as_deref().map(|reason| format!(": {reason}"));
         let holders = describe_holders(&device.holders).map(|holders| format!(", {holders}"));
         let note = format!(

@@ -214,7 +214,7 @@ impl<'s> DeviceHolders<'s> {
     fn build_device(&mut self, device: &HostDevice) -> TopologyDevice {
         let (class, name) = (device.class, device.name.to_string());
         let holders = self.by_device.remove(&(class, name.clone()));
-        let holders = holders.unwrap_or_default();
+        let holders = holders.unwrap_or_else(|| self.list_grantees(class, &name));
         let max = self.max_holders(class, &name);
         let max = max.and_then(|max| usize::try_from(max).ok());
         let is_held = !holders.is_empty() && max.is_some_and(|max| holders.len() >= max);
@@ -228,6 +228,16 @@ impl<'s> DeviceHolders<'s> {
             (None, false) => Occupancy::Free,
         };
         TopologyDevice { state, reason, holders, ..new_device(class, name) }
+    }
+
+    /// The containers that were given a device for which no lease is held: of shared classes nobody counts the users.
+    fn list_grantees(&self, class: Class, name: &str) -> Vec<String> {
+        let names = [name, "all"].map(|name| format!("{}={name}", class.as_str()));
+        let is_granted = |grantee: &&ContainerGrants| {
+            grantee.devices.iter().any(|device| names.contains(device))
+        };
+        let grantees = self.input.grantees.iter().filter(is_granted);
+        grantees.map(|grantee| grantee.container.clone()).collect()
     }
 
     /// How many containers may have a device at once; `None` if nobody counts.

@@ -144,6 +144,16 @@ impl Occupancy {
     }
 }
 
+impl TopologyDevice {
+    /// What is said of it: one that containers use, and that others may have too, is not called free.
+    pub(super) fn state_text(&self) -> &'static str {
+        match self.state {
+            Occupancy::Free if !self.holders.is_empty() => "shared",
+            state => state.as_str(),
+        }
+    }
+}
+
 impl TopologyGpu {
     /// `GPU0 NVIDIA`.
     pub(super) fn title(&self) -> String {

@@ -475,6 +475,32 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
     assert_eq!((second.number, &second.cpus, second.memory), (Some(5), &None, None));
 }
 
+/// A real host showed `nic ens1: free` while docker's containers used it.
+#[test]
+fn a_nic_that_containers_use_is_shared_and_not_free() {
+    let host = sample("x2-2port-sriov");
+    let (inventory, pools) = discover_with_pools(&host, &Config::default());
+    let nic = inventory.nics[0].device.clone();
+    let grantee = |container: &str, device: String| ContainerGrants {
+        container: container.to_owned(),
+        engine: ContainerEngine::Docker,
+        id: "3f2a".to_owned(),
+        devices: vec![device],
+    };
+    let grantees = [grantee("redis", format!("nic={nic}")), grantee("web", "nic=all".to_owned())];
+    let topology = read(TopologyInput {
+        host: &host,
+        inventory: &inventory,
+        pools: &pools,
+        leases: Some(&[]),
+        grantees: &grantees,
+    });
+    let lines = render_lines(&topology.unwrap());
+    let has_line = |text: &str| lines.iter().any(|line| line.text == text);
+    assert!(has_line(&format!("nic {nic}: shared, held by redis, web")), "{lines:?}");
+    assert!(has_line(&format!("zf {nic}: free")), "{lines:?}");
+}
+
 #[test]
 fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     let mut topology = of_sample("debian13-no-hardware");

@@ -123,7 +123,7 @@ fn function_text(function: &TopologyFunction) -> String {
 
 fn device_text(device: &TopologyDevice) -> String {
     let held = describe_holders(&device.holders).map(|held| format!(", {held}"));
-    let (class, name, state) = (device.class, &device.name, device.state.as_str());
+    let (class, name, state) = (device.class, &device.name, device.state_text());
     format!("{class} {name}: {state}{}", held.unwrap_or_default())
 }
 

@@ -107,7 +107,9 @@ def start(engine, door, number, link):
     static = link.startswith(("usr", "dev"))
     program = ["/usr/bin/probe", "node=/dev/onload"] if static else ["/usr/bin/sh", "-c", "probe node=/dev/onload"]
     request = engines.Request(door, ["nic=all"], {"onload.dev/preload": "off" if static else "file"})
-    return Kept(engine, f"hostile-{number}", f"hostile-{number}", program, request, more=["--volume=/:/host"])
+    # What exec starts has docker's own limit otherwise, with which the preload by file is refused.
+    limit = ["--ulimit=nofile=1048576:1048576"] if engine.name.startswith("docker") else []
+    return Kept(engine, f"hostile-{number}", f"hostile-{number}", program, request, more=["--volume=/:/host", *limit])
 
 
 def roots(engine, door):

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
-use onload_core::config::Preload;
+use onload_core::config::{MAX_FDTABLE_SIZE, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
@@ -222,6 +222,7 @@ fn preload_by_file(
     host: &dyn HostView,
     report: &mut ContainerReport,
 ) -> Result<Option<HostFile>> {
+    check_exec_nofile(config, now)?;
     cap_nofile(config, now, report).map_err(config_error)?;
     let own_list = || {
         let list = now.root.map_or_else(|| Ok(Vec::new()), read_image_list);
@@ -333,6 +334,23 @@ pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>, Prelo
     }
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines.flat_map(split).map(str::to_owned).collect())
+}
+
+/// Fails if the limit of open files of what `exec` and health checks start later is too high for the library's table: these
+/// processes have the library by the file, and neither `EF_FDTABLE_SIZE` nor a limit that is set here. If the entry point has no
+/// limit of its own (NRI), the engine hands on what is set here.
+fn check_exec_nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<()> {
+    if now.privilege.nofile_hard.is_none() {
+        return Ok(());
+    }
+    let Rlimit { hard, .. } = read_nofile(config, now).map_err(config_error)?;
+    if hard <= u64::from(MAX_FDTABLE_SIZE) {
+        return Ok(());
+    }
+    let size = now.settings.config.cdi.fdtable_size;
+    bail!(
+        "preloading by file: what exec and health checks start would have an {NOFILE} of {hard}, at which {LIBRARY} aborts; start the container with --ulimit nofile={size}:{size} (Kubernetes: LimitNOFILE={size} in containerd.service, default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: env"
+    )
 }
 
 /// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to

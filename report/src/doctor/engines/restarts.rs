@@ -1,4 +1,4 @@
-//! Containers that docker does not start after a boot (moby issue 49989): it restores those with a restart policy before
+//! Containers that docker does not start after a boot or its own restart (moby issue 49989): it restores those with a restart policy before
 //! it knows CDI.
 
 use std::path::Path;
@@ -49,10 +49,10 @@ pub(in crate::doctor) fn check_restarts(
         }
     }
     let finding = match down.as_slice() {
-        [] => Finding::pass("no container with devices relies on being started at boot"),
+        [] => Finding::pass("no container with devices relies on being started by docker"),
         down => Finding::warn(
             format!(
-                "containers with devices stay down after a boot (moby issue 49989) unless docker is 28.2 or they have the runtime \"{RUNTIME_NAME}\"; start these after each boot: {}",
+                "containers with devices stay down after a boot, and after each restart of docker without live-restore (moby issue 49989); docker 28.2, an annotation with the runtime \"{RUNTIME_NAME}\" or a quadlet of podman helps; until then start these each time: {}",
                 down.join(", ")
             ),
             Remedy::run(format!("docker start {}", down.join(" "))),
