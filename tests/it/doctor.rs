@@ -1640,6 +1640,110 @@ fn k3s_is_told_where_cdi_is_turned_on_and_restarted_by_its_own_service() {
     }
 }
 
+const GRUB: &str = "/etc/default/grub";
+const FIRMWARE: &str = "systemctl reboot --firmware-setup";
+const ADDS: &str = "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on";
+
+#[test]
+fn the_iommu_is_turned_on_where_this_host_has_it_off() {
+    let first = |vendor: &str, line: &str, grub: &str| {
+        let tree = sriov("vfio-pci");
+        without_groups(&tree, "x86_64");
+        tree.file("/proc/cpuinfo", format!("processor\t: 0\nvendor_id\t: {vendor}\n"));
+        tree.file("/proc/cmdline", format!("{line}\n")).file(GRUB, grub);
+        remedies(&found(&tree, "iommu")[0]).join("; ")
+    };
+    let empty = "GRUB_CMDLINE_LINUX=\"\"\n";
+    for (vendor, line, grub, remedy) in [
+        ("AuthenticAMD", "quiet", empty, FIRMWARE.to_owned()),
+        ("HygonGenuine", "quiet iommu=pt", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "quiet intel_iommu=on,sm_on", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "intel_iommu=on iommu=pt", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "quiet", empty, format!("{ADDS} iommu=pt\"' >> {GRUB}")),
+        ("GenuineIntel", "quiet iommu=pt", empty, format!("{ADDS}\"' >> {GRUB}")),
+        // What is behind `--` is for init.
+        ("GenuineIntel", "-- intel_iommu=on", empty, format!("{ADDS} iommu=pt\"' >> {GRUB}")),
+        (
+            "GenuineIntel",
+            "intel_iommu=off",
+            empty,
+            format!("sed -i 's|intel_iommu=off|intel_iommu=on|' {GRUB}"),
+        ),
+        (
+            "AuthenticAMD",
+            "amd_iommu=off",
+            empty,
+            format!("sed -i 's|amd_iommu=off|iommu=pt|' {GRUB}"),
+        ),
+        ("AuthenticAMD", "iommu=off", empty, format!("sed -i 's|iommu=off|iommu=pt|' {GRUB}")),
+        // It is written, and the host was not rebooted since.
+        (
+            "GenuineIntel",
+            "quiet",
+            "GRUB_CMDLINE_LINUX=\"intel_iommu=on iommu=pt\"\n",
+            "update-grub".to_owned(),
+        ),
+        (
+            "AuthenticAMD",
+            "amd_iommu=off",
+            "GRUB_CMDLINE_LINUX='iommu=pt'\n",
+            "update-grub".to_owned(),
+        ),
+    ] {
+        let rest = if remedy == FIRMWARE {
+            ""
+        } else if remedy == "update-grub" {
+            "; systemctl reboot"
+        } else {
+            "; update-grub; systemctl reboot"
+        };
+        assert_eq!(first(vendor, line, grub), format!("{remedy}{rest}"), "{vendor} {line} {grub}");
+    }
+}
+
+#[test]
+fn an_iommu_that_translates_in_spite_of_its_word_is_not_told_it_again() {
+    for (arch, word) in [("x86_64", "iommu=pt"), ("aarch64", "iommu.passthrough=1")] {
+        let tree = paired();
+        tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ");
+        tree.attribute("/proc/sys/kernel/arch", arch);
+        tree.file("/proc/cmdline", format!("quiet {word}\n"));
+        let steps = ["echo identity > /sys/kernel/iommu_groups/8/type"];
+        assert_eq!(remedies(&found(&tree, "gpu-iommu")[0]), steps, "{arch}");
+    }
+}
+
+/// A host with an RDMA device of each of these node types, and without a connection manager.
+fn without_rdma_cm(node_types: &[&str]) -> Tree {
+    let tree = Tree::new();
+    for (index, node_type) in (0..).zip(node_types) {
+        let address = format!("0000:0{index}:00.0");
+        let function = tree.pci(Pci::network(&address, "1d0f:efa1", "efa"));
+        let device = tree.rdma(&function, &format!("device_{index}"), index);
+        tree.attribute(&format!("{device}/node_type"), node_type);
+    }
+    tree
+}
+
+#[test]
+fn the_connection_manager_is_asked_for_by_devices_that_can_use_it() {
+    let nobody = ["7: unspecified", "5: usNIC", "6: usNIC UDP"];
+    let tree = without_rdma_cm(&nobody);
+    assert!(found(&tree, "rdma-cm").is_empty());
+    let run = tree.run(&["discover"]).done();
+    assert!(!run.stderr.contains("librdmacm"), "{}", run.stderr);
+    for one in ["1: CA", "4: RNIC", "nobody knows"] {
+        let tree = without_rdma_cm(&[nobody[0], one]);
+        let load = ["modprobe rdma_ucm", "/etc/modules-load.d/onload-ctk.conf: rdma_ucm"];
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), load, "{one}");
+        tree.file("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm\n");
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), load[..1], "{one}");
+        tree.attribute("/sys/class/misc/rdma_cm/dev", "10:122");
+        let make = ["mknod -m 666 /dev/infiniband/rdma_cm c 10 122"];
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), make, "{one}");
+    }
+}
+
 #[test]
 fn alpine_is_rebooted_without_systemd() {
     let tree = sriov("vfio-pci");

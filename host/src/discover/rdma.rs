@@ -1,6 +1,7 @@
 //! RDMA devices: HCAs, RoCE and iWARP adapters and software devices
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,19 @@ pub struct RdmaDevice {
     #[serde(serialize_with = "serialize_paths")]
     pub nodes: Vec<Arc<OfferedNode>>,
     pub device: String,
+}
+
+impl RdmaDevice {
+    /// Whether librdmacm can connect by it.
+    pub fn has_connection_manager(&self) -> bool {
+        has_connection_manager(self.transport)
+    }
+}
+
+/// Returns whether rdma_cm takes devices of this transport (`cma_supported` in drivers/infiniband/core/cma.c): not EFA,
+/// which is `unspecified`, nor usNIC.
+fn has_connection_manager(transport: Option<&str>) -> bool {
+    !matches!(transport, Some("unspecified" | "usnic" | "usnic_udp"))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -198,7 +212,7 @@ pub(crate) fn read(
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
         config,
-        connection_manager: find_connection_manager(probe).map(OfferedNode::shared),
+        connection_manager: OnceCell::new(),
     };
     let mut taken_names = TakenNames::default();
     let mut devices = Vec::new();
@@ -465,7 +479,8 @@ struct RdmaContext<'p, 'h, 'f> {
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f DiscoverConfig,
-    connection_manager: Option<Arc<OfferedNode>>,
+    /// Searched for, and warned of, once a device can use it.
+    connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
 }
 
 impl RdmaContext<'_, '_, '_> {
@@ -490,7 +505,11 @@ impl RdmaContext<'_, '_, '_> {
         let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter();
         let verbs = verbs.map(|node| offered_node(node, name, device_dir.pci));
-        let nodes = verbs.chain(self.connection_manager.clone());
+        let connection_manager = has_connection_manager(transport).then(|| {
+            let find = || find_connection_manager(probe).map(OfferedNode::shared);
+            self.connection_manager.get_or_init(find).clone()
+        });
+        let nodes = verbs.chain(connection_manager.flatten());
         RdmaDevice {
             pci_address: device_dir.pci,
             is_subfunction: device_dir.is_subfunction(),

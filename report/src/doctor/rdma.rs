@@ -8,6 +8,7 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
 
 use super::check::{Finding, Remedy};
@@ -15,6 +16,8 @@ use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
+const CONNECTION_MANAGER_CLASS: &str = "/sys/class/misc/rdma_cm";
 /// The file that `host apply` names too, where the mode can change at boot alone.
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
@@ -47,20 +50,39 @@ pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
 
 /// Without it librdmacm finds no device.
 pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
-    // One that is in a container has nothing here.
+    // A device that is in a container has no nodes here.
     let mut devices = context.inventory.rdma.iter();
-    let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
+    let Some(device) = devices.find(|one| !one.nodes.is_empty() && one.has_connection_manager())
+    else {
         return Ok(Vec::new());
     };
     let finding = match device.nodes.iter().find(|node| node.is_shared) {
         Some(manager) => Finding::pass(format!("{} is there", manager.node.path)),
-        None => Finding::fail(
-            "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
-            Remedy::run("modprobe rdma_ucm"),
-        )
-        .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+        None => {
+            let text = format!(
+                "{CONNECTION_MANAGER} is not there: programs that connect by librdmacm find no device"
+            );
+            let number: Option<DeviceNumber> = context
+                .attribute(format!("{CONNECTION_MANAGER_CLASS}/dev"))?
+                .and_then(|number| number.parse().ok());
+            match number {
+                // The module is loaded, so loading it again makes no node.
+                Some(DeviceNumber { major, minor }) => {
+                    let make = format!("mknod -m 666 {CONNECTION_MANAGER} c {major} {minor}");
+                    let finding = Finding::fail(text, Remedy::run(make));
+                    let is_stale = context.host.device_node(CONNECTION_MANAGER.as_ref())?.is_some();
+                    let remove = Remedy::run(format!("rm {CONNECTION_MANAGER}"));
+                    finding.with_first_remedy(is_stale.then_some(remove))
+                }
+                None => {
+                    let finding = Finding::fail(text, Remedy::run("modprobe rdma_ucm"));
+                    let keep = context.module_remedy("rdma_ucm")?;
+                    keep.into_iter().fold(finding, Finding::with_remedy)
+                }
+            }
+        }
     };
-    Ok(vec![finding.with_path("/sys/class/misc/rdma_cm")])
+    Ok(vec![finding.with_path(CONNECTION_MANAGER_CLASS)])
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
