@@ -850,6 +850,9 @@ checks! {
     a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
         |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
         => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";
+    a_node_without_a_link_by_its_number_is_warned_of: "device-links", gdrcopy(),
+        |tree| { tree.remove("/dev/char"); }
+        => "warn", "/dev/char/510:0, the link to /dev/gdrdrv, is missing", "ln -s /dev/gdrdrv /dev/char/510:0";
     rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
         |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
         => "fail", "librdmacm", "modprobe rdma_ucm";
@@ -1711,6 +1714,30 @@ fn an_iommu_that_translates_in_spite_of_its_word_is_not_told_it_again() {
         let steps = ["echo identity > /sys/kernel/iommu_groups/8/type"];
         assert_eq!(remedies(&found(&tree, "gpu-iommu")[0]), steps, "{arch}");
     }
+}
+
+/// A host with GDRCopy, whose node a script made.
+fn gdrcopy() -> Tree {
+    let tree = Tree::new();
+    tree.file("/proc/devices", "Character devices:\n510 gdrdrv\n\nBlock devices:\n254 virtblk\n");
+    tree.node("/dev/gdrdrv", 510, 0);
+    tree.link("/dev/char/510:0", "../gdrdrv");
+    tree
+}
+
+#[test]
+fn a_node_without_a_link_is_no_matter_to_a_newer_runc_or_without_systemd() {
+    let verdicts = |tree: &Tree| {
+        let found = found(tree, "device-links");
+        found.iter().map(|found| text(&found["verdict"])).collect::<Vec<_>>()
+    };
+    let tree = gdrcopy();
+    tree.remove("/dev/char");
+    assert_eq!(verdicts(&tree), ["warn"]);
+    tree.file("/etc/os-release", "ID=alpine\n");
+    assert!(verdicts(&tree).is_empty());
+    // Each other class has a device in sysfs, for which udev creates the link.
+    assert!(found(&rdma(), "device-links").is_empty());
 }
 
 /// A host with an RDMA device of each of these node types, and without a connection manager.

@@ -12,6 +12,7 @@ use onload_core::config::DiscoverConfig;
 use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
+use onload_core::rdma_companion::CompanionNode;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
@@ -31,6 +32,8 @@ const NODES: &str = "/dev/infiniband";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 /// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
 pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// udev's rule by which rdma-core renames devices.
+const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
@@ -225,6 +228,7 @@ pub(crate) fn read(
         match offer {
             Ok((device, verbs)) => {
                 let mut read = context.read_device(&name, &device_dir, device, verbs);
+                context.add_companion(&mut read);
                 context.exclude_management(own_characters);
                 let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
@@ -526,6 +530,32 @@ impl RdmaContext<'_, '_, '_> {
             device,
             ports,
             name: name.to_owned(),
+        }
+    }
+
+    /// Adds the node that the device's driver creates beside uverbs, if it creates one.
+    fn add_companion(&self, device: &mut RdmaDevice) {
+        let function = device.pci_address.and_then(|pci| self.functions.get(pci));
+        let driver = function.and_then(|function| function.driver.as_deref());
+        let Some(companion) = driver.and_then(CompanionNode::find_by_driver) else {
+            return;
+        };
+        let node = companion.node_name(&device.name).map_or_else(
+            || Err(format!("its name is not the kernel's, by which {} finds its node; run \"ln -s /dev/null {NAMING_RULE}\" and reboot", companion.library)),
+            |name| {
+                let class = |class: &&str| Path::new("/sys/class").join(class).join(&name);
+                let mut directories = companion.classes.iter().map(class);
+                let present = directories.find(|path| self.probe.entry(path).is_some());
+                let directory = present.unwrap_or_else(|| class(&companion.classes[0]));
+                NumberedNode::find(self.probe, format!("/dev/{name}"), &directory)
+            },
+        );
+        match node {
+            Ok(node) => device.nodes.push(offered_node(node, &device.name, device.pci_address)),
+            Err(reason) => self.probe.warn(format!(
+                "rdma {}: programs that use {} will not work: {reason}",
+                device.name, companion.library
+            )),
         }
     }
 
@@ -861,6 +891,56 @@ mod tests {
 
     fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
         tree.class_device("net", function, name, files);
+    }
+
+    /// A device whose driver creates a node beside uverbs, and what is said of the host.
+    fn companion(
+        driver: &str,
+        name: &str,
+        class: &str,
+        node: &str,
+        path: &str,
+    ) -> (String, String) {
+        let tree = tree();
+        let function = tree.function("0000:5e:00.0", "0x020800", 0);
+        tree.bind(&function, driver);
+        device(&tree, &function, name, 0);
+        tree.file(&format!("/sys/class/{class}/{node}/dev"), "240:0\n");
+        tree.node(path, 240, 0);
+        let found = look_at(&tree);
+        (paths_of(&found.devices[0]).join(" "), found.warnings.concat())
+    }
+
+    #[test]
+    fn a_node_that_the_driver_creates_beside_uverbs_comes_with_the_device() {
+        let all = "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm";
+        for (driver, name, class, path, wanted) in [
+            ("hfi1", "hfi1_0", "hfi1_user", "/dev/hfi1_0", " /dev/hfi1_0"),
+            ("hfi1", "hfi1_1", "hfi1", "/dev/hfi1_1", " /dev/hfi1_1"),
+            ("ib_qib", "qib0", "ipath", "/dev/ipath1", " /dev/ipath1"),
+            ("mlx5_core", "hfi1_0", "hfi1_user", "/dev/hfi1_0", ""),
+        ] {
+            let node = path.trim_start_matches("/dev/");
+            let (paths, warnings) = companion(driver, name, class, node, path);
+            assert_eq!((paths, warnings), (format!("{all}{wanted}"), String::new()), "{driver}");
+        }
+        for (name, path, reason) in [
+            (
+                "opap94s0",
+                "/dev/hfi1_0",
+                "its name is not the kernel's, by which PSM2 finds its node",
+            ),
+            (
+                "hfi1_0",
+                "/dev/hfi1_7",
+                "/dev/hfi1_0 does not exist, though its driver made the device 240:0",
+            ),
+        ] {
+            let (paths, warnings) = companion("hfi1", name, "hfi1_user", "hfi1_0", path);
+            assert_eq!(paths, all);
+            let start = format!("rdma {name}: programs that use PSM2 will not work: {reason}");
+            assert!(warnings.starts_with(&start), "{warnings}");
+        }
     }
 
     #[test]
