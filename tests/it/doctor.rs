@@ -850,6 +850,9 @@ checks! {
     a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
         |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
         => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";
+    a_guid_of_zeros_is_a_matter_of_the_firmware: "rdma-guid", rdma(),
+        |tree| { tree.attribute("/sys/class/infiniband/mlx5_0/node_guid", "0000:0000:0000:0000"); }
+        => "warn", "its node GUID is zero", "firmware that has a GUID";
     a_node_without_a_link_by_its_number_is_warned_of: "device-links", gdrcopy(),
         |tree| { tree.remove("/dev/char"); }
         => "warn", "/dev/char/510:0, the link to /dev/gdrdrv, is missing", "ln -s /dev/gdrdrv /dev/char/510:0";
@@ -1713,6 +1716,34 @@ fn an_iommu_that_translates_in_spite_of_its_word_is_not_told_it_again() {
         tree.file("/proc/cmdline", format!("quiet {word}\n"));
         let steps = ["echo identity > /sys/kernel/iommu_groups/8/type"];
         assert_eq!(remedies(&found(&tree, "gpu-iommu")[0]), steps, "{arch}");
+    }
+}
+
+#[test]
+fn a_virtual_function_gets_its_guid_from_its_physical_one() {
+    let rebind = [
+        "echo 0000:3b:00.2 > /sys/bus/pci/drivers/mlx5_core/unbind",
+        "echo 0000:3b:00.2 > /sys/bus/pci/drivers/mlx5_core/bind",
+    ];
+    for (layer, set) in [
+        ("Ethernet", &["ip link set dev ens1 vf 3 mac MAC"][..]),
+        (
+            "InfiniBand",
+            &[
+                "ip link set dev ens1 vf 3 node_guid GUID",
+                "ip link set dev ens1 vf 3 port_guid GUID",
+            ],
+        ),
+    ] {
+        let tree = rdma();
+        let child = tree.pci(Pci::network("0000:3b:00.2", "15b3:101e", "mlx5_core"));
+        tree.virtual_function("/sys/devices/pci0000:3b/0000:3b:00.0", 3, &child);
+        let device = tree.rdma(&child, "mlx5_1", 9);
+        tree.rdma_port(&device, 1, layer);
+        tree.attribute(&format!("{device}/node_guid"), "0000:0000:0000:0000");
+        let found = found(&tree, "rdma-guid");
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(remedies(&found[0]), [set, &rebind].concat());
     }
 }
 

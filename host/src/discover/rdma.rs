@@ -32,6 +32,8 @@ const NODES: &str = "/dev/infiniband";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 /// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
 pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// What is wrong with a device whose node GUID is zero.
+pub const ZERO_GUID: &str = "its node GUID is zero: programs do not connect by librdmacm, and on InfiniBand the subnet manager does not bring up its port";
 /// udev's rule by which rdma-core renames devices.
 const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
@@ -69,6 +71,12 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
+    /// Whether its node GUID is zero, as of a virtual function that was given none.
+    pub fn has_zero_guid(&self) -> bool {
+        let guid = self.node_guid.as_deref().unwrap_or_default();
+        guid.contains('0') && guid.bytes().all(|byte| b"0:".contains(&byte))
+    }
+
     /// Whether librdmacm can connect by it.
     pub fn has_connection_manager(&self) -> bool {
         has_connection_manager(self.transport)
@@ -229,6 +237,9 @@ pub(crate) fn read(
             Ok((device, verbs)) => {
                 let mut read = context.read_device(&name, &device_dir, device, verbs);
                 context.add_companion(&mut read);
+                if read.has_zero_guid() {
+                    probe.warn(format!("rdma {}: {ZERO_GUID}; see onload-ctk doctor", read.name));
+                }
                 context.exclude_management(own_characters);
                 let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
@@ -940,6 +951,24 @@ mod tests {
             assert_eq!(paths, all);
             let start = format!("rdma {name}: programs that use PSM2 will not work: {reason}");
             assert!(warnings.starts_with(&start), "{warnings}");
+        }
+    }
+
+    #[test]
+    fn a_node_guid_of_zeros_is_warned_of() {
+        for (guid, is_bad) in [
+            ("0000:0000:0000:0000", true),
+            ("0000000000000000", true),
+            ("0000:0000:0000:0001", false),
+            ("b8ce:f603:0000:0000", false),
+            ("", false),
+        ] {
+            let tree = tree();
+            let function = tree.function("0000:3b:00.0", "0x020000", 0);
+            let device = device(&tree, &function, "mlx5_0", 0);
+            tree.file(&format!("{device}/node_guid"), format!("{guid}\n"));
+            let warnings = look_at(&tree).warnings.concat();
+            assert_eq!(warnings.contains("rdma mlx5_0: its node GUID is zero"), is_bad, "{guid}");
         }
     }
 

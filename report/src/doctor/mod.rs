@@ -56,6 +56,7 @@ const OF_HOST: &[(CheckFamily, &str, HostCheck)] = &[
     (CheckFamily::Host, "memlock", memlock::check_limit),
     (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode),
     (CheckFamily::Rdma, "rdma-cm", rdma::check_connection_manager),
+    (CheckFamily::Rdma, "rdma-guid", rdma::check_guids),
     (CheckFamily::Rdma, "rdma-libraries", rdma::check_libraries),
     (CheckFamily::Rdma, "peer-memory", gpudirect::check_peer_memory),
     (CheckFamily::Rdma, "gpu-acs", acs::check_ports),

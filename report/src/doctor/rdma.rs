@@ -8,8 +8,10 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
+use onload_host::discover::rdma::{RdmaDevice, ZERO_GUID};
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
@@ -83,6 +85,53 @@ pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
         }
     };
     Ok(vec![finding.with_path(CONNECTION_MANAGER_CLASS)])
+}
+
+/// Whether each device has a node GUID.
+pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
+    let mut devices = context.inventory.rdma.iter().filter(|device| device.node_guid.is_some());
+    if devices.clone().any(RdmaDevice::has_zero_guid) {
+        let zero = devices.filter(|device| device.has_zero_guid());
+        return Ok(zero.map(|device| zero_guid_finding(context, device)).collect());
+    }
+    let pass = || Finding::pass("each device has a node GUID").with_path("/sys/class/infiniband");
+    Ok(devices.next().map(|_| pass()).into_iter().collect())
+}
+
+/// The physical function sets the identifiers of a virtual one, whose driver reads them when it binds: on Ethernet mlx5 makes
+/// the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Those of others are in the firmware.
+fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
+    let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
+    let remedies = virtual_guid_remedies(context, device).unwrap_or_default();
+    let mut remedies = remedies.into_iter();
+    let firmware =
+        || Remedy::install("firmware that has a GUID for this device", "the vendor of the card");
+    let finding = Finding::warn(ZERO_GUID, remedies.next().unwrap_or_else(firmware));
+    let finding = remedies.fold(finding, Finding::with_remedy);
+    finding.with_subject(&device.name).with_path(path)
+}
+
+fn virtual_guid_remedies(context: &CheckContext<'_>, device: &RdmaDevice) -> Option<Vec<Remedy>> {
+    let inventory = context.inventory;
+    let function = inventory.functions.get(device.pci_address?)?;
+    let (address, driver) = (function.address, function.driver.as_deref()?);
+    let parent = inventory.functions.get(function.physical_function?)?;
+    let mut indexes = parent.virtual_functions.iter();
+    let (index, _) = indexes.find(|(_, child)| **child == address)?;
+    let mut parents = inventory.rdma.iter().filter(|one| one.pci_address == Some(parent.address));
+    let interface = quote_for_shell(parents.find_map(|one| one.netdevs.first())?);
+    let is_infiniband =
+        device.ports.iter().any(|port| port.link_layer.as_deref() == Some("InfiniBand"));
+    let identifiers: &[&str] =
+        if is_infiniband { &["node_guid GUID", "port_guid GUID"] } else { &["mac MAC"] };
+    let set = identifiers
+        .iter()
+        .map(|identifier| format!("ip link set dev {interface} vf {index} {identifier}"));
+    let rebind = [
+        format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind"),
+        format!("echo {address} > /sys/bus/pci/drivers/{driver}/bind"),
+    ];
+    Some(set.chain(rebind).map(Remedy::run).collect())
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
