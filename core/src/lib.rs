@@ -6,7 +6,7 @@
 //! generator writes and the hook reads ([`hook_arguments`], [`expectation`]), which devices stand for each other ([`pool`]) or go
 //! with a GPU ([`gpu_name`], [`nearness`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many
 //! may have ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container
-//! can use RDMA devices ([`rdma_providers`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
+//! can use RDMA devices ([`rdma_providers`], [`rdma_companion`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
 //! kept while containers live ([`run_dir`]).
 
 pub mod bundle;
@@ -28,6 +28,7 @@ pub mod onload;
 pub mod pod;
 pub mod policy;
 pub mod pool;
+pub mod rdma_companion;
 pub mod rdma_providers;
 pub mod request;
 pub mod run_dir;

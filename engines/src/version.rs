@@ -17,7 +17,7 @@ impl EngineVersion {
     /// Reads the first number with a dot in what a program says (`Docker version 26.1.5+dfsg1, build
     /// 411e817`, `containerd github.com/containerd/containerd 1.7.24~ds1 …`), or in the version of a package
     /// (`5:27.3.1-1~debian.12`).
-    pub(crate) fn parse(text: &str) -> Option<EngineVersion> {
+    pub fn parse(text: &str) -> Option<EngineVersion> {
         let words = text.split(|c: char| c.is_whitespace() || c == ':' || c == ',');
         words.filter_map(EngineVersion::parse_word).next()
     }

@@ -903,6 +903,12 @@ checks! {
     a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
         |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
         => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";
+    a_guid_of_zeros_is_a_matter_of_the_firmware: "rdma-guid", rdma(),
+        |tree| { tree.attribute("/sys/class/infiniband/mlx5_0/node_guid", "0000:0000:0000:0000"); }
+        => "warn", "its node GUID is zero", "firmware that has a GUID";
+    a_node_without_a_link_by_its_number_is_warned_of: "device-links", gdrcopy(),
+        |tree| { tree.remove("/dev/char"); }
+        => "warn", "/dev/char/510:0, the link to /dev/gdrdrv, is missing", "ln -s /dev/gdrdrv /dev/char/510:0";
     rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
         |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
         => "fail", "librdmacm", "modprobe rdma_ucm";
@@ -1702,6 +1708,162 @@ fn k3s_is_told_where_cdi_is_turned_on_and_restarted_by_its_own_service() {
         assert_eq!(remedy[0]["section"], section, "{found:#?}");
         let restart = format!("systemctl restart {service}");
         assert_eq!(remedies(&found[0])[1..], [restart], "{found:#?}");
+    }
+}
+
+const GRUB: &str = "/etc/default/grub";
+const FIRMWARE: &str = "systemctl reboot --firmware-setup";
+const ADDS: &str = "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on";
+
+#[test]
+fn the_iommu_is_turned_on_where_this_host_has_it_off() {
+    let first = |vendor: &str, line: &str, grub: &str| {
+        let tree = sriov("vfio-pci");
+        without_groups(&tree, "x86_64");
+        tree.file("/proc/cpuinfo", format!("processor\t: 0\nvendor_id\t: {vendor}\n"));
+        tree.file("/proc/cmdline", format!("{line}\n")).file(GRUB, grub);
+        remedies(&found(&tree, "iommu")[0]).join("; ")
+    };
+    let empty = "GRUB_CMDLINE_LINUX=\"\"\n";
+    for (vendor, line, grub, remedy) in [
+        ("AuthenticAMD", "quiet", empty, FIRMWARE.to_owned()),
+        ("HygonGenuine", "quiet iommu=pt", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "quiet intel_iommu=on,sm_on", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "intel_iommu=on iommu=pt", empty, FIRMWARE.to_owned()),
+        ("GenuineIntel", "quiet", empty, format!("{ADDS} iommu=pt\"' >> {GRUB}")),
+        ("GenuineIntel", "quiet iommu=pt", empty, format!("{ADDS}\"' >> {GRUB}")),
+        // What is behind `--` is for init.
+        ("GenuineIntel", "-- intel_iommu=on", empty, format!("{ADDS} iommu=pt\"' >> {GRUB}")),
+        (
+            "GenuineIntel",
+            "intel_iommu=off",
+            empty,
+            format!("sed -i 's|intel_iommu=off|intel_iommu=on|' {GRUB}"),
+        ),
+        (
+            "AuthenticAMD",
+            "amd_iommu=off",
+            empty,
+            format!("sed -i 's|amd_iommu=off|iommu=pt|' {GRUB}"),
+        ),
+        ("AuthenticAMD", "iommu=off", empty, format!("sed -i 's|iommu=off|iommu=pt|' {GRUB}")),
+        // It is written, and the host was not rebooted since.
+        (
+            "GenuineIntel",
+            "quiet",
+            "GRUB_CMDLINE_LINUX=\"intel_iommu=on iommu=pt\"\n",
+            "update-grub".to_owned(),
+        ),
+        (
+            "AuthenticAMD",
+            "amd_iommu=off",
+            "GRUB_CMDLINE_LINUX='iommu=pt'\n",
+            "update-grub".to_owned(),
+        ),
+    ] {
+        let rest = if remedy == FIRMWARE {
+            ""
+        } else if remedy == "update-grub" {
+            "; systemctl reboot"
+        } else {
+            "; update-grub; systemctl reboot"
+        };
+        assert_eq!(first(vendor, line, grub), format!("{remedy}{rest}"), "{vendor} {line} {grub}");
+    }
+}
+
+#[test]
+fn an_iommu_that_translates_in_spite_of_its_word_is_not_told_it_again() {
+    for (arch, word) in [("x86_64", "iommu=pt"), ("aarch64", "iommu.passthrough=1")] {
+        let tree = paired();
+        tree.attribute("/sys/kernel/iommu_groups/8/type", "DMA-FQ");
+        tree.attribute("/proc/sys/kernel/arch", arch);
+        tree.file("/proc/cmdline", format!("quiet {word}\n"));
+        let steps = ["echo identity > /sys/kernel/iommu_groups/8/type"];
+        assert_eq!(remedies(&found(&tree, "gpu-iommu")[0]), steps, "{arch}");
+    }
+}
+
+#[test]
+fn a_virtual_function_gets_its_guid_from_its_physical_one() {
+    let rebind = [
+        "echo 0000:3b:00.2 > /sys/bus/pci/drivers/mlx5_core/unbind",
+        "echo 0000:3b:00.2 > /sys/bus/pci/drivers/mlx5_core/bind",
+    ];
+    for (layer, set) in [
+        ("Ethernet", &["ip link set dev ens1 vf 3 mac MAC"][..]),
+        (
+            "InfiniBand",
+            &[
+                "ip link set dev ens1 vf 3 node_guid GUID",
+                "ip link set dev ens1 vf 3 port_guid GUID",
+            ],
+        ),
+    ] {
+        let tree = rdma();
+        let child = tree.pci(Pci::network("0000:3b:00.2", "15b3:101e", "mlx5_core"));
+        tree.virtual_function("/sys/devices/pci0000:3b/0000:3b:00.0", 3, &child);
+        let device = tree.rdma(&child, "mlx5_1", 9);
+        tree.rdma_port(&device, 1, layer);
+        tree.attribute(&format!("{device}/node_guid"), "0000:0000:0000:0000");
+        let found = found(&tree, "rdma-guid");
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(remedies(&found[0]), [set, &rebind].concat());
+    }
+}
+
+/// A host with GDRCopy, whose node a script made.
+fn gdrcopy() -> Tree {
+    let tree = Tree::new();
+    tree.file("/proc/devices", "Character devices:\n510 gdrdrv\n\nBlock devices:\n254 virtblk\n");
+    tree.node("/dev/gdrdrv", 510, 0);
+    tree.link("/dev/char/510:0", "../gdrdrv");
+    tree
+}
+
+#[test]
+fn a_node_without_a_link_is_no_matter_to_a_newer_runc_or_without_systemd() {
+    let verdicts = |tree: &Tree| {
+        let found = found(tree, "device-links");
+        found.iter().map(|found| text(&found["verdict"])).collect::<Vec<_>>()
+    };
+    let tree = gdrcopy();
+    tree.remove("/dev/char");
+    assert_eq!(verdicts(&tree), ["warn"]);
+    tree.file("/etc/os-release", "ID=alpine\n");
+    assert!(verdicts(&tree).is_empty());
+    // Each other class has a device in sysfs, for which udev creates the link.
+    assert!(found(&rdma(), "device-links").is_empty());
+}
+
+/// A host with an RDMA device of each of these node types, and without a connection manager.
+fn without_rdma_cm(node_types: &[&str]) -> Tree {
+    let tree = Tree::new();
+    for (index, node_type) in (0..).zip(node_types) {
+        let address = format!("0000:0{index}:00.0");
+        let function = tree.pci(Pci::network(&address, "1d0f:efa1", "efa"));
+        let device = tree.rdma(&function, &format!("device_{index}"), index);
+        tree.attribute(&format!("{device}/node_type"), node_type);
+    }
+    tree
+}
+
+#[test]
+fn the_connection_manager_is_asked_for_by_devices_that_can_use_it() {
+    let nobody = ["7: unspecified", "5: usNIC", "6: usNIC UDP"];
+    let tree = without_rdma_cm(&nobody);
+    assert!(found(&tree, "rdma-cm").is_empty());
+    let run = tree.run(&["discover"]).done();
+    assert!(!run.stderr.contains("librdmacm"), "{}", run.stderr);
+    for one in ["1: CA", "4: RNIC", "nobody knows"] {
+        let tree = without_rdma_cm(&[nobody[0], one]);
+        let load = ["modprobe rdma_ucm", "/etc/modules-load.d/onload-ctk.conf: rdma_ucm"];
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), load, "{one}");
+        tree.file("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm\n");
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), load[..1], "{one}");
+        tree.attribute("/sys/class/misc/rdma_cm/dev", "10:122");
+        let make = ["mknod -m 666 /dev/infiniband/rdma_cm c 10 122"];
+        assert_eq!(remedies(&found(&tree, "rdma-cm")[0]), make, "{one}");
     }
 }
 

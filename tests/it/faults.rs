@@ -619,6 +619,16 @@ fn an_ignored_interface_is_not_called_absent_where_interfaces_may_not_be_listed(
 }
 
 #[test]
+fn interfaces_that_may_not_be_listed_leave_each_class_open_that_they_decide() {
+    let args = ["discover", "--format", "json"];
+    let found = run_with_unreadable(&registered(), "/sys/class/net", &args).done().json();
+    let kinds = texts(&found["unread"][0]["kinds"]);
+    let mut kinds: Vec<&str> = kinds.iter().map(|kind| &**kind).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["netdev", "nic", "nic-nodes", "nic-plain", "pps", "ptp", "rdma", "zf"]);
+}
+
+#[test]
 fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
     let tree = registered();
     tree.remove("/var/run/cdi/onload.dev-nic-plain.json");

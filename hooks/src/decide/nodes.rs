@@ -15,7 +15,7 @@ use onload_sys::error;
 use onload_sys::error::{Context, Result};
 
 use super::specs::{OnloadSpecs, SpecEntry, expectations};
-use super::sysfs::{DeviceNumber, Remedies, Sysfs, rdma_class};
+use super::sysfs::{DeviceNumber, Remedies, Sysfs, is_rdma_node};
 
 /// The node was examined just now, so a wrong number belongs to the node in /dev.
 const RENUMBERED: &str = "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`";
@@ -114,7 +114,7 @@ impl NodeCheck<'_> {
             )
         };
         match self.entry.class {
-            Class::Rdma if rdma_class(name).is_some() => {
+            Class::Rdma if is_rdma_node(name) => {
                 let ibdev = if device_name == "all" || gpu_name::is_gpu_name(device_name) {
                     self.find_member(&node.path, name).ok_or_else(unowned)?
                 } else {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use onload_core::class::Class;
 use onload_core::expectation::{DriverNode, Expectation, ExpectedDevice, NumberSource};
 use onload_core::kfd;
+use onload_core::rdma_companion::CompanionNode;
 use onload_sys::bail;
 pub use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::{Context, Result};
@@ -134,8 +135,19 @@ impl Sysfs {
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
     #[must_use]
     pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
-        let node = self.class(rdma_class(node_name)?).join(node_name);
+        if let Some((_, ibdev)) = CompanionNode::find_by_node(node_name) {
+            return Some(ibdev);
+        }
+        let node = self.rdma_node(node_name)?;
         read_attribute(&node.join("ibdev")).ok()
+    }
+
+    /// The directory of a node of an RDMA device.
+    fn rdma_node(&self, name: &str) -> Option<PathBuf> {
+        let classes = rdma_classes(name);
+        let mut directories = classes.iter().map(|class| self.class(class).join(name));
+        let present = directories.clone().find(|directory| directory.exists());
+        present.or_else(|| directories.next())
     }
 
     #[must_use]
@@ -195,16 +207,20 @@ fn function_above(device: &Path) -> io::Result<Option<PciAddress>> {
     Ok(pci_function(&real).or_else(parent))
 }
 
-/// The directory of /sys/class that lists nodes with such a name.
-#[must_use]
-pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
+/// Returns whether a node with such a name belongs to one RDMA device.
+pub(crate) fn is_rdma_node(name: &str) -> bool {
+    !rdma_classes(name).is_empty()
+}
+
+/// The directories of /sys/class that may list a node with such a name.
+fn rdma_classes(node_name: &str) -> &'static [&'static str] {
     let numbered = |prefix: &str| node_name.strip_prefix(prefix).is_some_and(is_number);
     if numbered("uverbs") {
-        Some("infiniband_verbs")
+        &["infiniband_verbs"]
     } else if numbered("umad") || numbered("issm") {
-        Some("infiniband_mad")
+        &["infiniband_mad"]
     } else {
-        None
+        CompanionNode::find_by_node(node_name).map_or(&[], |(node, _)| node.classes)
     }
 }
 
@@ -218,13 +234,15 @@ struct SysfsCheck<'a> {
 impl SysfsCheck<'_> {
     fn check_rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<()> {
         let name = self.expect.node_name();
-        let Some(class) = rdma_class(name) else {
+        let Some(node) = self.sysfs.rdma_node(name) else {
             bail!("{name} is not a node of an rdma device");
         };
-        let node = self.sysfs.class(class).join(name);
         self.check_number(name, &node.join("dev"))?;
         let attribute = node.join("ibdev");
-        let owner = read_attribute(&attribute).with_context(|| read_context(&attribute))?;
+        let owner = match CompanionNode::find_by_node(name) {
+            Some((_, owner)) => owner,
+            None => read_attribute(&attribute).with_context(|| read_context(&attribute))?,
+        };
         if owner != ibdev {
             return self.refuse_moved(&format!("rdma:{owner}"));
         }
@@ -645,6 +663,30 @@ mod tests {
                 "{source:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_node_that_a_driver_creates_beside_uverbs_belongs_to_the_device_of_its_number() {
+        let tree = SysfsTree::new();
+        tree.hca("hfi1_0", "devices/pci0000:5d/0000:5e:00.0", 2);
+        tree.hca("qib1", "devices/pci0000:5d/0000:5f:00.0", 3);
+        for class in ["hfi1_user", "hfi1"] {
+            tree.file(&format!("class/{class}/hfi1_0/dev"), "240:0\n");
+            tree.file("class/ipath/ipath2/dev", "241:2\n");
+            tree.check("/dev/hfi1_0=rdma:hfi1_0@0000:5e:00.0#240:0", 240, 0).unwrap();
+            tree.check("/dev/ipath2=rdma:qib1@0000:5f:00.0#241:2", 241, 2).unwrap();
+            for (expect, major, minor, reason) in [
+                ("/dev/hfi1_0=rdma:hfi1_0@0000:5e:00.0", 240, 1, "the node is 240:1 but"),
+                ("/dev/hfi1_0=rdma:hfi1_1@0000:5e:00.0", 240, 0, "belongs to rdma:hfi1_0 now"),
+                ("/dev/hfi1_0=rdma:hfi1_0@0000:5f:00.0", 240, 0, "rdma:hfi1_0@0000:5e:00.0 now"),
+                ("/dev/hfi1_3=rdma:hfi1_3", 240, 3, "the kernel has no hfi1_3 any more"),
+            ] {
+                let refusal = tree.refusal(expect, major, minor);
+                assert!(refusal.contains(reason), "{refusal}");
+            }
+            fs::remove_dir_all(tree.path(&format!("class/{class}"))).unwrap();
+        }
+        assert_eq!(Sysfs::at_root(tree.0.root()).ibdev_of("ipath2").as_deref(), Some("qib1"));
     }
 
     #[test]

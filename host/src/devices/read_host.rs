@@ -67,7 +67,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     };
     let availability = nic::OnloadAvailability { onload: obstacle, tcpdirect: tcpdirect.is_some() };
     let settings = &config.discover;
-    let attached = probe.with_classes(&unread::INTERFACES, || {
+    let attached = probe.with_classes(&unread::NICS, || {
         nic::read(probe, &functions, &interfaces, settings, availability)
     });
     let movable = probe.with_classes(&[Class::Netdev], || {

@@ -19,7 +19,7 @@ use crate::discover::netdev::{self, Backing, NetworkInterface};
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
 use crate::discover::taken_names::TakenNames;
-use crate::discover::unread::INTERFACES;
+use crate::discover::unread::NICS;
 use crate::netlink::features::InterfaceFeatures;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
@@ -209,7 +209,7 @@ pub(crate) fn read(
         attached_names.extend(datapath.is_ok().then(|| interface.name.clone()));
         let decided = require_not_ignored(interface, config).and(datapath);
         if matches!(decided, Err(NicRefusal::Unknown(_))) && availability.onload.is_none() {
-            probe.mark_undecided(DEBUGFS_NICS, &INTERFACES);
+            probe.mark_undecided(DEBUGFS_NICS, &NICS);
         }
         let decided = decided
             .map_err(NicRefusal::into_reason)

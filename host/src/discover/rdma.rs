@@ -1,6 +1,7 @@
 //! RDMA devices: HCAs, RoCE and iWARP adapters and software devices
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use onload_core::config::DiscoverConfig;
 use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
+use onload_core::rdma_companion::CompanionNode;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
@@ -30,6 +32,10 @@ const NODES: &str = "/dev/infiniband";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 /// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
 pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// What is wrong with a device whose node GUID is zero.
+pub const ZERO_GUID: &str = "its node GUID is zero: programs do not connect by librdmacm, and on InfiniBand the subnet manager does not bring up its port";
+/// udev's rule by which rdma-core renames devices.
+const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
@@ -62,6 +68,25 @@ pub struct RdmaDevice {
     #[serde(serialize_with = "serialize_paths")]
     pub nodes: Vec<Arc<OfferedNode>>,
     pub device: String,
+}
+
+impl RdmaDevice {
+    /// Whether its node GUID is zero, as of a virtual function that was given none.
+    pub fn has_zero_guid(&self) -> bool {
+        let guid = self.node_guid.as_deref().unwrap_or_default();
+        guid.contains('0') && guid.bytes().all(|byte| b"0:".contains(&byte))
+    }
+
+    /// Whether librdmacm can connect by it.
+    pub fn has_connection_manager(&self) -> bool {
+        has_connection_manager(self.transport)
+    }
+}
+
+/// Returns whether rdma_cm takes devices of this transport (`cma_supported` in drivers/infiniband/core/cma.c): not EFA,
+/// which is `unspecified`, nor usNIC.
+fn has_connection_manager(transport: Option<&str>) -> bool {
+    !matches!(transport, Some("unspecified" | "usnic" | "usnic_udp"))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -198,7 +223,7 @@ pub(crate) fn read(
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
         config,
-        connection_manager: find_connection_manager(probe).map(OfferedNode::shared),
+        connection_manager: OnceCell::new(),
     };
     let mut taken_names = TakenNames::default();
     let mut devices = Vec::new();
@@ -211,6 +236,10 @@ pub(crate) fn read(
         match offer {
             Ok((device, verbs)) => {
                 let mut read = context.read_device(&name, &device_dir, device, verbs);
+                context.add_companion(&mut read);
+                if read.has_zero_guid() {
+                    probe.warn(format!("rdma {}: {ZERO_GUID}; see onload-ctk doctor", read.name));
+                }
                 context.exclude_management(own_characters);
                 let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
@@ -465,7 +494,8 @@ struct RdmaContext<'p, 'h, 'f> {
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f DiscoverConfig,
-    connection_manager: Option<Arc<OfferedNode>>,
+    /// Searched for, and warned of, once a device can use it.
+    connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
 }
 
 impl RdmaContext<'_, '_, '_> {
@@ -490,7 +520,11 @@ impl RdmaContext<'_, '_, '_> {
         let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter();
         let verbs = verbs.map(|node| offered_node(node, name, device_dir.pci));
-        let nodes = verbs.chain(self.connection_manager.clone());
+        let connection_manager = has_connection_manager(transport).then(|| {
+            let find = || find_connection_manager(probe).map(OfferedNode::shared);
+            self.connection_manager.get_or_init(find).clone()
+        });
+        let nodes = verbs.chain(connection_manager.flatten());
         RdmaDevice {
             pci_address: device_dir.pci,
             is_subfunction: device_dir.is_subfunction(),
@@ -507,6 +541,32 @@ impl RdmaContext<'_, '_, '_> {
             device,
             ports,
             name: name.to_owned(),
+        }
+    }
+
+    /// Adds the node that the device's driver creates beside uverbs, if it creates one.
+    fn add_companion(&self, device: &mut RdmaDevice) {
+        let function = device.pci_address.and_then(|pci| self.functions.get(pci));
+        let driver = function.and_then(|function| function.driver.as_deref());
+        let Some(companion) = driver.and_then(CompanionNode::find_by_driver) else {
+            return;
+        };
+        let node = companion.node_name(&device.name).map_or_else(
+            || Err(format!("its name is not the kernel's, by which {} finds its node; run \"ln -s /dev/null {NAMING_RULE}\" and reboot", companion.library)),
+            |name| {
+                let class = |class: &&str| Path::new("/sys/class").join(class).join(&name);
+                let mut directories = companion.classes.iter().map(class);
+                let present = directories.find(|path| self.probe.entry(path).is_some());
+                let directory = present.unwrap_or_else(|| class(&companion.classes[0]));
+                NumberedNode::find(self.probe, format!("/dev/{name}"), &directory)
+            },
+        );
+        match node {
+            Ok(node) => device.nodes.push(offered_node(node, &device.name, device.pci_address)),
+            Err(reason) => self.probe.warn(format!(
+                "rdma {}: programs that use {} will not work: {reason}",
+                device.name, companion.library
+            )),
         }
     }
 
@@ -842,6 +902,74 @@ mod tests {
 
     fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
         tree.class_device("net", function, name, files);
+    }
+
+    /// A device whose driver creates a node beside uverbs, and what is said of the host.
+    fn companion(
+        driver: &str,
+        name: &str,
+        class: &str,
+        node: &str,
+        path: &str,
+    ) -> (String, String) {
+        let tree = tree();
+        let function = tree.function("0000:5e:00.0", "0x020800", 0);
+        tree.bind(&function, driver);
+        device(&tree, &function, name, 0);
+        tree.file(&format!("/sys/class/{class}/{node}/dev"), "240:0\n");
+        tree.node(path, 240, 0);
+        let found = look_at(&tree);
+        (paths_of(&found.devices[0]).join(" "), found.warnings.concat())
+    }
+
+    #[test]
+    fn a_node_that_the_driver_creates_beside_uverbs_comes_with_the_device() {
+        let all = "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm";
+        for (driver, name, class, path, wanted) in [
+            ("hfi1", "hfi1_0", "hfi1_user", "/dev/hfi1_0", " /dev/hfi1_0"),
+            ("hfi1", "hfi1_1", "hfi1", "/dev/hfi1_1", " /dev/hfi1_1"),
+            ("ib_qib", "qib0", "ipath", "/dev/ipath1", " /dev/ipath1"),
+            ("mlx5_core", "hfi1_0", "hfi1_user", "/dev/hfi1_0", ""),
+        ] {
+            let node = path.trim_start_matches("/dev/");
+            let (paths, warnings) = companion(driver, name, class, node, path);
+            assert_eq!((paths, warnings), (format!("{all}{wanted}"), String::new()), "{driver}");
+        }
+        for (name, path, reason) in [
+            (
+                "opap94s0",
+                "/dev/hfi1_0",
+                "its name is not the kernel's, by which PSM2 finds its node",
+            ),
+            (
+                "hfi1_0",
+                "/dev/hfi1_7",
+                "/dev/hfi1_0 does not exist, though its driver made the device 240:0",
+            ),
+        ] {
+            let (paths, warnings) = companion("hfi1", name, "hfi1_user", "hfi1_0", path);
+            assert_eq!(paths, all);
+            let start = format!("rdma {name}: programs that use PSM2 will not work: {reason}");
+            assert!(warnings.starts_with(&start), "{warnings}");
+        }
+    }
+
+    #[test]
+    fn a_node_guid_of_zeros_is_warned_of() {
+        for (guid, is_bad) in [
+            ("0000:0000:0000:0000", true),
+            ("0000000000000000", true),
+            ("0000:0000:0000:0001", false),
+            ("b8ce:f603:0000:0000", false),
+            ("", false),
+        ] {
+            let tree = tree();
+            let function = tree.function("0000:3b:00.0", "0x020000", 0);
+            let device = device(&tree, &function, "mlx5_0", 0);
+            tree.file(&format!("{device}/node_guid"), format!("{guid}\n"));
+            let warnings = look_at(&tree).warnings.concat();
+            assert_eq!(warnings.contains("rdma mlx5_0: its node GUID is zero"), is_bad, "{guid}");
+        }
     }
 
     #[test]

@@ -9,8 +9,11 @@ use serde::{Serialize, Serializer};
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(|class| class.is_onload() || class == Class::Profile));
+/// The classes that an interface's own NIC decides.
+pub(crate) static NICS: LazyLock<Vec<Class>> = LazyLock::new(|| matching_classes(Class::is_onload));
+/// The classes whose devices are interfaces, or are named, chosen or offered by those on the same function.
 pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
-    LazyLock::new(|| matching_classes(Class::is_onload));
+    LazyLock::new(|| matching_classes(|class| class.can_be_on_function() && class != Class::Vfio));
 pub(crate) static PCI: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(Class::can_be_on_function));
 

@@ -99,8 +99,7 @@ impl HostError {
     /// The path whose content is unknown; `None` if the error says what is there, such as a
     /// directory in place of a file.
     pub fn unread_path(&self) -> Option<&Path> {
-        const WRONG_KIND: [Errno; 4] =
-            [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
+        const WRONG_KIND: [Errno; 3] = [Errno::ISDIR, Errno::NOTDIR, Errno::NAMETOOLONG];
         match self {
             HostError::Read { path, source } => {
                 let errno = Errno::from_io_error(source);

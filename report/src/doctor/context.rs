@@ -24,6 +24,7 @@ pub struct CheckContext<'e> {
 }
 
 pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";
+const MODULES_LOAD: &str = "/etc/modules-load.d/onload-ctk.conf";
 /// Since Linux 6.1.
 const ARCH: &str = "/proc/sys/kernel/arch";
 
@@ -71,6 +72,13 @@ impl CheckContext<'_> {
         let distribution = Distribution::detect(self.host)?;
         let package = distribution.package_for(program);
         Ok(Some(Remedy::run(distribution.install(package))))
+    }
+
+    /// Returns what loads a module at each boot, unless that is written already.
+    pub(super) fn module_remedy(&self, module: &str) -> Result<Option<Remedy>, HostError> {
+        let text = self.host.text(MODULES_LOAD.as_ref())?.unwrap_or_default();
+        let is_written = text.lines().any(|line| line.trim() == module);
+        Ok((!is_written).then(|| Remedy::write(MODULES_LOAD, module)))
     }
 
     /// How the package's files come back: no archive of a distribution has it.

@@ -63,8 +63,9 @@ fn nvidia_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
     } else {
         let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
         if can_load_peermem(context)? {
-            Finding::warn(text, Remedy::run("modprobe nvidia-peermem"))
-                .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
+            let finding = Finding::warn(text, Remedy::run("modprobe nvidia-peermem"));
+            let keep = context.module_remedy("nvidia-peermem")?;
+            keep.into_iter().fold(finding, Finding::with_remedy)
         } else {
             let text =
                 format!("{text}; nvidia_peermem does not load with the ib_core of this kernel");
@@ -183,8 +184,15 @@ pub(super) fn check_iommu(context: &CheckContext<'_>) -> Findings {
         if names.len() == 1 { "does" } else { "do" }
     );
     let words = if context.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
-    let finding = Finding::warn(text, kernel_line::write(context, words)?);
-    let finding = kernel_line::with_reboot(context, finding)?;
+    let finding = if kernel_line::find_word(context, words)?.is_some() {
+        // The type was changed after the boot, or firmware calls the device untrusted.
+        let text = format!("{text}, though {words} is on the kernel's command line");
+        Finding::warn(text, Remedy::run(format!("echo identity > {GROUPS}/{group}/type")))
+            .with_path(kernel_line::CMDLINE_PATH)
+    } else {
+        let finding = Finding::warn(text, kernel_line::write(context, words)?);
+        kernel_line::with_reboot(context, finding)?
+    };
     Ok(vec![finding.with_path(format!("{GROUPS}/{group}/type"))])
 }
 

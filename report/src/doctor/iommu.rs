@@ -5,6 +5,7 @@ use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
     NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
 };
+use onload_host::host::HostError;
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
@@ -13,6 +14,7 @@ use super::kernel_line;
 
 const DRIVERCTL: &str = "driverctl";
 const FIRMWARE: &str = "systemctl reboot --firmware-setup";
+const CPUINFO: &str = "/proc/cpuinfo";
 
 pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
     let functions = || context.inventory.functions.iter();
@@ -38,18 +40,54 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
             open.join(", ")
         ),
     };
-    let off = |first| match vfio {
-        0 => Finding::warn(text.clone(), first),
-        _ => Finding::fail(text.clone(), first),
+    let finding = |remedy| match vfio {
+        0 => Finding::warn(text, remedy),
+        _ => Finding::fail(text, remedy),
     };
-    let finding = if context.is_arm()? {
-        // The kernel turns on each SMMU that the firmware tells it of.
-        off(Remedy::run(FIRMWARE))
-    } else {
-        let first = kernel_line::write(context, "intel_iommu=on iommu=pt")?;
-        kernel_line::with_reboot(context, off(first))?
+    let finding = match enable_remedy(context)? {
+        Some(remedy) => kernel_line::with_reboot(context, finding(remedy))?,
+        None => finding(Remedy::run(FIRMWARE)),
     };
-    Ok(vec![finding.with_path("/sys/kernel/iommu_groups")])
+    let finding = finding.with_path("/sys/kernel/iommu_groups");
+    Ok(vec![finding.with_path(CPUINFO).with_path(kernel_line::CMDLINE_PATH)])
+}
+
+/// Returns the change of the kernel's command line that enables the IOMMU; `None` if only the firmware can: the kernel
+/// enables each SMMU and AMD-Vi that the firmware describes (drivers/iommu/amd/init.c), and VT-d if its word asks for it.
+fn enable_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
+    const ENABLE: &str = "intel_iommu=on";
+    const PASS_THROUGH: &str = "iommu=pt";
+    if context.is_arm()? {
+        return Ok(None);
+    }
+    let is_amd = is_amd(context)?;
+    let disabling = match is_amd {
+        true => [("amd_iommu=off", PASS_THROUGH), ("iommu=off", PASS_THROUGH)],
+        false => [("intel_iommu=off", ENABLE), ("iommu=off", PASS_THROUGH)],
+    };
+    for (start, replacement) in disabling {
+        if let Some(word) = kernel_line::find_word(context, start)? {
+            return kernel_line::replace(context, &word, replacement).map(Some);
+        }
+    }
+    if is_amd || kernel_line::find_word(context, ENABLE)?.is_some() {
+        return Ok(None);
+    }
+    let words = match kernel_line::find_word(context, PASS_THROUGH)? {
+        Some(_) => ENABLE.to_owned(),
+        None => format!("{ENABLE} {PASS_THROUGH}"),
+    };
+    kernel_line::write(context, &words).map(Some)
+}
+
+/// Returns whether the processor has AMD-Vi rather than VT-d.
+fn is_amd(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    let is_vendor = |line: &[u8]| {
+        let value = line.strip_prefix(b"vendor_id").unwrap_or_default().trim_ascii_end();
+        value.ends_with(b"AuthenticAMD") || value.ends_with(b"HygonGenuine")
+    };
+    let lines = context.host.lines(CPUINFO.as_ref(), &is_vendor)?;
+    Ok(lines.is_some_and(|lines| !lines.is_empty()))
 }
 
 pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {

@@ -23,6 +23,8 @@ pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, H
         Remedy::run(format!("rpm-ostree kargs{words}"))
     } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
+    } else if is_in_grub(context, words)? {
+        Remedy::run(Distribution::detect(context.host)?.update_grub())
     } else if context.is_file(GRUB)? {
         // Added, and not written, since it keeps the words of the line before it.
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
@@ -37,6 +39,16 @@ pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, H
     })
 }
 
+/// Returns whether GRUB's settings already contain these words, so that only its entries have to be made again.
+fn is_in_grub(context: &CheckContext<'_>, words: &str) -> Result<bool, HostError> {
+    let text = context.host.text(GRUB.as_ref())?.unwrap_or_default();
+    let settings = text.lines().filter(|line| line.starts_with("GRUB_CMDLINE_LINUX"));
+    let values = settings.filter_map(|line| Some(line.split_once('=')?.1));
+    let trim = |word: &'_ str| word.trim_matches(['"', '\'']).to_owned();
+    let present: Vec<String> = values.flat_map(str::split_ascii_whitespace).map(trim).collect();
+    Ok(words.split_ascii_whitespace().all(|word| present.contains(&trim(word))))
+}
+
 /// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
 /// other characters than settings have is none that a command could name.
 pub(super) fn find_word(
@@ -44,7 +56,7 @@ pub(super) fn find_word(
     start: &str,
 ) -> Result<Option<String>, HostError> {
     let line = context.attribute(CMDLINE_PATH)?.unwrap_or_default();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/.-".contains(c);
     let words = line.split_ascii_whitespace();
     let mut words = words.take_while(|word| *word != "--");
     let word = words.find(|word| word.starts_with(start) && word.chars().all(is_plain));
@@ -61,6 +73,8 @@ pub(super) fn replace(
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
     } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"))
+    } else if is_in_grub(context, new)? && !is_in_grub(context, old)? {
+        Remedy::run(Distribution::detect(context.host)?.update_grub())
     } else if context.is_file(GRUB)? {
         Remedy::run(format!("sed -i 's|{old}|{new}|' {GRUB}"))
     } else {
@@ -84,11 +98,9 @@ fn with_bootloader_update(
 ) -> Result<Finding, HostError> {
     let distribution = Distribution::detect(context.host)?;
     let has_tool = distribution == Distribution::RpmOstree || context.is_file(GRUBBY)?;
-    Ok(if has_tool || !context.is_file(GRUB)? {
-        finding
-    } else {
-        finding.with_remedy(Remedy::run(distribution.update_grub()))
-    })
+    let update = Remedy::run(distribution.update_grub());
+    let is_done = has_tool || !context.is_file(GRUB)? || finding.remedy.contains(&update);
+    Ok(if is_done { finding } else { finding.with_remedy(update) })
 }
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.

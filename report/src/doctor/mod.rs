@@ -5,6 +5,7 @@ mod acs;
 mod check;
 mod context;
 mod cpu;
+mod device_links;
 mod distribution;
 mod engines;
 mod gpudirect;
@@ -50,10 +51,12 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck)] = &[
     (CheckFamily::Host, "pcie-link", pcie::check_links),
     (CheckFamily::Host, "cpu-governor", cpu::check_governor),
     (CheckFamily::Host, "isolated-cpus", cpu::check_isolated_cpus),
+    (CheckFamily::Host, "device-links", device_links::check_links),
     (CheckFamily::Host, "hook", memlock::check_hook),
     (CheckFamily::Host, "memlock", memlock::check_limit),
     (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode),
     (CheckFamily::Rdma, "rdma-cm", rdma::check_connection_manager),
+    (CheckFamily::Rdma, "rdma-guid", rdma::check_guids),
     (CheckFamily::Rdma, "rdma-libraries", rdma::check_libraries),
     (CheckFamily::Rdma, "peer-memory", gpudirect::check_peer_memory),
     (CheckFamily::Rdma, "gpu-acs", acs::check_ports),

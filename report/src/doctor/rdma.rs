@@ -8,13 +8,18 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
+use onload_host::discover::rdma::{RdmaDevice, ZERO_GUID};
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
+const CONNECTION_MANAGER_CLASS: &str = "/sys/class/misc/rdma_cm";
 /// The file that `host apply` names too, where the mode can change at boot alone.
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
@@ -47,20 +52,86 @@ pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
 
 /// Without it librdmacm finds no device.
 pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
-    // One that is in a container has nothing here.
+    // A device that is in a container has no nodes here.
     let mut devices = context.inventory.rdma.iter();
-    let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
+    let Some(device) = devices.find(|one| !one.nodes.is_empty() && one.has_connection_manager())
+    else {
         return Ok(Vec::new());
     };
     let finding = match device.nodes.iter().find(|node| node.is_shared) {
         Some(manager) => Finding::pass(format!("{} is there", manager.node.path)),
-        None => Finding::fail(
-            "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
-            Remedy::run("modprobe rdma_ucm"),
-        )
-        .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+        None => {
+            let text = format!(
+                "{CONNECTION_MANAGER} is not there: programs that connect by librdmacm find no device"
+            );
+            let number: Option<DeviceNumber> = context
+                .attribute(format!("{CONNECTION_MANAGER_CLASS}/dev"))?
+                .and_then(|number| number.parse().ok());
+            match number {
+                // The module is loaded, so loading it again makes no node.
+                Some(DeviceNumber { major, minor }) => {
+                    let make = format!("mknod -m 666 {CONNECTION_MANAGER} c {major} {minor}");
+                    let finding = Finding::fail(text, Remedy::run(make));
+                    let is_stale = context.host.device_node(CONNECTION_MANAGER.as_ref())?.is_some();
+                    let remove = Remedy::run(format!("rm {CONNECTION_MANAGER}"));
+                    finding.with_first_remedy(is_stale.then_some(remove))
+                }
+                None => {
+                    let finding = Finding::fail(text, Remedy::run("modprobe rdma_ucm"));
+                    let keep = context.module_remedy("rdma_ucm")?;
+                    keep.into_iter().fold(finding, Finding::with_remedy)
+                }
+            }
+        }
     };
-    Ok(vec![finding.with_path("/sys/class/misc/rdma_cm")])
+    Ok(vec![finding.with_path(CONNECTION_MANAGER_CLASS)])
+}
+
+/// Whether each device has a node GUID.
+pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
+    let mut devices = context.inventory.rdma.iter().filter(|device| device.node_guid.is_some());
+    if devices.clone().any(RdmaDevice::has_zero_guid) {
+        let zero = devices.filter(|device| device.has_zero_guid());
+        return Ok(zero.map(|device| zero_guid_finding(context, device)).collect());
+    }
+    let pass = || Finding::pass("each device has a node GUID").with_path("/sys/class/infiniband");
+    Ok(devices.next().map(|_| pass()).into_iter().collect())
+}
+
+/// The physical function sets the identifiers of a virtual one, whose driver reads them when it binds: on Ethernet mlx5 makes
+/// the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Those of others are in the firmware.
+fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
+    let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
+    let remedies = virtual_guid_remedies(context, device).unwrap_or_default();
+    let mut remedies = remedies.into_iter();
+    let firmware =
+        || Remedy::install("firmware that has a GUID for this device", "the vendor of the card");
+    let finding = Finding::warn(ZERO_GUID, remedies.next().unwrap_or_else(firmware));
+    let finding = remedies.fold(finding, Finding::with_remedy);
+    finding.with_subject(&device.name).with_path(path)
+}
+
+fn virtual_guid_remedies(context: &CheckContext<'_>, device: &RdmaDevice) -> Option<Vec<Remedy>> {
+    let inventory = context.inventory;
+    let function = inventory.functions.get(device.pci_address?)?;
+    let (address, driver) = (function.address, function.driver.as_deref()?);
+    let parent = inventory.functions.get(function.physical_function?)?;
+    let mut indexes = parent.virtual_functions.iter();
+    let (index, _) = indexes.find(|(_, child)| **child == address)?;
+    let mut parents = inventory.rdma.iter().filter(|one| one.pci_address == Some(parent.address));
+    let interface = quote_for_shell(parents.find_map(|one| one.netdevs.first())?);
+    let is_infiniband =
+        device.ports.iter().any(|port| port.link_layer.as_deref() == Some("InfiniBand"));
+    let identifiers: &[&str] =
+        if is_infiniband { &["node_guid GUID", "port_guid GUID"] } else { &["mac MAC"] };
+    let set = identifiers
+        .iter()
+        .map(|identifier| format!("ip link set dev {interface} vf {index} {identifier}"));
+    let rebind = [
+        format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind"),
+        format!("echo {address} > /sys/bus/pci/drivers/{driver}/bind"),
+    ];
+    Some(set.chain(rebind).map(Remedy::run).collect())
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
