@@ -52,7 +52,7 @@ pub(crate) struct ConfigLayout {
 
 impl ConfigLayout {
     pub(crate) fn detect(document: &DocumentMut) -> anyhow::Result<ConfigLayout> {
-        let version = match get(&document, &["version"]) {
+        let version = match get(document, &["version"]) {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
             Some(version) => {
@@ -146,7 +146,7 @@ fn read_plugin(
 
 fn import_files(file: &Path, document: &DocumentMut) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let patterns = strings(get(&document, &["imports"]));
+    let patterns = strings(get(document, &["imports"]));
     patterns.map(|pattern| import_file(directory, pattern)).collect()
 }
 
@@ -279,7 +279,7 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
 /// What `disabled_plugins` calls the CRI plugin, where it does.
 fn disabled_name(document: &DocumentMut) -> Option<&str> {
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    strings(get(&document, &["disabled_plugins"])).find(cri)
+    strings(get(document, &["disabled_plugins"])).find(cri)
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it

@@ -54,7 +54,7 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     if set_default {
         match json.get(&[DEFAULT])? {
             None | Some(Value::Null | Value::String(_)) => {
-                json.set(&[DEFAULT], &json!(RUNTIME_NAME))?
+                json.set(&[DEFAULT], &json!(RUNTIME_NAME))?;
             }
             Some(_) => {
                 return Err(wrong_form_error(DEFAULT, "text"));
