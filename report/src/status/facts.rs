@@ -329,14 +329,6 @@ impl ContainerFacts {
         self.count_descriptors(path) > 0
     }
 
-    /// Whether it was given a device of a class that pins memory, or one of its programs has such a device open. A privileged
-    /// container shows the nodes of all of the host's.
-    pub(super) fn uses_pinning_device(&self) -> bool {
-        Class::ALL.into_iter().any(|class| class.pins_memory() && self.is_granted(class))
-            || self.has_open("/dev/infiniband")
-            || self.has_open("/dev/vfio")
-    }
-
     fn is_granted(&self, class: Class) -> bool {
         let prefix = format!("{}=", class.as_str());
         self.leases.iter().any(|(leased, _)| *leased == class)

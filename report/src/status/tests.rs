@@ -236,26 +236,11 @@ fn a_static_node_that_a_container_did_not_get_from_us_is_not_called_gone() {
 }
 
 #[test]
-fn the_limit_of_locked_memory_of_a_container_that_uses_no_rdma_and_no_vfio_is_no_fault() {
-    let mut made = Made::new();
-    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
-    made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
-    let limits = "Max locked memory         8388608              8388608              bytes\n";
-    made.file("/proc/77/limits", limits).program(GLIBC, "PATH=/bin\0");
-    let has_memlock_verdict =
-        |made: &Made| made.verdicts().iter().any(|verdict| verdict.state == VerdictState::Memlock);
-    assert!(!has_memlock_verdict(&made));
-    made.open(3, "/dev/vfio/15");
-    assert!(has_memlock_verdict(&made));
-}
-
-#[test]
 fn a_limit_that_is_too_small_for_rdma_is_told() {
     let mut made = Made::new();
     made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     let limits = "Max locked memory         8388608              8388608              bytes\n";
     made.file("/proc/77/limits", limits);
-    made.program(GLIBC, "ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\0");
     made.assert_is(VerdictState::Memlock, "8388608 bytes", "--ulimit memlock=-1");
     // Onload pins nothing of the process.
     let mut made = Made::new();
