@@ -333,9 +333,10 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
     let library = runc.dir.path().join("lib/libonload.so");
     fs::copy(&library, library.with_extension("new")).unwrap();
     fs::rename(library.with_extension("new"), &library).unwrap();
+    // That is a fault once the driver of the new library is loaded, and here none is.
     let run = status_of(&runc.id).answered_no();
     let verdicts = run.json()["containers"][0]["verdicts"].take();
-    assert!(each(&verdicts, "state").contains(&"other-library".to_owned()), "{verdicts}");
+    assert_eq!(each(&verdicts, "state"), ["no-interface"], "{verdicts}");
 }
 
 #[test]
