@@ -109,23 +109,28 @@ impl ContainerKey<'_> {
         state_directories(self.root, self.id.as_str())
     }
 
-    /// Which runtime keeps the container, according to its state.
+    /// Determines from its state which runtime keeps the container.
     #[must_use]
     pub(crate) fn state_owner(self) -> StateOwner {
-        let mut found = self.root.map_or(StateOwner::Unknown, |_| StateOwner::None);
-        for dir in self.directories() {
-            if statat(CWD, dir.join("state.json"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOwner::Runc;
-            }
-            if statat(CWD, dir.join("status"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOwner::Crun;
-            }
-            if may_exist(&dir) {
-                found = StateOwner::Other;
-            }
-        }
-        found
+        let absent = self.root.map_or(StateOwner::Unknown, |_| StateOwner::None);
+        find_state_owner(self.directories()).unwrap_or(absent)
     }
+}
+
+fn find_state_owner(directories: impl Iterator<Item = PathBuf>) -> Option<StateOwner> {
+    let mut found = None;
+    for dir in directories {
+        if statat(CWD, dir.join("state.json"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Some(StateOwner::Runc);
+        }
+        if statat(CWD, dir.join("status"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Some(StateOwner::Crun);
+        }
+        if may_exist(&dir) {
+            found = Some(StateOwner::Other);
+        }
+    }
+    found
 }
 
 /// The directories in which a runtime may keep a container.
@@ -383,20 +388,25 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_that_keeps_a_container_is_told_from_its_state() {
-        let dir = tempfile::tempdir().unwrap();
-        let id: ContainerId = "onload-ctk-no-such-container".parse().unwrap();
-        let root = Some(dir.path().as_os_str());
-        let named = ContainerKey { id: &id, root };
-        assert_eq!(named.state_owner(), StateOwner::None);
-        assert_eq!(ContainerKey { id: &id, root: None }.state_owner(), StateOwner::Unknown);
-        let state = dir.path().join(id.as_str());
+    fn the_state_of_a_container_names_its_runtime() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("c1");
+        let owner = || find_state_owner([root.path().join("other"), state.clone()].into_iter());
+        assert_eq!(owner(), None);
         std::fs::create_dir(&state).unwrap();
-        assert_eq!(named.state_owner(), StateOwner::Other);
+        assert_eq!(owner(), Some(StateOwner::Other));
         std::fs::write(state.join("status"), "").unwrap();
-        assert_eq!(named.state_owner(), StateOwner::Crun);
+        assert_eq!(owner(), Some(StateOwner::Crun));
         std::fs::remove_file(state.join("status")).unwrap();
         std::fs::write(state.join("state.json"), "").unwrap();
-        assert_eq!(named.state_owner(), StateOwner::Runc);
+        assert_eq!(owner(), Some(StateOwner::Runc));
+    }
+
+    #[test]
+    fn a_container_is_absent_only_from_a_root_that_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let id: ContainerId = "c1".parse().unwrap();
+        let key = ContainerKey { id: &id, root: Some(dir.path().as_os_str()) };
+        assert_eq!(key.state_owner(), StateOwner::None);
     }
 }
