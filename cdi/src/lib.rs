@@ -1,18 +1,18 @@
-//! The Container Device Interface (CDI): a description of what a container gets.
+//! The Container Device Interface (CDI).
 //!
-//! A CDI specification offers devices by name, and says for each what an engine has to change in
-//! the container's configuration. This crate has
+//! A CDI specification names devices, and lists for each the changes that an engine makes to a
+//! container's configuration. This crate provides
 //!
 //! - the data model of version 1.1.0: [`Spec`] and its parts, its names ([`Kind`], [`DeviceName`],
 //!   [`QualifiedName`], [`HookName`]) and versions ([`CdiVersion`], [`minimum_version`]);
-//! - reading and writing a specification ([`from_json`], [`to_json`]) and its rules ([`validate`](validate()),
-//!   [`lint`]), each of which reports everything that is wrong and where;
+//! - reading and writing ([`from_json`], [`to_json`]), and checks ([`validate`](validate()),
+//!   [`lint`]) that report every problem with its location;
 //! - the [`Registry`] of the directories that engines read;
-//! - [`oci`]: the function that applies edits to an OCI `config.json` ([`oci::apply`]), in which every
-//!   byte that is not edited stays as it was ([`json`]).
+//! - [`oci::apply`], which applies edits to an OCI `config.json` and preserves all other bytes
+//!   ([`json`]).
 //!
-//! It knows no hardware, and touches the file system only in [`Registry::scan`] and
-//! [`oci::HostNodes`].
+//! It accesses the file system only in [`Registry::scan`] and [`oci::HostNodes`], and does not depend
+//! on any hardware.
 //!
 //! # Example
 //!
@@ -48,14 +48,14 @@
 //!
 //! # Errors
 //!
-//! An error says what was being done, and its [`source`](std::error::Error::source) is the cause:
+//! An error names the failed operation, and its [`source`](std::error::Error::source) is the cause:
 //! print the whole chain.
 //!
 //! # Features
 //!
-//! `yaml`: reading and writing specifications as YAML. Without it, a `.yaml` file is an error of
-//! that file, and the crate needs only serde, `serde_json`, rustix and thiserror. A `.yml` file is
-//! never read, since engines do not read it.
+//! `yaml`: reading and writing specifications as YAML. Without it, the registry reports an error for
+//! each `.yaml` file, and the crate needs only serde, `serde_json`, rustix and thiserror. A `.yml`
+//! file is never read, since engines do not read it.
 
 #![warn(missing_docs)]
 

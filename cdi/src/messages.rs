@@ -1,14 +1,15 @@
-//! What serde says is wrong with a value, in the words of a specification and not of this language.
+//! Rewords serde's errors, which name the types of Rust.
 
-/// What serde calls the types of values, and what people call them.
-const NAMES: [(&str, &str); 4] = [
+/// Types as serde names them, and their description for users.
+const TYPES: [(&str, &str); 4] = [
     ("u32", "a whole number from 0 to 4294967295"),
     ("i64", "a whole number"),
     ("a sequence", "a list"),
     ("a boolean", "true or false"),
 ];
 
-/// The message with what was expected in plain words. What stands before it may be a text of the file.
+/// Describes the expected type in plain words. The rest of the message is kept, since it may quote
+/// the file.
 pub(crate) fn reword(message: &str) -> String {
     const EXPECTED: &str = ", expected ";
     let Some((found, expected)) = message.rsplit_once(EXPECTED) else {
@@ -26,8 +27,7 @@ fn reword_expected(expected: &str) -> Option<String> {
     // JSON's errors end with line and column.
     let end = expected.find(" at line ").unwrap_or(expected.len());
     let (name, position) = expected.split_at(end);
-    let known = NAMES.iter().find(|(names, _)| *names == name);
-    let plain = match known {
+    let plain = match TYPES.iter().find(|(type_name, _)| *type_name == name) {
         Some((_, plain)) => plain,
         None if name.starts_with("struct ") => "a map",
         None => return None,
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_called_what_people_call_them() {
-        for (message, wanted) in [
+    fn types_are_described_in_plain_words() {
+        for (message, expected) in [
             (
                 "invalid type: string \"a\", expected u32 at line 1 column 2",
                 "invalid type: string \"a\", expected a whole number from 0 to 4294967295 at line 1 column 2",
@@ -56,12 +56,12 @@ mod tests {
             ),
             ("invalid type: map, expected a sequence", "invalid type: map, expected a list"),
         ] {
-            assert_eq!(reword(message), wanted);
+            assert_eq!(reword(message), expected);
         }
     }
 
     #[test]
-    fn other_messages_and_texts_of_the_file_stay_as_they_are() {
+    fn other_messages_and_quoted_text_are_kept() {
         for message in [
             "EOF while parsing a list at line 1 column 1",
             "unknown field `x`, expected one of `u32`, `path`",

@@ -1,7 +1,7 @@
-//! Names: `vendor/class` of a kind, `vendor/class=device` of a device, and the stages of hooks.
+//! The names of kinds (`vendor/class`), devices (`vendor/class=device`) and hook stages.
 //!
-//! The rules are those of the CDI library's parser, which engines run. Its code has neither the
-//! length limits nor the DNS rules that the specification's text mentions.
+//! The rules are those of the parser in the engines' CDI library. It implements neither the length
+//! limits nor the DNS rules that the specification mentions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,8 +42,9 @@ fn check(rule: &NameRule, part: &str, whole: &str) -> Result<(), NameError> {
         let expected = if rule.digit_first { "letter or a digit" } else { "letter" };
         return Err(invalid(format_args!("it starts with {first:?}, want a {expected}")));
     }
-    let odd = |c: &char| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c);
-    if let Some(character) = part.chars().find(odd) {
+    let invalid_char =
+        part.chars().find(|c| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c));
+    if let Some(character) = invalid_char {
         let expected = rule.inside_words;
         return Err(invalid(format_args!(
             "{character:?} is not allowed, want letters, digits and {expected}"
@@ -140,7 +141,7 @@ pub struct QualifiedName {
 }
 
 impl QualifiedName {
-    /// Combines a kind and a device's name.
+    /// Creates the qualified name of a device.
     #[must_use]
     pub fn new(kind: Kind, device: DeviceName) -> Self {
         Self { kind, device }
@@ -192,11 +193,11 @@ impl TryFrom<&str> for QualifiedName {
     }
 }
 
-/// The stage of a container to which a hook belongs, as the OCI runtime specification calls it.
+/// The stage at which a hook runs (OCI runtime specification, "POSIX-platform Hooks").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum HookName {
-    /// Between creation and start, in the runtime's namespaces; deprecated there.
+    /// Between creation and start, in the runtime's namespaces. Deprecated.
     Prestart,
     /// While the container is created, in the runtime's namespaces.
     CreateRuntime,
@@ -211,7 +212,7 @@ pub enum HookName {
 }
 
 impl HookName {
-    /// All of them, in execution order.
+    /// All stages, in execution order.
     pub const ALL: [Self; 6] = [
         Self::Prestart,
         Self::CreateRuntime,
@@ -221,7 +222,7 @@ impl HookName {
         Self::Poststop,
     ];
 
-    /// The name in the specification.
+    /// Returns the key in an OCI configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -245,19 +246,17 @@ impl FromStr for HookName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let named = Self::ALL.into_iter().find(|name| name.as_str() == text);
-        named.ok_or_else(|| {
+        Self::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
             let all = Self::ALL.map(Self::as_str).join(", ");
             NameError(format!("no stage is called {text:?}: want one of {all}"))
         })
     }
 }
 
-/// A name in a specification as read: a `T`, or an invalid text with the reason.
+/// A name read from a specification: a `T`, or an invalid text with the reason.
 ///
-/// Anybody may have written a file. A wrong name in it makes the file invalid, but is reported
-/// together with everything else that is wrong ([`validate`](crate::validate())), and is written
-/// back unchanged.
+/// An invalid name makes the file invalid, but does not stop the reader: it is reported together
+/// with all other problems ([`validate`](crate::validate())), and is written back unchanged.
 ///
 /// ```
 /// use onload_cdi::{Kind, LenientName};
@@ -275,15 +274,15 @@ pub struct LenientName<T> {
 }
 
 impl<T> LenientName<T> {
-    /// The name, if it is valid.
+    /// Returns the name.
     ///
     /// # Errors
-    /// Why the text is not a valid name.
+    /// The reason why the text is not a valid name.
     pub fn check(&self) -> Result<&T, &NameError> {
         self.name.as_ref()
     }
 
-    /// The name, if it is valid.
+    /// Returns the name, if it is valid.
     #[must_use]
     pub fn valid(&self) -> Option<&T> {
         self.check().ok()

@@ -1,6 +1,7 @@
-//! Converts bytes to a [`Spec`] and back. It is strict: an unknown field, a duplicate key or a
-//! wrong type refuses the file, as in the engines' library. It is stricter in one respect: JSON
-//! must be JSON, where the library reads both formats as YAML.
+//! Converts bytes to a [`Spec`] and back.
+//!
+//! A file with an unknown field, a duplicate key or a wrong type is rejected, as by the engines'
+//! library. The library reads JSON files as YAML; here they must be JSON.
 
 use thiserror::Error;
 
@@ -14,10 +15,10 @@ use crate::yaml::YamlValue;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Not JSON, or not of the form of a specification; the source says key, line and column.
+    /// Not JSON, or not of the form of a specification. The source names key, line and column.
     #[error("parsing JSON")]
     Json(#[source] JsonError),
-    /// Not YAML, or not of the form of a specification; the source says line and column, or the key.
+    /// Not YAML, or not of the form of a specification. The source names line and column, or the key.
     #[cfg(feature = "yaml")]
     #[error("parsing YAML")]
     Yaml(#[source] YamlError),
@@ -28,11 +29,10 @@ pub enum ParseError {
 
 /// U+FEFF in UTF-8, which some editors put before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// What is wrong with an empty text.
-const NOTHING: &str = "there is nothing in it";
+/// The error of an empty text.
+const EMPTY_TEXT: &str = "there is nothing in it";
 
-/// What is wrong with a text that should be JSON, in one line: at which key, what, at which line and
-/// column.
+/// An error in a JSON text, in one line, with its key, line and column.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct JsonError(String);
@@ -40,13 +40,13 @@ pub struct JsonError(String);
 impl JsonError {
     fn new(bytes: &[u8], error: &serde_json::Error) -> Self {
         if bytes.trim_ascii().is_empty() {
-            return Self(NOTHING.to_owned());
+            return Self(EMPTY_TEXT.to_owned());
         }
         if bytes.starts_with(BYTE_ORDER_MARK) {
             return Self("it begins with a byte order mark; save it without".to_owned());
         }
         let message = reword(&error.to_string());
-        // Where the text is no JSON, what came before tells little of what was meant.
+        // After a syntax error, the path of the last key would mislead.
         let path = match error.is_data() {
             true => value_path(text_before(bytes, error.line(), error.column())),
             false => String::new(),
@@ -58,14 +58,17 @@ impl JsonError {
     }
 }
 
-/// The text up to a line, from 1, and a column, in bytes.
+/// Returns the text before a position. Lines count from 1, columns in bytes.
 fn text_before(bytes: &[u8], line: usize, column: usize) -> &[u8] {
-    let before = bytes.split_inclusive(|byte| *byte == b'\n');
-    let before: usize = before.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
-    &bytes[..bytes.len().min(before + column)]
+    let line_start: usize = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(line.saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum();
+    &bytes[..bytes.len().min(line_start + column)]
 }
 
-/// What is wrong with a text that should be YAML, in one line.
+/// An error in a YAML text, in one line.
 #[cfg(feature = "yaml")]
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
@@ -73,15 +76,16 @@ pub struct YamlError(String);
 
 #[cfg(feature = "yaml")]
 impl YamlError {
-    /// The first line of what the parser says, without its advice for programmers; an excerpt of the
-    /// text follows it.
+    /// Takes the first line of the parser's error, without its advice for programmers. An excerpt of
+    /// the text follows in later lines.
     fn new(error: &serde_saphyr::Error) -> Self {
         let message = error.to_string();
-        let line = message.lines().next().unwrap_or_default();
-        let line = line.strip_prefix("error: ").unwrap_or(line);
-        let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
-        let ends = advice.iter().filter_map(|advice| line.find(advice));
-        Self(line[..ends.min().unwrap_or(line.len())].to_owned())
+        let first_line = message.lines().next().unwrap_or_default();
+        let mut reason = first_line.strip_prefix("error: ").unwrap_or(first_line);
+        for advice in [", set DuplicateKeyPolicy", "; use from_str_multiple"] {
+            reason = reason.split_once(advice).map_or(reason, |(reason, _)| reason);
+        }
+        Self(reason.to_owned())
     }
 }
 
@@ -90,22 +94,21 @@ impl YamlError {
 /// # Errors
 /// [`ParseError::Json`], with key, line and column.
 pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
-    let spec = serde_json::from_slice(bytes);
-    spec.map_err(|error| ParseError::Json(JsonError::new(bytes, &error)))
+    serde_json::from_slice(bytes).map_err(|error| ParseError::Json(JsonError::new(bytes, &error)))
 }
 
-/// Writes JSON: indented by two, fields in fixed order, a newline at the end. The same
-/// specification always gives the same bytes.
+/// Writes JSON, indented by two spaces, with a newline at the end. Equal specifications give equal
+/// bytes.
 #[must_use]
 pub fn to_json(spec: &Spec) -> String {
-    // Maps have string keys, and nothing else in the model can fail to be serialised.
+    // Only a map with keys that are not strings could fail, and the model has none.
     let mut text = serde_json::to_string_pretty(spec).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Reads YAML, one document, as the engines' library does: plain scalars by the rules of YAML 1.1 (`0666` is
-/// octal, `on` is true), and a number or truth value where a text is wanted becomes that text.
+/// Reads one YAML document as the engines' library does: plain scalars follow YAML 1.1 (`0666` is
+/// octal, `on` is true), and numbers and booleans are converted to text if a field requires text.
 ///
 /// # Errors
 /// [`ParseError::Utf8`] and [`ParseError::Yaml`].
@@ -118,14 +121,14 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let document: YamlValue = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| ParseError::Yaml(YamlError::new(&error)))?;
     if document == YamlValue::Null {
-        return Err(ParseError::Yaml(YamlError(NOTHING.to_owned())));
+        return Err(ParseError::Yaml(YamlError(EMPTY_TEXT.to_owned())));
     }
-    // Not the derived function with the same name, which accepts a list too.
-    let spec = <Spec as serde::Deserialize>::deserialize(document);
-    spec.map_err(|error| ParseError::Yaml(YamlError(reword(&error.to_string()))))
+    // Not `Spec::deserialize`, the derived function, which accepts a list too.
+    <Spec as serde::Deserialize>::deserialize(document)
+        .map_err(|error| ParseError::Yaml(YamlError(reword(&error.to_string()))))
 }
 
-/// Writes YAML, fields in the order of [`to_json`].
+/// Writes YAML, with the fields in the order of [`to_json`].
 #[cfg(feature = "yaml")]
 #[must_use]
 pub fn to_yaml(spec: &Spec) -> String {

@@ -1,8 +1,9 @@
-//! The registry: which devices an engine sees in its specification directories.
+//! The devices that an engine finds in its specification directories.
 //!
-//! Files end in `.json` or `.yaml`. Neither `.yml` files nor subdirectories are read. A later
-//! directory has the higher priority. If a device is in two directories, the higher one counts; if
-//! it is in two files of one directory, neither offers it. A bad file does not affect the others.
+//! Files end in `.json` or `.yaml`; `.yml` files and subdirectories are ignored. A later directory
+//! has the higher priority. If a device is in two directories, the one with the higher priority is
+//! used. If it is in two files of one directory, it cannot be requested at all. An invalid file does
+//! not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,38 +17,38 @@ use crate::parse::{self, ParseError};
 use crate::spec::{ContainerEdits, Device, Spec};
 use crate::validate::{Problems, validate};
 
-/// The directories that engines read, starting with the lowest priority.
+/// The default directories of engines, starting with the lowest priority.
 pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Files beyond this many bytes are not read.
+/// Maximum size of a file. Larger files are reported and not read.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Why a file has no specification.
+/// Why a specification could not be loaded from a file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("reading the file")]
     Read(#[source] io::Error),
-    /// It contains something else.
+    /// The content is not a specification.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// It is YAML, and this crate was built without the feature `yaml`.
+    /// The file is YAML, and this crate was built without the feature `yaml`.
     #[error("reading YAML: this program reads JSON only")]
     NoYaml,
-    /// The error of another way to read files.
+    /// The error of a caller that reads files itself.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What is wrong with a file or directory.
+/// An error of a file or directory.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// The directory cannot be read.
     #[error("reading the directory")]
     Directory(#[source] io::Error),
-    /// The file has no specification.
+    /// The file could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The specification is not valid.
@@ -64,18 +65,17 @@ pub enum RegistryError {
 }
 
 fn join_paths(paths: &[PathBuf]) -> String {
-    let paths = paths.iter().map(|path| path.display().to_string());
-    paths.collect::<Vec<_>>().join(", ")
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A file of a specification directory, as read.
+/// A file of a specification directory.
 #[derive(Debug)]
 pub struct SpecSource {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Index of its directory; the higher one wins.
+    /// Index of its directory. The highest one takes precedence.
     pub priority: usize,
-    /// Its content, or why it could not be read.
+    /// The specification, or the error.
     pub content: Result<Spec, LoadError>,
 }
 
@@ -83,23 +83,23 @@ pub struct SpecSource {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResolvedDevice<'a> {
-    /// Its name.
+    /// Name of the device.
     pub name: &'a QualifiedName,
-    /// The file that offers it.
+    /// The file that offers the device.
     pub path: &'a Path,
     /// The priority of that file.
     pub priority: usize,
-    /// The whole file.
+    /// The content of that file.
     pub spec: &'a Spec,
-    /// Its entry in that file.
+    /// The device's entry in that file.
     pub device: &'a Device,
 }
 
-/// A device that several files with one priority claim, so that no container gets it.
+/// A device that several files of the same priority offer, so that it cannot be requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
-    /// Its name.
+    /// Name of the device.
     pub name: QualifiedName,
     /// The priority of the files.
     pub priority: usize,
@@ -107,19 +107,19 @@ pub struct Conflict {
     pub paths: Vec<PathBuf>,
 }
 
-/// A device that a file with a higher priority hides.
+/// A device hidden by a file with a higher priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowedDevice {
-    /// Its name.
+    /// Name of the device.
     pub name: QualifiedName,
     /// The file whose entry has no effect.
     pub path: PathBuf,
-    /// The file whose entry counts.
+    /// The file whose entry is used.
     pub by: PathBuf,
 }
 
-/// Requested names that no file offers.
+/// The error for requested names that no file offers.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("resolving CDI devices: no specification offers {}", join_names(.names))]
 #[non_exhaustive]
@@ -132,7 +132,7 @@ fn join_names(names: &[QualifiedName]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A file that offers devices.
+/// A valid file.
 #[derive(Debug)]
 struct SpecFile {
     path: PathBuf,
@@ -144,6 +144,7 @@ struct SpecFile {
 #[derive(Debug, Default)]
 pub struct Registry {
     files: Vec<SpecFile>,
+    /// The indices of the file and, in it, of the device.
     devices: BTreeMap<QualifiedName, (usize, usize)>,
     errors: BTreeMap<PathBuf, Vec<RegistryError>>,
     conflicts: Vec<Conflict>,
@@ -151,7 +152,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Combines files, in order of priority and, within one priority, in the given order.
+    /// Combines files. Within one priority, the order of `sources` is kept.
     #[must_use]
     pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
         sources.sort_by_key(|source| source.priority);
@@ -175,10 +176,9 @@ impl Registry {
         registry
     }
 
-    /// Reads the files of `dirs`, each of which has a higher priority than the one before. A
-    /// directory that does not exist counts as empty. One that is a symbolic link is not read,
-    /// since engines ignore it, and is an error of that directory. Links in its path (`/var/run`)
-    /// are followed.
+    /// Reads the files of `dirs`, starting with the lowest priority. A missing directory counts as
+    /// empty. A directory that is itself a symbolic link is reported as an error, since engines
+    /// ignore it; links in the path to it (`/var/run`) are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
         let mut sources = Vec::new();
@@ -204,17 +204,16 @@ impl Registry {
         self.errors.entry(path.to_owned()).or_default().push(error);
     }
 
-    /// Decides which file offers `name`. If two files with one priority do, nobody gets it, not
-    /// even from a higher priority, as in the engines' library.
+    /// Decides which file offers `name`. As in the engines' library, a conflict at any priority makes
+    /// the device unavailable, even if a file of a higher priority has it too.
     fn resolve_name(&mut self, name: QualifiedName, locations: &[(usize, usize)]) {
-        let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
+        let mut conflicts: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
         for file in locations.iter().map(|(index, _)| &self.files[*index]) {
-            let paths = rivals.entry(file.priority).or_default();
-            paths.push(file.path.clone());
+            conflicts.entry(file.priority).or_default().push(file.path.clone());
         }
-        rivals.retain(|_, paths| paths.len() > 1);
-        if !rivals.is_empty() {
-            for (priority, paths) in rivals {
+        conflicts.retain(|_, paths| paths.len() > 1);
+        if !conflicts.is_empty() {
+            for (priority, paths) in conflicts {
                 self.add_conflict(Conflict { name: name.clone(), priority, paths });
             }
         } else if let Some((winner, hidden)) = locations.split_last() {
@@ -229,22 +228,19 @@ impl Registry {
 
     fn add_conflict(&mut self, conflict: Conflict) {
         for path in &conflict.paths {
-            let others = conflict.paths.iter().filter(|other| *other != path);
-            let error = RegistryError::Conflict {
-                name: conflict.name.clone(),
-                others: others.cloned().collect(),
-            };
-            self.add_error(path, error);
+            let others = conflict.paths.iter().filter(|other| *other != path).cloned().collect();
+            let name = conflict.name.clone();
+            self.add_error(path, RegistryError::Conflict { name, others });
         }
         self.conflicts.push(conflict);
     }
 
-    /// The devices that can be requested, sorted by name.
+    /// Iterates over the devices that can be requested, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = ResolvedDevice<'_>> {
         self.devices.iter().filter_map(|(name, location)| self.resolved_at(name, *location))
     }
 
-    /// The device named `name`.
+    /// Finds a device by name.
     #[must_use]
     pub fn device(&self, name: &QualifiedName) -> Option<ResolvedDevice<'_>> {
         let (name, location) = self.devices.get_key_value(name)?;
@@ -267,37 +263,36 @@ impl Registry {
         })
     }
 
-    /// What was read: files, those that are not valid too, and directories that cannot be read.
+    /// Returns all files, valid or not, and the directories that could not be read.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<&Path> {
         let files = self.files.iter().map(|file| file.path.as_path());
         files.chain(self.errors.keys().map(PathBuf::as_path)).collect()
     }
 
-    /// What is wrong, by file or directory.
+    /// Returns the errors of each file and directory.
     #[must_use]
     pub fn errors(&self) -> &BTreeMap<PathBuf, Vec<RegistryError>> {
         &self.errors
     }
 
-    /// The devices that nobody gets because two files claim them, sorted by name.
+    /// Returns the devices that cannot be requested because several files offer them, sorted by name.
     #[must_use]
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
     }
 
-    /// The entries that another file hides, sorted by name.
+    /// Returns the devices that another file hides, sorted by name.
     #[must_use]
     pub fn shadowed(&self) -> &[ShadowedDevice] {
         &self.shadowed
     }
 
-    /// The edits for `names`, in that order: those of a file once, before those of its first
-    /// requested device. A name requested twice is given twice.
+    /// Returns the edits for `names`, in that order. The edits of a file are included once, before
+    /// those of its first requested device. The edits of a repeated name are repeated.
     ///
     /// # Errors
-    /// [`UnresolvableError`] with all names that no file offers. Either all names are resolved or
-    /// none.
+    /// [`UnresolvableError`] with all names that no file offers, if there are any.
     pub fn edits_for(&self, names: &[QualifiedName]) -> Result<ContainerEdits, UnresolvableError> {
         let mut edits = ContainerEdits::default();
         let mut missing = Vec::new();
@@ -321,17 +316,16 @@ fn validated(spec: Spec) -> Result<Spec, RegistryError> {
     Ok(spec)
 }
 
-/// The names that a valid specification offers, each with its index.
+/// Iterates over the names that a valid specification offers, each with its index.
 fn device_names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
-    let devices = spec.devices.iter().enumerate();
-    devices.filter_map(|(index, device)| {
+    spec.devices.iter().enumerate().filter_map(|(index, device)| {
         let (kind, name) = (spec.kind.valid()?, device.name.valid()?);
         Some((index, QualifiedName::new(kind.clone(), name.clone())))
     })
 }
 
 fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    // Without a trailing slash, which would follow the link.
+    // Removes a trailing slash, which would follow the link.
     let dir: PathBuf = dir.components().collect();
     if fs::symlink_metadata(&dir)?.is_symlink() {
         let message = "a symbolic link, which engines do not follow here";
@@ -350,9 +344,9 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A file named `.json` counts, as for engines, although to Rust it has no extension.
-fn has_suffix(path: &Path, extension: &str) -> bool {
-    path.as_os_str().as_encoded_bytes().ends_with(extension.as_bytes())
+/// Unlike [`Path::extension`], accepts a file named `.json`, as engines do.
+fn has_suffix(path: &Path, suffix: &str) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes())
 }
 
 fn read(path: &Path) -> Result<Spec, LoadError> {
@@ -370,7 +364,7 @@ fn read_yaml(_: &[u8]) -> Result<Spec, LoadError> {
     Err(LoadError::NoYaml)
 }
 
-/// Regular files only: opening a pipe would wait for its writer.
+/// Reads a regular file. Opening a pipe would block until it has a writer.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

@@ -1,9 +1,9 @@
 //! The data model of a CDI specification, version 1.1.0, with all its fields.
 //!
-//! The structs define what can be written, not what is valid: see [`crate::validate()`]. A file
-//! with a wrong name is read, stored as it is ([`LenientName`]) and written back unchanged, so that
-//! `validate` can report everything that is wrong with it. Empty values are not written, unknown
-//! fields are refused, and `null` counts as absent, as does a YAML key without a value.
+//! The structs define the form of a specification; [`crate::validate()`] checks whether it is valid.
+//! Invalid names are read and written back unchanged ([`LenientName`]), so that `validate` can report
+//! all problems at once. Empty values are not written, unknown fields are rejected, and `null` counts
+//! as absent, as does a YAML key without a value.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::name::{DeviceName, HookName, Kind, LenientName};
 
-/// The structs of the model. Derived code also accepts a list for a struct, with its fields in
-/// order. No other reader of CDI does, so the derived code is only given maps.
+/// Defines the structs of the model. serde's derived code also reads a struct from a list of its
+/// fields. No other reader of CDI does, so [`MapOnly`] rejects lists.
 macro_rules! model {
     ($($(#[$doc:meta])* pub struct $name:ident $fields:tt)*) => {$(
         $(#[$doc])*
@@ -40,13 +40,13 @@ macro_rules! model {
 model! {
     /// A CDI specification: the content of one file of a specification directory.
     pub struct Spec {
-        /// Version of the CDI specification that a reader must know, such as `0.5.0`.
+        /// Version of the CDI specification that a reader must support, such as `0.5.0`.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub cdi_version: String,
         /// `vendor/class` of all devices in this file.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub kind: LenientName<Kind>,
-        /// Metadata of the file, never given to a container. Since 0.6.0.
+        /// Metadata of the file, which containers do not see. Since 0.6.0.
         #[serde(
             deserialize_with = "deserialize_unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
@@ -58,28 +58,29 @@ model! {
             skip_serializing_if = "ContainerEdits::is_empty"
         )]
         pub container_edits: ContainerEdits,
-        /// The devices; a valid specification has at least one.
+        /// The devices. A valid specification has at least one.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub devices: Vec<Device>,
     }
 
-    /// One device that can be requested by name.
+    /// A device that can be requested by name.
     pub struct Device {
         /// Name, unique in its file.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub name: LenientName<DeviceName>,
-        /// Metadata of the device, never given to a container. Since 0.6.0.
+        /// Metadata of the device, which containers do not see. Since 0.6.0.
         #[serde(
             deserialize_with = "deserialize_unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
         )]
         pub annotations: BTreeMap<String, String>,
-        /// What the container gets; not empty in a valid specification, so always written.
+        /// Edits applied when this device is requested. Never empty in a valid specification, so
+        /// always written.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub container_edits: ContainerEdits,
     }
 
-    /// What to change in an OCI configuration.
+    /// Changes to an OCI configuration.
     pub struct ContainerEdits {
         /// Environment of the process, each `NAME=value`.
         #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
@@ -112,10 +113,10 @@ model! {
         /// Path on the host if it differs from `path`. Since 0.5.0.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub host_path: Option<String>,
-        /// `b`, `c`, `u` or `p`; if absent, that of the host's node.
+        /// `b`, `c`, `u` or `p`. If absent, the type of the host's node.
         #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
         pub type_: Option<String>,
-        /// Major number; if absent or 0, both numbers are those of the host's node.
+        /// Major number. If absent or 0, both numbers are those of the host's node.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub major: Option<i64>,
         /// Minor number, used only with a major number.
@@ -124,13 +125,13 @@ model! {
         /// Permission bits of the node in the container.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub file_mode: Option<u32>,
-        /// Cgroup access, a subset of `rwm`; absent means full access.
+        /// Cgroup access, a subset of `rwm`. If absent, full access.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub permissions: Option<String>,
-        /// Owner in the container; if absent, the process's user.
+        /// Owner in the container. If absent, the process's user.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub uid: Option<u32>,
-        /// Group in the container; if absent, the process's group.
+        /// Group in the container. If absent, the process's group.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub gid: Option<u32>,
     }
@@ -153,17 +154,17 @@ model! {
         /// Destination in the container.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub container_path: String,
-        /// File system type; since 0.4.0. A bind mount needs none.
+        /// File system type, optional for a bind mount. Since 0.4.0.
         #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
         pub type_: Option<String>,
-        /// Options, passed on unchanged: a bind mount must have `bind` or `rbind` itself.
+        /// Options, passed on unchanged. A bind mount requires `bind` or `rbind`.
         #[serde(deserialize_with = "deserialize_nullable", skip_serializing_if = "Vec::is_empty")]
         pub options: Vec<String>,
     }
 
     /// An OCI hook to add.
     pub struct Hook {
-        /// The stage to which it belongs.
+        /// The stage at which the hook runs.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub hook_name: LenientName<HookName>,
         /// Program.
@@ -202,13 +203,13 @@ model! {
 }
 
 impl ContainerEdits {
-    /// Whether these edits change nothing.
+    /// Returns whether these edits change nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Appends the edits of `other`; a later `intelRdt` replaces an earlier one.
+    /// Appends the edits of `other`, whose `intelRdt` takes precedence.
     pub fn append(&mut self, other: &Self) {
         self.env.extend_from_slice(&other.env);
         self.device_nodes.extend_from_slice(&other.device_nodes);
@@ -222,7 +223,7 @@ impl ContainerEdits {
     }
 }
 
-/// Removes repeated elements. The first of each stays, and so does the order.
+/// Removes repeated elements, and keeps the first of each in order.
 #[must_use]
 pub fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     let mut unique: Vec<T> = Vec::with_capacity(list.len());
@@ -241,7 +242,7 @@ pub fn variable_name(entry: &str) -> &str {
 }
 
 impl DeviceNode {
-    /// The path on the host.
+    /// Returns the path on the host.
     #[must_use]
     pub fn source(&self) -> &str {
         match self.host_path.as_deref() {
@@ -280,8 +281,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Maps keep the last of two equal keys unless told otherwise. What one reader keeps another may
-/// drop, so neither is accepted.
+/// Rejects duplicate keys, of which serde's maps keep the last: another reader may keep the first.
 fn deserialize_unique_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,

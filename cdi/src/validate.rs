@@ -1,26 +1,26 @@
-//! What makes a specification valid beyond its form: the rules that the engines' library checks
-//! when it loads a file. [`lint`] finds what loads but is unwise.
+//! Checks a specification by the rules of the engines' library. [`lint`] reports valid but unwise
+//! content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
 
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
-use crate::version::{CdiVersion, minimum_version};
+use crate::version::{CdiVersion, Requirement, minimum_version};
 
-/// Bytes of one object's annotations that the specification's schema allows.
+/// Maximum size of the annotations of one object, in the specification's schema.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 const EMPTY: &str = "it is empty";
 const RELATIVE: &str = "it is not absolute";
 
-/// One thing that is wrong or unwise, and where.
+/// An invalid or unwise part of a specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// The location, such as `devices[0].containerEdits.env[1]`.
     pub location: String,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: String,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that makes a specification or edits invalid; at least one problem.
+/// All problems that make a specification or edits invalid. Never empty when returned as an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -61,7 +61,6 @@ impl From<Problems> for Vec<Problem> {
 }
 
 impl Problems {
-    /// None so far.
     fn new() -> Self {
         Self(Vec::new())
     }
@@ -78,7 +77,7 @@ impl Problems {
 /// Checks `spec` as an engine does when it loads the file.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the file.
+/// All problems, in the order of the file.
 pub fn validate(spec: &Spec) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_version(spec, &mut problems);
@@ -108,10 +107,10 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
     problems.into_result()
 }
 
-/// Checks `edits` alone, as an engine does before it applies them.
+/// Checks edits as an engine does before it applies them.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the fields.
+/// All problems, in the order of the fields.
 pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_edits(edits, "containerEdits", &mut problems);
@@ -123,14 +122,13 @@ fn check_version(spec: &Spec, problems: &mut Problems) {
         Ok(declared) => declared,
         Err(error) => return problems.add("cdiVersion", error),
     };
-    let needed = minimum_version(spec);
-    if declared < needed.version {
-        let because = match needed.fields.first() {
+    let Requirement { version, fields } = minimum_version(spec);
+    if declared < version {
+        let because = match fields.first() {
             Some(field) => format!("because of {field}"),
             None => "the first that readers accept".to_owned(),
         };
-        let needed = needed.version;
-        problems.add("cdiVersion", format_args!("{declared} is too low, want {needed} {because}"));
+        problems.add("cdiVersion", format_args!("{declared} is too low, want {version} {because}"));
     }
 }
 
@@ -217,18 +215,18 @@ fn check_net_devices(devices: &[NetDevice], location: &str, problems: &mut Probl
     }
 }
 
-/// A class is a directory of resctrl, so its name must be a valid file name.
+/// Checks the name of a class, which is a directory of resctrl.
 fn check_rdt(rdt: &IntelRdt, location: &str, problems: &mut Problems) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
     };
-    let odd = id.len() >= 4096 || id == "." || id == ".." || id.contains(['/', '\n']);
-    if id != "/" && odd {
+    let is_file_name = id.len() < 4096 && id != "." && id != ".." && !id.contains(['/', '\n']);
+    if id != "/" && !is_file_name {
         problems.add(format!("{location}.closID"), "want a file name or / for the root class");
     }
 }
 
-/// What engines accept but may not do what the author meant.
+/// Reports parts that engines accept, but that may not do what the author intended.
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
     let mut problems = Problems::new();
@@ -254,7 +252,7 @@ fn lint_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) {
         if node.host_path.as_ref() == Some(&node.path) {
             problems.add(
                 format!("{location}.hostPath"),
-                "it equals path, and asks for version 0.5.0 alone",
+                "it equals path; it only raises the required version to 0.5.0",
             );
         }
         if !node.path.starts_with('/') {
@@ -292,8 +290,8 @@ fn lint_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) {
     }
 }
 
-/// The specification requires annotation keys to be Kubernetes' qualified names. The library's
-/// check does nothing; only its schema enforces that, so this is advice.
+/// Checks the keys and the size of annotations. The specification requires qualified names of
+/// Kubernetes as keys, but only its schema enforces that: the library's check does nothing.
 fn lint_annotations(
     annotations: &BTreeMap<String, String>,
     location: &str,
@@ -320,20 +318,17 @@ fn check_annotation_key(key: &str) -> Result<(), &'static str> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key.as_str()),
     };
-    let edge = |text: &str| {
+    let is_valid = |text: &str, punctuation: &str| {
         text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-    };
-    let inside = |text: &str, more: &str| {
-        text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || punctuation.contains(c))
     };
     if let Some(prefix) = prefix
-        && !(prefix.len() <= 253
-            && prefix.split('.').all(|label| edge(label) && inside(label, "-")))
+        && (prefix.len() > 253 || !prefix.split('.').all(|label| is_valid(label, "-")))
     {
         return Err("the key's prefix is no DNS name of at most 253 bytes");
     }
-    if name.len() > 63 || !edge(name) || !inside(name, "-_.") {
+    if name.len() > 63 || !is_valid(name, "-_.") {
         return Err(
             "the key's name is not 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends",
         );

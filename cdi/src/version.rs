@@ -1,4 +1,4 @@
-//! Versions of the CDI specification, and which one a specification needs.
+//! Versions of the CDI specification, and the minimum version of a file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use crate::spec::{ContainerEdits, Spec};
 
-/// A released version of the CDI specification; later ones are greater.
+/// A released version of the CDI specification, ordered by release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "each says its number")]
+#[expect(missing_docs, reason = "the names are the numbers")]
 #[non_exhaustive]
 pub enum CdiVersion {
     V0_1_0,
@@ -38,12 +38,12 @@ impl CdiVersion {
         Self::V1_0_0,
         Self::V1_1_0,
     ];
-    /// The first one that readers accept.
+    /// The first version that readers accept.
     pub const EARLIEST: Self = Self::V0_3_0;
-    /// The newest one that this crate knows.
+    /// The latest version that this crate supports.
     pub const CURRENT: Self = Self::V1_1_0;
 
-    /// The number, without a leading `v`.
+    /// Returns the number, without a leading `v`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -67,8 +67,7 @@ impl fmt::Display for CdiVersion {
     }
 }
 
-/// A text that is not a released version. Readers refuse it, so there is nothing between two
-/// released ones.
+/// The error for a text that is not a released version. Readers reject it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("unknown CDI version {0:?}: known are 0.1.0 to 1.1.0, as released")]
 pub struct UnknownVersion(pub String);
@@ -86,18 +85,18 @@ impl FromStr for CdiVersion {
     }
 }
 
-/// The lowest version that a specification needs, and why.
+/// The minimum version of a specification, and the fields that require it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Requirement {
-    /// The version.
+    /// The minimum version.
     pub version: CdiVersion,
-    /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; empty for
-    /// [`CdiVersion::EARLIEST`].
+    /// The fields that require this version, such as `devices[2].containerEdits.mounts[0].type`.
+    /// Empty for [`CdiVersion::EARLIEST`].
     pub fields: Vec<String>,
 }
 
-/// The lowest version that `spec` needs.
+/// Returns the minimum version of `spec`.
 #[must_use]
 pub fn minimum_version(spec: &Spec) -> Requirement {
     let requirements = list_requirements(spec);
@@ -111,8 +110,8 @@ pub fn minimum_version(spec: &Spec) -> Requirement {
     Requirement { version, fields }
 }
 
-/// Every field of `spec` that a reader of [`CdiVersion::EARLIEST`] does not know, with the version
-/// that introduced it, in file order.
+/// Lists the fields of `spec` that are newer than [`CdiVersion::EARLIEST`], with the version that
+/// introduced each, in file order.
 fn list_requirements(spec: &Spec) -> Vec<(CdiVersion, String)> {
     let mut requirements = Vec::new();
     if spec

@@ -1,6 +1,6 @@
-//! YAML as the engines' library reads it (Go's yaml.v2 behind sigs.k8s.io/yaml). Plain scalars
-//! follow YAML 1.1, so `0666` is an octal number and `on` a truth value. Where a text is wanted, a
-//! number or truth value is converted to one (`name: 010` names the device `8`).
+//! Reads YAML as the engines' library does (Go's yaml.v2 behind sigs.k8s.io/yaml). Plain scalars
+//! follow YAML 1.1, so `0666` is an octal number and `on` a boolean. If a field requires text, numbers
+//! and booleans are converted to text (`name: 010` names the device `8`).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::de::{
 };
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// A value of a document.
+/// A YAML value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum YamlValue {
     Null,
@@ -24,10 +24,10 @@ pub(crate) enum YamlValue {
     Map(Vec<(String, YamlValue)>),
 }
 
-/// What is wrong with a value, and where it is.
+/// An error of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
-    /// `containerEdits.deviceNodes[0].fileMode`; empty for the document.
+    /// Path of the value, such as `containerEdits.deviceNodes[0].fileMode`. Empty for the document.
     path: String,
     message: String,
 }
@@ -50,7 +50,7 @@ impl serde::de::Error for ValueError {
 }
 
 impl ValueError {
-    /// The same error, seen from one step further out: a key, or an index in brackets.
+    /// Prefixes the path with a step from the enclosing value: a key, or an index in brackets.
     fn prefix_path(mut self, step: &str) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{joint}{}", self.path);
@@ -58,7 +58,7 @@ impl ValueError {
     }
 }
 
-/// A number as the library formats it: Go's `strconv.FormatFloat`, format `g`, 32 bits.
+/// Formats a number as the library does: Go's `strconv.FormatFloat`, format `g`, 32 bits.
 fn format_float(number: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "the library rounds to 32 bits too")]
     let number = number as f32;
@@ -75,7 +75,7 @@ fn format_float(number: f64) -> String {
     }
 }
 
-/// The integer value of a number, if it has one.
+/// Converts a number without a fraction to an integer.
 fn as_integer(number: f64) -> Option<i64> {
     const LIMIT: f64 = 9_007_199_254_740_992.0;
     #[expect(
@@ -86,7 +86,7 @@ fn as_integer(number: f64) -> Option<i64> {
 }
 
 impl YamlValue {
-    /// The text that the library makes of it; `None` for a list, a map and null.
+    /// Converts a scalar to text as the library does. Returns `None` for a list, a map and null.
     fn to_text(&self) -> Option<String> {
         match self {
             YamlValue::Bool(value) => Some(value.to_string()),
@@ -214,7 +214,7 @@ impl<'de> Deserializer<'de> for YamlValue {
         self.deserialize_string(visitor)
     }
 
-    /// The structs of the model request a map; derived code would accept a list too.
+    /// Rejects lists, which serde's derived code would accept for a struct.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self {
             YamlValue::Map(_) => self.deserialize_any(visitor),

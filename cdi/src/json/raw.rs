@@ -17,20 +17,20 @@ use super::slice::{
     value_range,
 };
 
-/// Values of one list that are read into memory at once: the kernel's maximum of a process's groups
-/// and of a container's mounts (NGROUPS_MAX, fs.mount-max). Longer lists can still be passed on
+/// Maximum length of a list that is read into memory at once. The kernel allows no more groups of a
+/// process or mounts of a container (NGROUPS_MAX, fs.mount-max). Longer lists can still be passed on
 /// unread.
 pub const MAX_VALUES: usize = 100_000;
 
-/// Bytes of a decoded string that is read into memory (Go's encoding/json spells `<` with six
-/// bytes): the kernel's maximum for one argument or variable (MAX_ARG_STRLEN). Longer strings can
-/// still be passed on unread.
+/// Maximum length in bytes of a string that is read into memory, after decoding (Go's encoding/json
+/// spells `<` with six bytes). The kernel allows no longer argument or variable (MAX_ARG_STRLEN).
+/// Longer strings can still be passed on unread.
 pub const MAX_STRING: usize = 131_072;
 
-/// Bytes of a key in a message.
+/// Maximum length of a key in a message, in characters.
 const MAX_SHOWN: usize = 128;
 
-/// Why a text could not be opened, or a value not read or written.
+/// Why a text could not be opened, or a value could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RawError {
@@ -43,7 +43,7 @@ pub enum RawError {
     /// The object has a key twice.
     #[error("duplicate key {0:?}")]
     Duplicate(String),
-    /// The object has a key in the wrong case. Go's reader accepts it for the key that is meant;
+    /// The object has a key in the wrong case. Go's reader takes it for the key that is meant;
     /// others do not.
     #[error("key {found:?} differs from {meant:?} in case alone")]
     Case {
@@ -55,7 +55,7 @@ pub enum RawError {
     /// More bytes than can be counted.
     #[error("the text has 4 GiB or more")]
     TooLong,
-    /// More values than anything real has.
+    /// A list of more than [`MAX_VALUES`] values.
     #[error("more than {MAX_VALUES} values; no real container has as many")]
     TooMany,
     /// A string longer than the kernel passes to a program.
@@ -66,13 +66,13 @@ pub enum RawError {
     Value {
         /// The key, or the index in brackets.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         source: Box<RawError>,
     },
 }
 
 impl RawError {
-    /// The same error for the value at `key`.
+    /// Returns this error for the value at `key`.
     #[must_use]
     pub fn with_key(self, key: impl Into<String>) -> Self {
         Self::Value { key: key.into(), source: Box::new(self) }
@@ -83,7 +83,7 @@ impl RawError {
 #[derive(Clone, Debug)]
 pub struct RawObject {
     piece: JsonSlice,
-    /// Where the key of each member begins in it.
+    /// The offset in `piece` of each member's key.
     begins: Arc<Vec<u32>>,
     /// `None` if the object is unchanged.
     changes: Option<Box<ObjectChanges>>,
@@ -106,14 +106,14 @@ pub struct RawArray {
     is_modified: bool,
 }
 
-/// What happens to an element.
+/// A change to an element of an array.
 #[derive(Debug)]
 pub enum ElementChange {
-    /// It stays.
+    /// Leaves the element unchanged.
     Keep,
-    /// It is removed.
+    /// Removes the element.
     Drop,
-    /// It is replaced.
+    /// Replaces the element by this value.
     Replace(Box<RawValue>),
 }
 
@@ -139,7 +139,7 @@ impl RawObject {
         Self::parse_text(Arc::new(text.to_owned()))
     }
 
-    /// As [`Self::parse`], for a text that is shared and not copied.
+    /// Like [`Self::parse`], but shares the text instead of copying it.
     pub fn parse_text(text: Arc<String>) -> Result<Self, RawError> {
         let piece = JsonSlice::from_shared(text);
         let text = piece.as_str();
@@ -149,15 +149,15 @@ impl RawObject {
         Self::from_members(piece, begins)
     }
 
-    /// Opens an array element that is an object; its text was checked together with the array's.
+    /// Opens an element of an array. The caller has checked that it is JSON.
     ///
     /// # Errors
-    /// [`RawError`] if it is something else, or a key appears twice.
+    /// [`RawError`] if it is not an object, or a key appears twice.
     pub(crate) fn parse_element(element: &str) -> Result<Self, RawError> {
         Self::open(JsonSlice::new(element))
     }
 
-    /// Opens a piece of a text that was checked to be JSON.
+    /// Opens a piece of text. The caller has checked that it is JSON.
     fn open(piece: JsonSlice) -> Result<Self, RawError> {
         let text = piece.as_str();
         if !text.starts_with('{') {
@@ -167,45 +167,44 @@ impl RawObject {
         Self::from_members(piece, begins)
     }
 
-    /// An object whose members' keys begin at `begins`.
+    /// Creates an object from its text and the offsets of its keys.
     fn from_members(piece: JsonSlice, begins: Vec<u32>) -> Result<Self, RawError> {
         let text = piece.as_str();
         if u32::try_from(text.len()).is_err() {
             return Err(RawError::TooLong);
         }
-        refuse_duplicates(text, &begins)?;
+        check_duplicates(text, &begins)?;
         Ok(Self { begins: Arc::new(begins), piece, changes: None })
     }
 
-    /// Whether anything was set or removed since it was read.
+    /// Returns whether anything was set or removed since the object was read.
     #[must_use]
     pub fn is_modified(&self) -> bool {
         self.changes.is_some()
     }
 
-    /// Number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         let Some(changes) = &self.changes else {
             return self.begins.len();
         };
-        let gone = changes.members.values().filter(|value| value.is_none());
-        self.begins.len() - gone.count() + changes.added.len()
+        let removed = changes.members.values().filter(|value| value.is_none()).count();
+        self.begins.len() - removed + changes.added.len()
     }
 
-    /// Whether it has no members.
+    /// Returns whether the object has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The keys, in order.
+    /// Iterates over the keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.members().map(|member| decode_string(member.spelling()))
     }
 
-    /// Keys and the texts of their values, in order, for keys accepted by `is_wanted`; the others
-    /// cost nothing.
+    /// Iterates over the keys that `is_wanted` accepts and the texts of their values, in order.
     pub fn matching_members(
         &self,
         is_wanted: impl Fn(&str) -> bool,
@@ -224,52 +223,50 @@ impl RawObject {
             Some(Some(value)) => Some(MemberRef::Changed(self, index, value)),
             Some(None) => None,
         });
-        let added = changes.map(|changes| changes.added.iter());
-        let added = added.into_iter().flatten();
+        let added = changes.into_iter().flat_map(|changes| &changes.added);
         read.chain(added.map(|(key, value)| MemberRef::Added(key, value)))
     }
 
-    /// Where the key of a member that was read begins.
+    /// Returns the offset of the key of a member that was read.
     fn begin(&self, index: usize) -> Option<usize> {
         self.begins.get(index).map(|begin| *begin as usize)
     }
 
-    /// Where the value of a member that was read is.
+    /// Returns the range of the value of a member that was read.
     fn range(&self, index: usize) -> Range<usize> {
         let begin = self.begin(index).unwrap_or_default();
         value_range(self.piece.as_str(), begin, self.begin(index + 1))
     }
 
-    /// The index of a member that was read, even if it has been removed.
+    /// Finds the index of a member that was read, even if it has been removed since.
     fn index_of(&self, key: &str) -> Option<usize> {
         let text = self.piece.as_str();
-        let matches = |begin: &u32| is_key(text, *begin as usize, key);
-        self.begins.iter().position(matches)
+        self.begins.iter().position(|begin| is_key(text, *begin as usize, key))
     }
 
     fn value(&self, key: &str) -> Option<JsonSlice> {
         let changes = self.changes.as_deref();
-        let index = self.index_of(key);
-        let changed = |index| changes.and_then(|changes| changes.members.get(&index));
-        match index.map(|index| (index, changed(index))) {
-            Some((index, None)) => Some(self.piece.slice(&self.range(index))),
-            Some((_, Some(Some(value)))) => Some(value.clone()),
-            Some((_, Some(None))) | None => {
-                let mut added = changes?.added.iter();
-                let matches = |(spelling, _): &&(String, JsonSlice)| decode_string(spelling) == key;
-                added.find(matches).map(|(_, value)| value.clone())
+        if let Some(index) = self.index_of(key) {
+            match changes.and_then(|changes| changes.members.get(&index)) {
+                None => return Some(self.piece.slice(&self.range(index))),
+                Some(Some(value)) => return Some(value.clone()),
+                // Removed. It may have been added again.
+                Some(None) => {}
             }
         }
+        let (_, value) =
+            changes?.added.iter().find(|(spelling, _)| decode_string(spelling) == key)?;
+        Some(value.clone())
     }
 
-    /// Whether `key` exists, even with the value `null`.
+    /// Returns whether `key` exists, even with the value `null`.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// The value of `key` read as `T`; `None` if it is absent or `null`. This is for strings,
-    /// numbers and flat lists: nested values are opened with [`Self::object`] and [`Self::array`].
+    /// Reads the value of `key` as `T`. Returns `None` if it is absent or `null`. Meant for strings,
+    /// numbers and flat lists; open nested values with [`Self::object`] and [`Self::array`].
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not a `T`, is a list of more than [`MAX_VALUES`], or contains a
@@ -281,25 +278,24 @@ impl RawObject {
         read_text(value.as_str()).map(Some).map_err(|error| error.with_key(key))
     }
 
-    /// Opens the object at `key`; `None` if it is absent or `null`.
+    /// Opens the object at `key`. Returns `None` if it is absent or `null`.
     ///
     /// # Errors
-    /// [`RawError::Value`] if it is something else, or has a key twice.
+    /// [`RawError::Value`] if it is not an object, or has a key twice.
     pub fn object(&self, key: &str) -> Result<Option<Self>, RawError> {
-        let opened = self.non_null(key).map(Self::open).transpose();
-        opened.map_err(|error| error.with_key(key))
+        self.non_null(key).map(Self::open).transpose().map_err(|error| error.with_key(key))
     }
 
-    /// Opens the array at `key`; `None` if it is absent or `null`.
+    /// Opens the array at `key`. Returns `None` if it is absent or `null`.
     ///
     /// # Errors
-    /// [`RawError::Value`] if it is something else.
+    /// [`RawError::Value`] if it is not an array.
     pub fn array(&self, key: &str) -> Result<Option<RawArray>, RawError> {
-        let opened = self.non_null(key).map(RawArray::open).transpose();
-        opened.map_err(|error| error.with_key(key))
+        self.non_null(key).map(RawArray::open).transpose().map_err(|error| error.with_key(key))
     }
 
-    /// Reads each element of the array at `key`, one at a time, so that no list is too long.
+    /// Reads the elements of the array at `key` one at a time. The list may be longer than
+    /// [`MAX_VALUES`].
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a `T`.
@@ -312,13 +308,15 @@ impl RawObject {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
-            let element = read_text(element);
-            visit(element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
+            visit(
+                read_text(element)
+                    .map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?,
+            );
         }
         Ok(())
     }
 
-    /// As [`Self::each_element`], for an array of strings, which are copied only if they contain escapes.
+    /// Visits the strings of the array at `key`, which are copied only if they contain escapes.
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a string.
@@ -327,8 +325,10 @@ impl RawObject {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
-            let element = read_string(element);
-            visit(&element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
+            visit(
+                &read_string(element)
+                    .map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?,
+            );
         }
         Ok(())
     }
@@ -340,8 +340,9 @@ impl RawObject {
     fn set_piece(&mut self, key: &str, value: JsonSlice) {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
-        let is_present = |index: &usize| !matches!(changes.members.get(index), Some(None));
-        if let Some(index) = index.filter(is_present) {
+        if let Some(index) = index
+            && !matches!(changes.members.get(&index), Some(None))
+        {
             changes.members.insert(index, Some(value));
             return;
         }
@@ -352,7 +353,7 @@ impl RawObject {
         }
     }
 
-    /// Sets `key` to a value that is serialised: in its position if it exists, and otherwise at the end.
+    /// Sets `key` to a serialised value. A new key is added at the end.
     ///
     /// # Errors
     /// [`RawError::Value`] if `value` cannot be expressed in JSON.
@@ -362,14 +363,14 @@ impl RawObject {
         Ok(())
     }
 
-    /// Puts an object at `key`. Nothing changes if it is what was opened there.
+    /// Sets `key` to an object. An unmodified object that was opened at `key` changes nothing.
     pub fn set_object(&mut self, key: &str, value: &Self) {
         if value.is_modified() || !self.contains(key) {
             self.set_piece(key, value.to_piece());
         }
     }
 
-    /// Puts an array at `key`. Nothing changes if it is what was opened there.
+    /// Sets `key` to an array. An unmodified array that was opened at `key` changes nothing.
     pub fn set_array(&mut self, key: &str, value: &RawArray) {
         if value.is_modified() || !self.contains(key) {
             self.set_piece(key, value.to_piece());
@@ -391,37 +392,36 @@ impl RawObject {
         true
     }
 
-    /// Refuses keys that differ from one of `known` only in case, as Go's encoding/json folds it
+    /// Rejects keys that differ from one of `known` only in case, as Go's encoding/json folds it
     /// (fold.go): U+017F counts as an `s` there, and U+212A as a `k`.
     pub fn refuse_case_variants(&self, known: &[&'static str]) -> Result<(), RawError> {
         for member in self.members() {
             let spelling = member.spelling();
             // An ASCII key without escapes has the same length in either case.
             let is_plain = plain_content(spelling).is_some_and(str::is_ascii);
-            let fits = |meant: &&str| meant.len() + 2 == spelling.len();
-            if is_plain && !known.iter().any(fits) {
+            if is_plain && known.iter().all(|meant| meant.len() + 2 != spelling.len()) {
                 continue;
             }
             let key = decode_string(spelling);
-            let variant = |meant: &&&'static str| {
-                **meant != key && key.chars().map(fold_case).eq(meant.chars().map(fold_case))
-            };
-            if let Some(meant) = known.iter().find(variant) {
-                return Err(RawError::Case { found: key.into_owned(), meant });
+            for meant in known {
+                if *meant != key && key.chars().map(fold_case).eq(meant.chars().map(fold_case)) {
+                    return Err(RawError::Case { found: key.into_owned(), meant });
+                }
             }
         }
         Ok(())
     }
 
-    /// Its JSON form, which is copied only if it was changed.
+    /// Returns the object's JSON form, which is copied only if it was changed.
     fn to_piece(&self) -> JsonSlice {
         let Some(changes) = &self.changes else {
             return self.piece.clone();
         };
-        // It is allocated once.
-        let added = changes.added.iter();
-        let added: usize = added.map(|(key, value)| key.len() + value.len() + 2).sum();
-        let mut size = self.piece.len() + added;
+        // The exact size is computed first, so that the text is allocated once.
+        let mut size = self.piece.len();
+        for (key, value) in &changes.added {
+            size += key.len() + value.len() + 2;
+        }
         for (index, value) in &changes.members {
             size -= self.range(*index).len();
             size += value.as_ref().map_or(0, JsonSlice::len);
@@ -436,12 +436,12 @@ impl RawObject {
         close(text, "{", '}')
     }
 
-    /// The text of a value that was read.
+    /// Returns the text of a value that was read.
     fn text_at(&self, index: usize) -> &str {
         self.piece.as_str().get(self.range(index)).unwrap_or_default()
     }
 
-    /// The object's JSON form.
+    /// Returns the object's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.to_piece().into_bytes()
@@ -456,7 +456,7 @@ enum MemberRef<'a> {
 }
 
 impl<'a> MemberRef<'a> {
-    /// The spelling of its key, with quotes.
+    /// Returns the spelling of the key, with quotes.
     fn spelling(&self) -> &'a str {
         match *self {
             Self::Read(object, index) | Self::Changed(object, index, _) => {
@@ -488,7 +488,7 @@ impl RawArray {
         Self::default()
     }
 
-    /// Opens a piece of a text that was checked to be JSON.
+    /// Opens a piece of text. The caller has checked that it is JSON.
     fn open(piece: JsonSlice) -> Result<Self, RawError> {
         if !piece.as_str().starts_with('[') {
             serde_json::Deserializer::from_str(piece.as_str()).deserialize_seq(SkippedArray)?;
@@ -496,25 +496,25 @@ impl RawArray {
         Ok(Self { piece, added: Vec::new(), is_modified: false })
     }
 
-    /// Whether anything was changed since it was read.
+    /// Returns whether anything was changed since the array was read.
     #[must_use]
     pub fn is_modified(&self) -> bool {
         self.is_modified
     }
 
-    /// The number of elements; counted on every call.
+    /// Counts the elements.
     #[must_use]
     pub fn len(&self) -> usize {
         Elements::new(self.piece.as_str()).count() + self.added.len()
     }
 
-    /// Whether it has no elements.
+    /// Returns whether the array has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// The texts of the elements, in order.
+    /// Iterates over the texts of the elements, in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let read = Elements::new(self.piece.as_str());
         read.chain(self.added.iter().map(JsonSlice::as_str))
@@ -523,8 +523,8 @@ impl RawArray {
     /// Opens every element as an object.
     ///
     /// # Errors
-    /// [`RawError::Value`] if one is something else, or has a key twice; [`RawError::TooMany`] if
-    /// there are more than [`MAX_VALUES`].
+    /// [`RawError::Value`] if an element is not an object, or has a key twice;
+    /// [`RawError::TooMany`] if there are more than [`MAX_VALUES`].
     pub fn parse_objects(&self) -> Result<Vec<RawObject>, RawError> {
         let mut objects = Vec::new();
         let text = self.piece.as_str();
@@ -533,9 +533,9 @@ impl RawArray {
                 return Err(RawError::TooMany);
             }
             let begin = element.as_ptr().addr() - text.as_ptr().addr();
-            let element = self.piece.slice(&(begin..begin + element.len()));
-            let object = RawObject::open(element);
-            objects.push(object.map_err(|error| error.with_key(format!("[{index}]")))?);
+            let object = RawObject::open(self.piece.slice(&(begin..begin + element.len())))
+                .map_err(|error| error.with_key(format!("[{index}]")))?;
+            objects.push(object);
         }
         for value in &self.added {
             objects.push(RawObject::open(value.clone())?);
@@ -543,11 +543,10 @@ impl RawArray {
         Ok(objects)
     }
 
-    /// Changes elements, all in one pass. Elements that were added later stay.
+    /// Changes elements in one pass. `change` receives the text of each element.
     ///
     /// # Errors
-    /// The errors of `change`, which gets each element's text, with the element's index. The array
-    /// is then unchanged.
+    /// The errors of `change`, with the element's index. The array is then unchanged.
     pub fn edit_elements(
         &mut self,
         mut change: impl FnMut(&str) -> Result<ElementChange, RawError>,
@@ -557,8 +556,7 @@ impl RawArray {
             let change = change(element).map_err(|error| error.with_key(format!("[{index}]")))?;
             if text.is_none() && !matches!(change, ElementChange::Keep) {
                 let mut copied = String::with_capacity(self.max_size() + 4096);
-                let unchanged = self.iter().take(index);
-                unchanged.for_each(|element| append(&mut copied, element));
+                self.iter().take(index).for_each(|element| append(&mut copied, element));
                 text = Some(copied);
             }
             match (&mut text, change) {
@@ -583,7 +581,7 @@ impl RawArray {
         self.added.push(value);
     }
 
-    /// Adds a value that is serialised at the end.
+    /// Serialises a value and adds it at the end.
     ///
     /// # Errors
     /// [`RawError::Parse`] if `value` cannot be expressed in JSON.
@@ -593,7 +591,7 @@ impl RawArray {
         Ok(())
     }
 
-    /// Its JSON form, which is copied only if something was added.
+    /// Returns the array's JSON form, which is copied only if something was added.
     fn to_piece(&self) -> JsonSlice {
         if self.added.is_empty() {
             return self.piece.clone();
@@ -603,20 +601,20 @@ impl RawArray {
         close(text, "[", ']')
     }
 
-    /// The maximum number of bytes of its JSON form.
+    /// Returns an upper bound for the length of the JSON form.
     fn max_size(&self) -> usize {
         let added: usize = self.added.iter().map(|value| value.len() + 1).sum();
         self.piece.len() + added
     }
 }
 
-/// Appends an element, after a comma unless it is the first.
+/// Appends an element, preceded by a bracket if it is the first, and by a comma if it is not.
 fn append(text: &mut String, element: &str) {
     text.push(if text.is_empty() { '[' } else { ',' });
     text.push_str(element);
 }
 
-/// Closes an object or array, which is still to be opened if it is empty.
+/// Closes an object or array. An empty one is also opened here, since no element has done so.
 fn close(mut text: String, open: &str, end: char) -> JsonSlice {
     if text.is_empty() {
         text.push_str(open);
@@ -625,9 +623,9 @@ fn close(mut text: String, open: &str, end: char) -> JsonSlice {
     JsonSlice::new(text)
 }
 
-/// Refuses the first repeated key. Keys are compared only if their hashes are equal, so time grows
-/// linearly with the number of keys, and memory by eight bytes each.
-fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
+/// Fails on the first repeated key. Keys are compared only if their hashes are equal, so that an
+/// object with millions of keys costs little time, and eight bytes of memory for each.
+fn check_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
     let key = |begin: u32| decode_string(key_spelling(object, begin as usize));
     let hash = |begin: u32| {
         let mut hasher = DefaultHasher::new();
@@ -654,9 +652,10 @@ fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
     }
 }
 
-/// A text read as `T`.
+/// Reads a text as `T`.
 fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
-    // Each value has at least one byte, and no string is longer than its spelling.
+    // A shorter text cannot exceed either limit: every value takes at least one byte, and a decoded
+    // string is no longer than its spelling.
     if text.len() > MAX_VALUES.min(MAX_STRING) {
         let (count, longest) = measure(text);
         if count > MAX_VALUES {
@@ -672,7 +671,7 @@ fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
 /// Decodes a JSON string.
 ///
 /// # Errors
-/// [`RawError::Parse`] if it is something else.
+/// [`RawError::Parse`] if the text is not a string.
 pub fn read_string(text: &str) -> Result<Cow<'_, str>, RawError> {
     match plain_content(text) {
         Some(plain) => Ok(Cow::Borrowed(plain)),
@@ -692,7 +691,7 @@ fn encode_key(key: &str) -> String {
     serde_json::Value::from(key).to_string()
 }
 
-/// Any object, checked and skipped.
+/// Checks an object, and returns the offset of each key in `text`.
 struct SkippedObject<'a> {
     text: &'a str,
 }
@@ -707,7 +706,7 @@ impl<'de> Visitor<'de> for SkippedObject<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vec<u32>, A::Error> {
         let text_start = self.text.as_ptr() as usize;
         let mut begins = Vec::new();
-        // As `IgnoredAny`, a key would have to be text, which one with a lone surrogate is not.
+        // Not `IgnoredAny`, which rejects a key with a lone surrogate.
         while let Some((key, IgnoredAny)) = access.next_entry::<&RawValue, IgnoredAny>()? {
             let begin = (key.get().as_ptr() as usize).wrapping_sub(text_start);
             begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
@@ -716,7 +715,7 @@ impl<'de> Visitor<'de> for SkippedObject<'_> {
     }
 }
 
-/// Any array, checked and skipped.
+/// Checks an array.
 struct SkippedArray;
 
 impl<'de> Visitor<'de> for SkippedArray {

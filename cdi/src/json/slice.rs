@@ -1,15 +1,14 @@
-//! A JSON text that is cut into pieces and never copied, and iteration over its members and
-//! elements.
+//! Pieces of a shared JSON text, and iteration over its members and elements.
 //!
-//! The iteration relies on `serde_json` having checked that the text is JSON. It only finds where
-//! strings, objects and arrays end, without recursion and without allocating memory.
+//! The iteration relies on `serde_json` having checked that the text is JSON. It only finds the ends
+//! of strings, objects and arrays, without recursion and without allocating memory.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are examined together.
+/// Number of bytes that are examined together.
 const WORD: usize = size_of::<u64>();
 const ONES: u64 = u64::from_ne_bytes([1; WORD]);
 const QUOTES: u64 = u64::from_ne_bytes([b'"'; WORD]);
@@ -24,13 +23,13 @@ pub(crate) struct JsonSlice {
 }
 
 impl JsonSlice {
-    /// The whole of a text.
+    /// Creates a slice of the whole text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { range: 0..text.len(), whole: Arc::new(text) }
     }
 
-    /// A shared text, without surrounding white space.
+    /// Creates a slice of a shared text, without surrounding white space.
     pub(crate) fn from_shared(whole: Arc<String>) -> Self {
         let space = [' ', '\t', '\r', '\n'];
         let begin = whole.len() - whole.trim_start_matches(space).len();
@@ -42,7 +41,7 @@ impl JsonSlice {
         self.whole.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// A part of this piece, by byte range.
+    /// Returns a part of this piece, by byte range.
     pub(crate) fn slice(&self, range: &Range<usize>) -> Self {
         let begin = self.range.start;
         Self { whole: Arc::clone(&self.whole), range: begin + range.start..begin + range.end }
@@ -52,7 +51,7 @@ impl JsonSlice {
         self.range.len()
     }
 
-    /// Its bytes, which are copied only if others share the text.
+    /// Returns the bytes, which are copied only if the text is still shared.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match Arc::try_unwrap(self.whole) {
             Ok(whole) => {
@@ -72,7 +71,7 @@ impl fmt::Debug for JsonSlice {
     }
 }
 
-/// The elements of an array, in order.
+/// An iterator over the elements of an array.
 #[derive(Clone, Debug)]
 pub(crate) struct Elements<'a> {
     text: &'a str,
@@ -99,7 +98,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Where the key of each member of an object begins, in order.
+/// Finds the offset of each member's key.
 pub(crate) fn find_members(object: &str) -> Vec<u32> {
     let bytes = object.as_bytes();
     let mut begins = Vec::new();
@@ -115,26 +114,25 @@ pub(crate) fn find_members(object: &str) -> Vec<u32> {
     }
 }
 
-/// The spelling of the key that begins at `begin`, with its quotes.
+/// Returns the spelling of the key at the offset `begin`, with its quotes.
 pub(crate) fn key_spelling(object: &str, begin: usize) -> &str {
     let end = string_end(object.as_bytes(), begin);
     object.get(begin..end).unwrap_or_default()
 }
 
-/// The range of the value whose key begins at `begin`; `next` is where the next key begins, if
+/// Returns the range of the value whose key is at `begin`. `next` is the offset of the next key, if
 /// there is one.
 pub(crate) fn value_range(object: &str, begin: usize, next: Option<usize>) -> Range<usize> {
     let bytes = object.as_bytes();
     let start = next_begin(bytes, string_end(bytes, begin), b':');
     let end = next.unwrap_or(bytes.len());
-    let before = bytes.get(start..end).unwrap_or_default();
-    let before = before.trim_ascii_end();
+    let up_to_end = bytes.get(start..end).unwrap_or_default().trim_ascii_end();
     let closing: &[u8] = if next.is_some() { b"," } else { b"}" };
-    let value = before.strip_suffix(closing).unwrap_or(before);
+    let value = up_to_end.strip_suffix(closing).unwrap_or(up_to_end);
     start..start + value.trim_ascii_end().len()
 }
 
-/// Whether the key spelled at `begin` decodes to `key`.
+/// Returns whether the key spelled at `begin` decodes to `key`.
 pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
     let bytes = object.as_bytes();
     let spelled = bytes.get(begin + 1..).unwrap_or_default();
@@ -149,8 +147,8 @@ pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
     false
 }
 
-/// The decoded string. A lone surrogate cannot be expressed as text; such a string stays as it is
-/// spelled.
+/// Decodes a string. A lone surrogate cannot be expressed as text; a string with one is returned as
+/// spelled, with its quotes.
 pub(crate) fn decode_string(spelling: &str) -> Cow<'_, str> {
     if let Some(plain) = plain_content(spelling) {
         return Cow::Borrowed(plain);
@@ -161,14 +159,14 @@ pub(crate) fn decode_string(spelling: &str) -> Cow<'_, str> {
     }
 }
 
-/// The content of a string without escapes; `None` if the text is something else.
+/// Returns the content of a string without escapes, or `None` if the text is anything else.
 pub(crate) fn plain_content(spelling: &str) -> Option<&str> {
     let inner = spelling.strip_prefix('"')?.strip_suffix('"')?;
     (!inner.as_bytes().contains(&b'\\')).then_some(inner)
 }
 
-/// The maximum number of values inside a text's value, at any depth, and the length in bytes of the
-/// longest decoded string.
+/// Returns an upper bound for the number of nested values at any depth, and the length in bytes of
+/// the longest decoded string.
 pub(crate) fn measure(text: &str) -> (usize, usize) {
     let bytes = text.as_bytes();
     let (mut offset, mut count, mut longest) = (0, 0, 0);
@@ -186,7 +184,7 @@ pub(crate) fn measure(text: &str) -> (usize, usize) {
     (count, longest)
 }
 
-/// The length in bytes of a decoded string, from the text between its quotes.
+/// Returns the decoded length in bytes of the text between the quotes of a string.
 fn decoded_len(inner: &[u8]) -> usize {
     let (mut offset, mut length) = (0, 0);
     while let Some(byte) = inner.get(offset) {
@@ -201,7 +199,7 @@ fn decoded_len(inner: &[u8]) -> usize {
     length
 }
 
-/// The length in UTF-8 of the escape with these hexadecimal digits. A surrogate is half of a
+/// Returns the length in UTF-8 of the escape with these hexadecimal digits. A surrogate is half of a
 /// four-byte character.
 fn escape_len(digits: &[u8]) -> usize {
     match digits {
@@ -211,7 +209,7 @@ fn escape_len(digits: &[u8]) -> usize {
     }
 }
 
-/// Where the next value begins, after white space and one separator.
+/// Returns the offset of the next value, after white space and the separator.
 fn next_begin(bytes: &[u8], mut offset: usize, separator: u8) -> usize {
     while let Some(byte) = bytes.get(offset) {
         if !byte.is_ascii_whitespace() && *byte != separator {
@@ -228,8 +226,10 @@ fn value_end(bytes: &[u8], begin: usize) -> usize {
         Some(b'{' | b'[') => container_end(bytes, begin),
         _ => {
             let rest = bytes.get(begin..).unwrap_or_default();
-            let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
-            begin + rest.iter().position(ends).unwrap_or(rest.len())
+            let length = rest
+                .iter()
+                .position(|byte| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace());
+            begin + length.unwrap_or(rest.len())
         }
     }
 }
@@ -278,14 +278,14 @@ fn string_end(bytes: &[u8], begin: usize) -> usize {
     }
 }
 
-/// The bytes from `at` on as a little-endian number.
+/// Reads the bytes at `offset` as a little-endian number.
 fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let word = bytes.get(offset..)?.first_chunk()?;
     Some(u64::from_le_bytes(*word))
 }
 
-/// The lowest set bit is the highest bit of the lowest zero byte; 0 if no byte is zero. Bits above
-/// it mean nothing.
+/// Finds the lowest zero byte: the lowest set bit of the result is that byte's highest bit. Higher
+/// bits are meaningless. Returns 0 if no byte is zero.
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & (ONES << 7)
 }
@@ -295,14 +295,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_element_ends_where_it_does_whatever_its_length_and_wherever_an_escape_or_a_blank_stands()
-    {
+    fn finds_element_ends_at_every_word_alignment() {
         for length in 0..40 {
             let plain = "x".repeat(length);
             let mut spelled = vec![plain.clone(), "\u{1}".repeat(length), "é".repeat(length)];
-            for at in 0..=length {
+            for offset in 0..=length {
                 for inside in ["\\\"", "\\\\", "{", "]", "\\u0022", ","] {
-                    spelled.push(format!("{}{inside}{}", &plain[..at], &plain[at..]));
+                    spelled.push(format!("{}{inside}{}", &plain[..offset], &plain[offset..]));
                 }
             }
             for inner in spelled {

@@ -1,15 +1,15 @@
-//! Where in a JSON text an error stands, by the names of keys.
+//! Names the location of an error in a JSON text by its keys and indices.
 
 /// A step from a value to one inside it.
 enum PathStep {
-    /// A key of an object; its name, and whether its value has begun.
+    /// A key of an object, and whether its value has begun.
     Key(String, bool),
-    /// An element of an array.
+    /// The index of an element of an array.
     Index(usize),
 }
 
-/// The place of a value as people write it, such as `devices[0].containerEdits.env[1]`: the one that
-/// `read`, the part of the text that a parser has taken, ends in or with. Empty for the whole text.
+/// Returns the path of the value in which `prefix`, the part of a text that a parser has consumed,
+/// ends, such as `devices[0].containerEdits.env[1]`. The path of the whole text is empty.
 pub(crate) fn value_path(prefix: &[u8]) -> String {
     let mut steps = Vec::new();
     let mut bytes = prefix.iter().copied();
@@ -40,7 +40,7 @@ pub(crate) fn value_path(prefix: &[u8]) -> String {
     format_path(&steps)
 }
 
-/// The text up to the next quote, its escapes as they stand there.
+/// Reads up to the next quote, without decoding escapes.
 fn read_until_quote(bytes: &mut impl Iterator<Item = u8>) -> String {
     let mut text = Vec::new();
     while let Some(byte) = bytes.next().filter(|byte| *byte != b'"') {
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_named_by_the_keys_and_indices_that_lead_to_it() {
-        for (read, wanted) in [
+    fn path_names_keys_and_indices() {
+        for (read, expected) in [
             ("", ""),
             ("{", ""),
             (r#"{"a": 1"#, "a"),
@@ -81,21 +81,16 @@ mod tests {
             (r#"{"a": [[1], [2, 3"#, "a[1][1]"),
             (r#"[{"a": 1}, 2"#, "[1]"),
             (r#"{"a": {"b": 1}, "c": 2"#, "c"),
+            // The value of the key has not begun.
+            (r#"{"a": {"b""#, "a"),
+            (r#"{"a": 1, "b" "#, ""),
+            // Strings may contain structural characters.
+            (r#"{"a": "]}{[,:\"", "b": 1"#, "b"),
+            (r#"{"a\"{": 1"#, r#"a\"{"#),
+            // Not JSON.
+            ("}]:,", ""),
         ] {
-            assert_eq!(value_path(read.as_bytes()), wanted, "{read}");
+            assert_eq!(value_path(read.as_bytes()), expected, "{read}");
         }
-    }
-
-    #[test]
-    fn a_key_whose_value_has_not_begun_is_not_part_of_it() {
-        assert_eq!(value_path(br#"{"a": {"b""#), "a");
-        assert_eq!(value_path(br#"{"a": 1, "b" "#), "");
-    }
-
-    #[test]
-    fn what_stands_in_a_text_is_no_structure() {
-        assert_eq!(value_path(br#"{"a": "]}{[,:\"", "b": 1"#), "b");
-        assert_eq!(value_path(br#"{"a\"{": 1"#), r#"a\"{"#);
-        assert_eq!(value_path(b"}]:,"), "");
     }
 }

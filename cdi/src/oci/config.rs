@@ -1,4 +1,4 @@
-//! The configuration: its parts are opened, read, changed and written back.
+//! Reads and edits the parts of an OCI configuration.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use crate::json::{ElementChange, MAX_STRING, RawArray, RawError, RawObject, read
 use crate::name::HookName;
 use crate::spec::Hook;
 
-/// Why a configuration could not be read or changed: what only reads fails with the first, what changes with the second.
+/// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OciConfigError {
-    /// The document or a value in it cannot be read.
+    /// The document or a value in it could not be read. Only functions that change nothing return it.
     #[error("reading config.json")]
     Read(#[source] RawError),
-    /// A value in it could not be changed.
+    /// A value could not be read or changed by a function that changes the configuration.
     #[error("changing config.json")]
     Change(#[source] RawError),
 }
@@ -47,18 +47,14 @@ pub struct Rlimit {
     pub soft: u64,
 }
 
-/// A set of capabilities of the process.
+/// A set of capabilities of the process (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the sets are those of capabilities(7)")]
 pub enum CapabilitySet {
-    /// The most that an executed program may gain.
     Bounding,
-    /// What is in effect.
     Effective,
-    /// What is kept across execve(2).
     Inheritable,
-    /// What may be put into effect.
     Permitted,
-    /// What a program without file capabilities keeps.
     Ambient,
 }
 
@@ -91,7 +87,7 @@ pub struct OciHook {
     /// Environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
-    /// Seconds after which the runtime kills it.
+    /// Seconds after which the runtime kills the hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }
@@ -131,7 +127,7 @@ pub struct HugepageLimit {
 pub struct MountEntry(RawObject);
 
 impl MountEntry {
-    /// A new mount; an empty `kind` or `options` is left out.
+    /// Creates a mount. An empty `kind`, `source` or `options` is left out.
     ///
     /// # Errors
     /// [`OciConfigError::Change`] if a text cannot be expressed in JSON.
@@ -159,43 +155,45 @@ impl MountEntry {
         Ok(Self(object))
     }
 
-    /// Path in the container; empty if it has none.
+    /// Returns the path in the container, or an empty text if the mount has none.
     #[must_use]
     pub fn destination(&self) -> String {
         self.text("destination")
     }
 
-    /// Whether it is at this path, spelled exactly like this.
+    /// Returns whether the mount is at this path, spelled exactly so.
     #[must_use]
     pub fn has_destination(&self, destination: &str) -> bool {
         self.has_value("destination", destination)
     }
 
-    /// Whether this is its source.
+    /// Returns whether this is the mount's source.
     #[must_use]
     pub fn has_source(&self, source: &str) -> bool {
         self.has_value("source", source)
     }
 
     fn has_value(&self, key: &str, value: &str) -> bool {
-        let mut values = self.0.matching_members(|name| name == key);
-        let matches = values.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
-        matches.unwrap_or(value.is_empty())
+        let mut members = self.0.matching_members(|name| name == key);
+        match members.next().and_then(|(_, text)| read_string(text).ok()) {
+            Some(found) => found == value,
+            None => value.is_empty(),
+        }
     }
 
-    /// File system type; empty if it has none.
+    /// Returns the file system type, or an empty text if the mount has none.
     #[must_use]
     pub fn type_(&self) -> String {
         self.text("type")
     }
 
-    /// The source; empty if it has none.
+    /// Returns the source, or an empty text if the mount has none.
     #[must_use]
     pub fn source(&self) -> String {
         self.text("source")
     }
 
-    /// Options.
+    /// Returns the mount options.
     #[must_use]
     pub fn options(&self) -> Vec<String> {
         self.0.read("options").ok().flatten().unwrap_or_default()
@@ -257,7 +255,7 @@ const MOUNT_KEYS: [&str; 4] = ["destination", "type", "source", "options"];
 pub struct Cpuset {
     /// CPUs.
     pub cpus: Option<String>,
-    /// NUMA nodes that its memory comes from.
+    /// NUMA nodes of the container's memory.
     pub mems: Option<String>,
 }
 
@@ -268,14 +266,12 @@ impl OciConfig {
     /// [`OciConfigError::Read`] if it is not an object, or one of the five parts has the wrong type,
     /// or a key of the top level or of a part appears twice or in the wrong case.
     pub fn parse(bytes: &[u8]) -> Result<Self, OciConfigError> {
-        let root = RawObject::parse(bytes);
-        root.and_then(Self::open).map_err(OciConfigError::Read)
+        RawObject::parse(bytes).and_then(Self::open).map_err(OciConfigError::Read)
     }
 
-    /// As [`Self::parse`], for a text that is shared and not copied.
+    /// Like [`Self::parse`], but shares the text instead of copying it.
     pub fn parse_text(text: Arc<String>) -> Result<Self, OciConfigError> {
-        let root = RawObject::parse_text(text);
-        root.and_then(Self::open).map_err(OciConfigError::Read)
+        RawObject::parse_text(text).and_then(Self::open).map_err(OciConfigError::Read)
     }
 
     fn open(root: RawObject) -> Result<Self, RawError> {
@@ -291,35 +287,38 @@ impl OciConfig {
         let linux = part("linux", &LINUX_KEYS)?;
         let hooks = part("hooks", &HookName::ALL.map(HookName::as_str))?;
         let annotations = part("annotations", &[])?;
-        let mounts = root.array("mounts")?.unwrap_or_default().parse_objects();
-        let mounts = mounts.map_err(|error| error.with_key("mounts"))?;
+        let mounts = root
+            .array("mounts")?
+            .unwrap_or_default()
+            .parse_objects()
+            .map_err(|error| error.with_key("mounts"))?;
         for (index, mount) in mounts.iter().enumerate() {
             check_mount(mount)
                 .map_err(|error| error.with_key(format!("[{index}]")).with_key("mounts"))?;
         }
-        // What cannot be opened here is reported by the code that needs it.
-        let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
-            let object = part.and_then(|part| part.object(key).ok()?);
-            let checked = object.unwrap_or_default().refuse_case_variants(known);
-            checked.map_err(|error: RawError| error.with_key(key))
+        let check_inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
+            // An object that cannot be opened is reported by the code that needs it.
+            let Some(object) = part.and_then(|part| part.object(key).ok()?) else {
+                return Ok(());
+            };
+            object.refuse_case_variants(known).map_err(|error: RawError| error.with_key(key))
         };
-        inner(Some(&root), "root", &["path"])?;
-        let (in_process, in_linux) = (process.as_ref(), linux.as_ref());
-        inner(in_process, "user", &USER_KEYS)?;
+        check_inner(Some(&root), "root", &["path"])?;
+        check_inner(process.as_ref(), "user", &USER_KEYS)?;
         let sets = CapabilitySet::ALL.map(CapabilitySet::key);
-        inner(in_process, "capabilities", &sets)?;
-        inner(in_linux, "resources", &["devices", "hugepageLimits"])?;
+        check_inner(process.as_ref(), "capabilities", &sets)?;
+        check_inner(linux.as_ref(), "resources", &["devices", "hugepageLimits"])?;
         let mounts = mounts.into_iter().map(MountEntry).collect();
         Ok(Self { root, process, linux, hooks, annotations, mounts, mounts_changed: false })
     }
 
-    /// The configuration as JSON; byte for byte what was read if nothing changed.
+    /// Returns the configuration as JSON: the bytes that were read, if nothing changed.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.clone().into_bytes()
     }
 
-    /// As [`Self::to_bytes`], with less memory: each changed part goes when it is written.
+    /// Like [`Self::to_bytes`], but frees each changed part as soon as it is written.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         let parts = [
@@ -342,35 +341,32 @@ impl OciConfig {
         root.to_bytes()
     }
 
-    /// `process`, if it exists.
+    /// Returns `process`, if it exists.
     #[must_use]
     pub fn process(&self) -> Option<&RawObject> {
         self.process.as_ref()
     }
 
-    /// `process`, created if it does not exist.
+    /// Returns `process`, which is created if it does not exist.
     pub fn process_mut(&mut self) -> &mut RawObject {
         self.process.get_or_insert_default()
     }
 
-    /// `linux`, if it exists.
+    /// Returns `linux`, if it exists.
     #[must_use]
     pub fn linux(&self) -> Option<&RawObject> {
         self.linux.as_ref()
     }
 
-    /// `linux`, created if it does not exist.
+    /// Returns `linux`, which is created if it does not exist.
     pub fn linux_mut(&mut self) -> &mut RawObject {
         self.linux.get_or_insert_default()
     }
 
-    /// `root.path`: the root file system, absolute or relative to the bundle.
+    /// Returns `root.path`: the root file system, absolute or relative to the bundle.
     pub fn root_path(&self) -> Result<Option<String>, OciConfigError> {
-        let read = || match self.root.object("root")? {
-            Some(root) => root.read("path").map_err(|error| error.with_key("root")),
-            None => Ok(None),
-        };
-        read().map_err(OciConfigError::Read)
+        let root = self.root.object("root").map_err(OciConfigError::Read)?;
+        read_part(root.as_ref(), &["root"], |root| root.read("path"))
     }
 
     fn read_process<T: Default>(
@@ -409,17 +405,17 @@ impl OciConfig {
         edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.with_key("linux")))
     }
 
-    /// Each of `process.args`.
+    /// Visits each entry of `process.args`.
     pub fn each_arg(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.read_process(|process| process.each_string("args", visit))
     }
 
-    /// Each entry of `process.env`.
+    /// Visits each entry of `process.env`.
     pub fn each_env(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.read_process(|process| process.each_string("env", visit))
     }
 
-    /// The value that the process will see for `name`: the last one, if the list has several.
+    /// Returns the value that the process will see for `name`: the last one, if the list has several.
     ///
     /// # Errors
     /// [`OciConfigError::Read`], also if the value is longer than [`MAX_STRING`].
@@ -427,8 +423,7 @@ impl OciConfig {
         let mut last = None;
         let mut is_long = false;
         self.each_env(|entry| {
-            let rest = entry.strip_prefix(name);
-            if let Some(value) = rest.and_then(|rest| rest.strip_prefix('=')) {
+            if let Some(value) = entry.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
                 is_long = value.len() > MAX_STRING;
                 last = (!is_long).then(|| value.to_owned());
             }
@@ -440,25 +435,26 @@ impl OciConfig {
         Ok(last)
     }
 
-    /// Adds `NAME=value` entries one after another, all in one pass. An entry takes the position of the first one
-    /// with that name, and further ones are removed, so that readers who keep the first and readers who keep the last
-    /// see the same. A new variable is added at the end. Other variables are not touched.
+    /// Sets variables from `NAME=value` entries, in one pass. An entry replaces the first one of its
+    /// name, and further ones are removed, so that a reader that keeps the first entry and one that
+    /// keeps the last agree. A new variable is added at the end.
     pub fn append_env(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
-        let entries = entries.iter().map(|entry| match entry.split_once('=') {
-            Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
-            None => (entry.clone(), Cow::Owned(format!("{entry}="))),
-        });
-        // An entry that is not text is an error and not skipped: to another reader it may be the
-        // variable that is being set.
-        let name_of = |entry: &str| {
+        let named: Vec<(String, Cow<'_, String>)> = entries
+            .iter()
+            .map(|entry| match entry.split_once('=') {
+                Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
+                None => (entry.clone(), Cow::Owned(format!("{entry}="))),
+            })
+            .collect();
+        let read_name = |entry: &str| {
+            // An entry that is not text must fail: another reader may take it for the variable.
             let entry = read_string(entry)?;
             Ok(entry.split_once('=').map(|(name, _)| name.to_owned()))
         };
-        let entries: Vec<(String, Cow<'_, String>)> = entries.collect();
-        self.edit_process(|process| replace(process, "env", name_of, &entries))
+        self.edit_process(|process| replace(process, "env", read_name, &named))
     }
 
-    /// `process.user`; missing members are 0.
+    /// Returns `process.user`. Missing members count as 0.
     pub fn user(&self) -> Result<OciUser, OciConfigError> {
         self.read_process(|process| {
             let Some(user) = process.object("user")? else {
@@ -472,7 +468,7 @@ impl OciConfig {
         })
     }
 
-    /// Adds a supplementary group unless it is already there.
+    /// Adds a supplementary group if it is missing.
     pub fn add_additional_gid(&mut self, gid: u32) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut user = process.object("user")?.unwrap_or_default();
@@ -485,8 +481,8 @@ impl OciConfig {
         })
     }
 
-    /// The limit named `name`; the last of several, which runc and crun set last. NRI adds a plugin's limit behind the one that
-    /// is there.
+    /// Returns the limit named `name`. If there are several, the last one takes effect in runc and
+    /// crun; NRI appends a plugin's limit to the list.
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
         self.read_process(|process| {
             let mut last = None;
@@ -499,13 +495,13 @@ impl OciConfig {
         })
     }
 
-    /// Sets a limit, in the position of an existing one of that type.
+    /// Sets a limit, and replaces an existing one of its type.
     pub fn set_rlimit(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
         let limits = [(limit.type_.clone(), limit)];
         self.edit_process(|process| replace(process, "rlimits", field_reader("type"), &limits))
     }
 
-    /// A set of `process.capabilities`.
+    /// Returns a set of `process.capabilities`.
     pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
         self.read_process(|process| match process.object("capabilities")? {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
@@ -513,7 +509,7 @@ impl OciConfig {
         })
     }
 
-    /// Adds a capability to each of `sets` that does not have it yet.
+    /// Adds a capability to each of `sets` that lacks it.
     pub fn add_capability(
         &mut self,
         sets: &[CapabilitySet],
@@ -535,19 +531,19 @@ impl OciConfig {
         })
     }
 
-    /// `mounts`, in order.
+    /// Returns `mounts`, in order.
     #[must_use]
     pub fn mounts(&self) -> &[MountEntry] {
         &self.mounts
     }
 
-    /// `mounts`, to change them.
+    /// Returns `mounts` for changes.
     pub fn mounts_mut(&mut self) -> &mut Vec<MountEntry> {
         self.mounts_changed = true;
         &mut self.mounts
     }
 
-    /// Each of `linux.devices`.
+    /// Visits each entry of `linux.devices`.
     pub fn each_device(&self, visit: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
         self.read_linux(|linux| linux.each_element("devices", visit))
     }
@@ -560,22 +556,24 @@ impl OciConfig {
             for device in devices {
                 paths.entry(&device.path).or_default().later += 1;
             }
-            let path_of = field_reader("path");
-            let taken = list.edit_elements(|element| {
-                let path = path_of(element)?;
-                let same = path.and_then(|path| paths.get_mut(path.as_str()));
-                let Some(same) = same.filter(|same| same.taken < same.later) else {
-                    return Ok(ElementChange::Keep);
-                };
-                same.taken += 1;
-                Ok(ElementChange::Drop)
-            });
-            taken.map_err(|error| error.with_key("devices"))?;
+            let read_path = field_reader("path");
+            list.edit_elements(|element| {
+                let path = read_path(element)?;
+                match path.and_then(|path| paths.get_mut(path.as_str())) {
+                    Some(same) if same.removed < same.later => {
+                        same.removed += 1;
+                        Ok(ElementChange::Drop)
+                    }
+                    _ => Ok(ElementChange::Keep),
+                }
+            })
+            .map_err(|error| error.with_key("devices"))?;
             for device in devices {
                 let same = paths.entry(&device.path).or_default();
                 same.later -= 1;
-                // A later one removed what was there before, or removes this one.
-                if same.later < same.taken.max(1) {
+                // Every later device at this path removes one before it: existing devices first, then
+                // those added here.
+                if same.later < same.removed.max(1) {
                     list.push_value(device)?;
                 }
             }
@@ -584,12 +582,12 @@ impl OciConfig {
         })
     }
 
-    /// `linux.resources.devices`.
+    /// Returns `linux.resources.devices`.
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
         self.read_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
     }
 
-    /// Each of `linux.resources.devices`.
+    /// Visits each entry of `linux.resources.devices`.
     pub fn each_device_rule(&self, visit: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
         self.read_resources(|resources| resources.each_element("devices", visit))
     }
@@ -604,12 +602,12 @@ impl OciConfig {
         })
     }
 
-    /// `linux.resources.hugepageLimits`.
+    /// Returns `linux.resources.hugepageLimits`.
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
         self.read_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
     }
 
-    /// Each of `linux.resources.hugepageLimits`.
+    /// Visits each entry of `linux.resources.hugepageLimits`.
     pub fn each_hugepage_limit(
         &self,
         visit: impl FnMut(HugepageLimit),
@@ -617,7 +615,7 @@ impl OciConfig {
         self.read_resources(|resources| resources.each_element("hugepageLimits", visit))
     }
 
-    /// Sets the limits of page sizes, each in the position of an existing one.
+    /// Sets limits of page sizes. A new limit replaces an existing one of its size.
     pub fn set_hugepage_limits(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
         let limits: Vec<(String, &HugepageLimit)> =
             limits.iter().map(|limit| (limit.page_size.clone(), limit)).collect();
@@ -629,18 +627,18 @@ impl OciConfig {
         })
     }
 
-    /// `linux.cgroupsPath`.
+    /// Returns `linux.cgroupsPath`.
     pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
         self.read_linux(|linux| linux.read("cgroupsPath"))
     }
 
-    /// `linux.mountLabel`: the label of SELinux for the container's files; an empty one is none.
+    /// Returns `linux.mountLabel`, the SELinux label of the container's files, unless it is empty.
     pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
         let label: Option<String> = self.read_linux(|linux| linux.read("mountLabel"))?;
         Ok(label.filter(|label| !label.is_empty()))
     }
 
-    /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.
+    /// Returns `linux.resources.cpu.cpus` and `mems`, without empty ones.
     pub fn cpuset(&self) -> Result<Cpuset, OciConfigError> {
         self.read_resources(|resources| {
             let Some(cpu) = resources.object("cpu")? else {
@@ -654,7 +652,7 @@ impl OciConfig {
         })
     }
 
-    /// Sets those of `linux.resources.cpu.cpus` and `linux.resources.cpu.mems` that are given.
+    /// Sets `linux.resources.cpu.cpus` and `mems`. `None` leaves a value unchanged.
     pub fn set_cpuset(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
@@ -673,12 +671,12 @@ impl OciConfig {
         })
     }
 
-    /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
+    /// Returns whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
     pub fn has_namespace(&self, kind: &str) -> Result<bool, OciConfigError> {
         Ok(!self.namespace_paths(kind)?.is_empty())
     }
 
-    /// The paths of the namespaces of this type; empty for a new namespace.
+    /// Returns the paths of the namespaces of this type. The path of a new namespace is empty.
     pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
         struct OciNamespace {
@@ -687,34 +685,38 @@ impl OciConfig {
             path: Option<String>,
         }
         let mut paths = Vec::new();
-        let add_path = |namespace: OciNamespace| {
-            if namespace.kind == kind {
-                paths.push(namespace.path.unwrap_or_default());
-            }
-        };
-        self.read_linux(|linux| linux.each_element("namespaces", add_path))?;
+        self.read_linux(|linux| {
+            linux.each_element("namespaces", |namespace: OciNamespace| {
+                if namespace.kind == kind {
+                    paths.push(namespace.path.unwrap_or_default());
+                }
+            })
+        })?;
         Ok(paths)
     }
 
-    /// The interfaces that `linux.netDevices` moves: each one's name on the host, and its name in the container if that is
-    /// said.
+    /// Returns the interfaces that `linux.netDevices` moves: the name on the host, and the name in the
+    /// container if it is set.
     pub fn net_devices(&self) -> Result<Vec<(String, Option<String>)>, OciConfigError> {
         self.read_linux(|linux| {
             let Some(devices) = linux.object("netDevices")? else {
                 return Ok(Vec::new());
             };
-            let named = |host: Cow<'_, str>| {
+            let read_device = |host: Cow<'_, str>| {
                 let device = devices.object(&host)?.unwrap_or_default();
                 device.refuse_case_variants(&["name"])?;
                 let name: Option<String> = device.read("name")?;
                 Ok((host.into_owned(), name.filter(|name| !name.is_empty())))
             };
-            let named: Result<_, RawError> = devices.keys().map(named).collect();
-            named.map_err(|error| error.with_key("netDevices"))
+            devices
+                .keys()
+                .map(read_device)
+                .collect::<Result<_, RawError>>()
+                .map_err(|error| error.with_key("netDevices"))
         })
     }
 
-    /// Removes `linux.netDevices.<host>`, and the object with its last member.
+    /// Removes `linux.netDevices.<host>`, and `linux.netDevices` if nothing remains in it.
     pub fn remove_net_device(&mut self, host: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let Some(mut devices) = linux.object("netDevices")? else {
@@ -742,24 +744,25 @@ impl OciConfig {
         })
     }
 
-    /// The hooks of a stage.
+    /// Returns the hooks of a stage.
     pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
         read_part(self.hooks.as_ref(), &["hooks"], |hooks| {
             Ok(hooks.read(stage.as_str())?.unwrap_or_default())
         })
     }
 
-    /// Each hook of a stage.
+    /// Visits each hook of a stage.
     pub fn each_hook(
         &self,
         stage: HookName,
         visit: impl FnMut(OciHook),
     ) -> Result<(), OciConfigError> {
-        let each = |hooks: &RawObject| hooks.each_element(stage.as_str(), visit);
-        read_part(self.hooks.as_ref(), &["hooks"], each)
+        read_part(self.hooks.as_ref(), &["hooks"], |hooks| {
+            hooks.each_element(stage.as_str(), visit)
+        })
     }
 
-    /// Adds hooks of specifications after those of their stages, but none whose name is not valid.
+    /// Appends each hook to its stage. Hooks with an invalid name are skipped.
     pub fn add_hooks(&mut self, hooks: &[Hook]) -> Result<(), OciConfigError> {
         let mut stages: Vec<(HookName, Vec<OciHook>)> = Vec::new();
         for hook in hooks {
@@ -767,31 +770,30 @@ impl OciConfig {
                 continue;
             };
             match stages.iter_mut().find(|(stage, _)| stage == name) {
-                Some((_, of_stage)) => of_stage.push(hook.into()),
+                Some((_, added)) => added.push(hook.into()),
                 None => stages.push((*name, vec![hook.into()])),
             }
         }
-        for (stage, of_stage) in &stages {
-            let hooks = self.hooks.get_or_insert_default();
-            let done = push(hooks, stage.as_str(), of_stage);
-            done.map_err(|error| OciConfigError::Change(error.with_key("hooks")))?;
+        for (stage, added) in &stages {
+            push(self.hooks.get_or_insert_default(), stage.as_str(), added)
+                .map_err(|error| OciConfigError::Change(error.with_key("hooks")))?;
         }
         Ok(())
     }
 
-    /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not
-    /// text.
+    /// Iterates over the annotations whose keys begin with `prefix`, in order. A value that is not
+    /// text is `None`.
     pub fn annotations_with_prefix<'a>(
         &'a self,
         prefix: &'a str,
     ) -> impl Iterator<Item = (Cow<'a, str>, Option<Cow<'a, str>>)> {
-        let parts = self.annotations.iter();
-        let ours =
-            parts.flat_map(move |all| all.matching_members(move |key| key.starts_with(prefix)));
-        ours.map(|(key, text)| (key, read_string(text).ok()))
+        self.annotations
+            .iter()
+            .flat_map(move |all| all.matching_members(move |key| key.starts_with(prefix)))
+            .map(|(key, text)| (key, read_string(text).ok()))
     }
 
-    /// The text of an annotation.
+    /// Returns the text of an annotation.
     ///
     /// # Errors
     /// [`OciConfigError::Read`] if it is not text.
@@ -801,7 +803,8 @@ impl OciConfig {
     }
 }
 
-/// Reads in a part. One that does not exist has nothing. `at` are the keys that lead to it, its own first.
+/// Reads from a part, or returns the default if the part does not exist. `keys` are its key and those
+/// of the objects around it, from the inside out, for errors.
 fn read_part<T: Default>(
     part: Option<&RawObject>,
     keys: &[&str],
@@ -816,17 +819,17 @@ fn read_part<T: Default>(
     })
 }
 
-/// Devices at one path that are set together.
+/// Counts the devices at one path.
 #[derive(Default)]
 struct SamePathDevices {
-    /// How many are still to come.
+    /// New devices that have not been added yet.
     later: usize,
-    /// How many existing ones have been removed for them.
-    taken: usize,
+    /// Existing devices that were removed.
+    removed: usize,
 }
 
-/// Refuses a mount whose fields two readers could interpret differently: Go takes a `null` among
-/// options for an empty one, where a stricter reader sees no options at all.
+/// Fails if two readers could interpret a field of the mount differently: Go reads a `null` among the
+/// options as an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.refuse_case_variants(&MOUNT_KEYS)?;
     for key in ["destination", "type", "source"] {
@@ -835,7 +838,7 @@ fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.read::<Vec<String>>("options").map(drop)
 }
 
-/// Adds values after those of the array at `key`.
+/// Appends values to the array at `key`.
 fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result<(), RawError> {
     let mut array = object.array(key)?.unwrap_or_default();
     for value in values {
@@ -845,18 +848,19 @@ fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result
     Ok(())
 }
 
-/// Reads the field of an element that identifies it; the element must be an object.
+/// Returns a function that reads the field that identifies an element. It fails if the element is
+/// not an object.
 fn field_reader(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
     move |element| RawObject::parse_element(element)?.read(name)
 }
 
-/// Puts each of `values` in the position of the first element of the array at `key` with the same
-/// name and removes further ones with that name, or adds it at the end. Of two values with one
-/// name, the later one counts.
+/// Sets named elements of the array at `key`: each value replaces the first element of its name,
+/// further elements of that name are removed, and a value with a new name is added at the end. If two
+/// values have the same name, the later one is used.
 fn replace<T: Serialize>(
     object: &mut RawObject,
     key: &str,
-    name_of: impl Fn(&str) -> Result<Option<String>, RawError>,
+    read_name: impl Fn(&str) -> Result<Option<String>, RawError>,
     values: &[(String, T)],
 ) -> Result<(), RawError> {
     let mut last: BTreeMap<&str, (&T, bool)> = BTreeMap::new();
@@ -864,17 +868,18 @@ fn replace<T: Serialize>(
         last.insert(name, (value, false));
     }
     let mut array = object.array(key)?.unwrap_or_default();
-    let changed = array.edit_elements(|element| {
-        let name = name_of(element)?;
-        let Some((value, is_placed)) = name.and_then(|name| last.get_mut(name.as_str())) else {
-            return Ok(ElementChange::Keep);
-        };
-        Ok(match std::mem::replace(is_placed, true) {
-            true => ElementChange::Drop,
-            false => ElementChange::Replace(to_raw_value(value)?),
+    array
+        .edit_elements(|element| {
+            let name = read_name(element)?;
+            let Some((value, is_placed)) = name.and_then(|name| last.get_mut(name.as_str())) else {
+                return Ok(ElementChange::Keep);
+            };
+            if std::mem::replace(is_placed, true) {
+                return Ok(ElementChange::Drop);
+            }
+            Ok(ElementChange::Replace(to_raw_value(value)?))
         })
-    });
-    changed.map_err(|error| error.with_key(key))?;
+        .map_err(|error| error.with_key(key))?;
     for (name, _) in values {
         if let Some((value, is_placed)) = last.get_mut(name.as_str())
             && !std::mem::replace(is_placed, true)

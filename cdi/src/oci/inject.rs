@@ -1,4 +1,4 @@
-//! Container edits applied to a configuration.
+//! Applies container edits to a configuration.
 
 use std::io;
 use std::path::Path;
@@ -10,22 +10,22 @@ use super::config::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciDevice
 use crate::spec::{ContainerEdits, DeviceNode, Hook, IntelRdt};
 use crate::validate::{Problems, validate_edits};
 
-/// Why edits could not be applied. The configuration may then be partly changed: drop it.
+/// Why edits could not be applied. The configuration may be partly changed and must be discarded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InjectError {
     /// The edits themselves are invalid.
     #[error("checking the edits")]
     Invalid(#[from] Problems),
-    /// A device node of the host is missing, is no device, or has another type than the edits say.
+    /// A device node of the host is missing, is not a device, or does not have the type in the edits.
     #[error("looking at the device node {path}")]
     Node {
         /// Path on the host.
         path: String,
-        /// The kernel's error, or what is wrong with the node.
+        /// The kernel's error, or the reason.
         source: io::Error,
     },
-    /// The configuration cannot be changed accordingly.
+    /// The configuration could not be read or changed.
     #[error(transparent)]
     Config(#[from] OciConfigError),
 }
@@ -42,7 +42,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The letter in the OCI configuration.
+    /// Returns the letter in an OCI configuration.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -56,26 +56,26 @@ impl NodeKind {
 /// A device node of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostNode {
-    /// Its kind.
+    /// Type of the node.
     pub kind: NodeKind,
     /// Major number.
     pub major: u32,
     /// Minor number.
     pub minor: u32,
-    /// Permission bits, `0o7777` at most.
+    /// Permission bits, at most `0o7777`.
     pub mode: u32,
 }
 
-/// Where device nodes are looked up.
+/// A source of device nodes.
 pub trait NodeLookup {
-    /// The node at `host_path` itself, without following a symbolic link.
+    /// Reads the node at `host_path`, without following a symbolic link.
     ///
     /// # Errors
     /// The kernel's error, or `InvalidInput` if it is not a device node.
     fn node(&self, host_path: &str) -> io::Result<HostNode>;
 }
 
-/// The nodes of this host's mount namespace.
+/// The device nodes in the mount namespace of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostNodes;
 
@@ -97,12 +97,12 @@ impl NodeLookup for HostNodes {
 
 /// Applies `edits` to `config`.
 ///
-/// A device replaces the first at its path, and a mount the first at its destination. Then all
-/// mounts are sorted, stably, by the depth of their destinations. Hooks and cgroup rules are added
-/// on every call, so whoever applies edits twice must make sure that there is nothing left to add.
+/// A device replaces the first one at its path, and a mount the first one at its destination. Then all
+/// mounts are sorted, stably, by the depth of their destinations. Hooks and cgroup rules are appended
+/// on every call, even if they are already in the configuration.
 ///
 /// # Errors
-/// [`InjectError`]; the configuration is then useless.
+/// [`InjectError`]. The configuration must then be discarded.
 pub fn apply(
     config: &mut OciConfig,
     edits: &ContainerEdits,
@@ -128,9 +128,9 @@ pub fn apply(
 }
 
 /// Adds the option `idmap` to each bind mount of the edits, and `ridmap` to each recursive one,
-/// unless it already has one of the two. The engines' library does so since its commit d4d5861 of
-/// 2026, in no release up to 1.1.0, for a container that gets a user namespace
-/// ([`OciConfig::has_namespace`]): the files keep their owners in it.
+/// unless it already has one of the two. Meant for containers with a user namespace
+/// ([`OciConfig::has_namespace`]), in which the files then keep their owners. The engines' library
+/// does so since its commit d4d5861 of 2026, which is in no release up to 1.1.0.
 pub fn map_ids(edits: &mut ContainerEdits) {
     for mount in &mut edits.mounts {
         let has = |option: &str| mount.options.iter().any(|other| other == option);
@@ -147,7 +147,7 @@ pub fn map_ids(edits: &mut ContainerEdits) {
     }
 }
 
-/// All of them at once: the lists to which they are added may be long.
+/// Adds devices and their cgroup rules in one pass each, since the existing lists may be long.
 fn add_devices(
     config: &mut OciConfig,
     device_nodes: &[DeviceNode],
@@ -175,7 +175,7 @@ fn add_devices(
     Ok(())
 }
 
-/// The cgroup rule for a device; a pipe needs none.
+/// Returns the cgroup rule for a device, or `None` for a pipe.
 fn cgroup_rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     if device.type_ != "b" && device.type_ != "c" {
         return None;
@@ -190,8 +190,9 @@ fn cgroup_rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     })
 }
 
-/// Completes the edits from the host's node. A node whose type and major number are given need not
-/// exist; if it does, its mode is used, since a rootless runtime bind-mounts it.
+/// Completes a device node from the host's node. If the edits have its type and major number, the
+/// host's node may be missing; if it exists, its mode is used, since a rootless runtime bind-mounts
+/// it.
 fn resolve(node: &DeviceNode, lookup: &dyn NodeLookup) -> Result<OciDevice, InjectError> {
     let node_type = node.type_.as_deref().filter(|kind| !kind.is_empty());
     let major = node.major.unwrap_or_default();
@@ -237,8 +238,9 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
         let kind = mount.type_.as_deref().unwrap_or_default();
         let entry = MountEntry::new(&mount.container_path, kind, &mount.host_path, &mount.options)?;
         let mounts = config.mounts_mut();
-        let same = |other: &MountEntry| other.has_destination(&mount.container_path);
-        if let Some(index) = mounts.iter().position(same) {
+        if let Some(index) =
+            mounts.iter().position(|other| other.has_destination(&mount.container_path))
+        {
             mounts.remove(index);
         }
         mounts.push(entry);
@@ -247,8 +249,8 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
     Ok(())
 }
 
-/// The depth of a mount's destination, as engines count it to sort mounts: the separators in the
-/// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
+/// Returns the depth of a mount's destination, as engines count it to sort mounts: the number of
+/// separators in the cleaned path, which is 1 for both `/` and `/a`, 2 for `/a/b`, and 0 for `a`.
 #[must_use]
 pub fn mount_depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
@@ -266,21 +268,22 @@ pub fn mount_depth(path: &str) -> usize {
     if absolute { components.len().max(1) } else { components.len().saturating_sub(1) }
 }
 
-/// The hook as written in a configuration.
 impl From<&Hook> for OciHook {
     fn from(hook: &Hook) -> Self {
-        let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+        let non_empty = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
         OciHook {
             path: hook.path.clone(),
-            args: list(&hook.args),
-            env: list(&hook.env),
+            args: non_empty(&hook.args),
+            env: non_empty(&hook.env),
             timeout: hook.timeout,
         }
     }
 }
 
 fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), OciConfigError> {
-    // The fields of both specifications have the same names.
-    let written = config.linux_mut().write("intelRdt", rdt);
-    written.map_err(|error| OciConfigError::Change(error.with_key("linux")))
+    // The fields have the same names in both specifications.
+    config
+        .linux_mut()
+        .write("intelRdt", rdt)
+        .map_err(|error| OciConfigError::Change(error.with_key("linux")))
 }

@@ -8,7 +8,7 @@ use onload_cdi::{
     from_json, to_json, validate,
 };
 
-use crate::{edits, told};
+use crate::{edits, error_chain};
 
 /// A file in which every name is wrong.
 const WRONG_NAMES: &str = r#"{
@@ -43,7 +43,7 @@ const WRONG_NAMES: &str = r#"{
 }
 "#;
 
-const WHAT_IS_WRONG: &str = "kind: invalid kind \"vendor.com\": want vendor/class; \
+const WRONG_NAMES_PROBLEMS: &str = "kind: invalid kind \"vendor.com\": want vendor/class; \
     containerEdits.hooks[0].hookName: no stage is called \"precreate\": want one of prestart, \
     createRuntime, createContainer, startContainer, poststart, poststop; \
     devices[0].name: invalid device name \"-a\": it starts with '-', want a letter or a digit; \
@@ -51,15 +51,15 @@ const WHAT_IS_WRONG: &str = "kind: invalid kind \"vendor.com\": want vendor/clas
     devices[1].name: \"-a\" is there twice";
 
 #[test]
-fn wrong_names_are_read_told_together_and_written_back_as_they_were() {
+fn invalid_names_are_all_reported_and_written_back_unchanged() {
     let spec = from_json(WRONG_NAMES.as_bytes()).expect("a file of somebody else");
     assert_eq!(to_json(&spec), WRONG_NAMES);
     let problems = validate(&spec).expect_err("wrong names");
-    assert_eq!(problems.to_string(), WHAT_IS_WRONG);
+    assert_eq!(problems.to_string(), WRONG_NAMES_PROBLEMS);
 }
 
 #[test]
-fn a_name_that_is_right_is_of_its_type() {
+fn valid_names_are_typed() {
     let json = r#"{"kind": "vendor.com/nic", "containerEdits": {"hooks": [{"hookName": "poststop"}]},
         "devices": [{"name": "0000:3b:00.0"}, {"name": null}, {}]}"#;
     let spec = from_json(json.as_bytes()).expect("a specification");
@@ -73,7 +73,7 @@ fn a_name_that_is_right_is_of_its_type() {
 }
 
 #[test]
-fn each_stage_is_read_from_its_name_and_from_no_other() {
+fn hook_stages_are_parsed_by_exact_name() {
     for name in HookName::ALL {
         assert_eq!(name.as_str().parse(), Ok(name));
     }
@@ -92,13 +92,13 @@ impl NodeLookup for NoNodes {
     }
 }
 
-fn refusal(config: &str, wanted: &str) -> Box<dyn std::error::Error> {
+fn apply_error(config: &str, wanted: &str) -> Box<dyn std::error::Error> {
     let mut config = OciConfig::parse(config.as_bytes()).expect("a configuration");
     apply(&mut config, &edits(wanted), &NoNodes).expect_err(wanted).into()
 }
 
 #[test]
-fn an_error_leaves_its_cause_to_its_source_and_the_chain_says_all() {
+fn error_chain_contains_every_cause_once() {
     let errors: [(Box<dyn std::error::Error>, &str, &str); 6] = [
         (
             from_json(b"{").expect_err("half of an object").into(),
@@ -116,17 +116,17 @@ fn an_error_leaves_its_cause_to_its_source_and_the_chain_says_all() {
             "invalid type: sequence, expected an object at line 1 column 0",
         ),
         (
-            refusal(r#"{"process": {"env": {}}}"#, r#"{"env": ["A=b"]}"#),
+            apply_error(r#"{"process": {"env": {}}}"#, r#"{"env": ["A=b"]}"#),
             "changing config.json",
             "changing config.json: process: env: invalid type: map, expected an array at line 1 column 0",
         ),
         (
-            refusal("{}", r#"{"deviceNodes": [{"path": "/dev/x"}]}"#),
+            apply_error("{}", r#"{"deviceNodes": [{"path": "/dev/x"}]}"#),
             "looking at the device node /dev/x",
             "looking at the device node /dev/x: entity not found",
         ),
         (
-            refusal("{}", r#"{"env": ["A", "=b"]}"#),
+            apply_error("{}", r#"{"env": ["A", "=b"]}"#),
             "checking the edits",
             "checking the edits: containerEdits.env[0]: want NAME=value, found \"A\"; \
              containerEdits.env[1]: want NAME=value, found \"=b\"",
@@ -134,12 +134,12 @@ fn an_error_leaves_its_cause_to_its_source_and_the_chain_says_all() {
     ];
     for (error, alone, whole) in errors {
         assert_eq!(error.to_string(), alone);
-        assert_eq!(told(&*error), whole);
+        assert_eq!(error_chain(&*error), whole);
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
+fn registry_errors_are_typed() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name);
     let good = WRONG_NAMES.replace("\"vendor.com\"", "\"vendor.com/nic\"");
@@ -163,19 +163,19 @@ fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
         other => panic!("{name}: {other:?}"),
     };
     assert!(matches!(one("names.json"), RegistryError::Invalid(problems) if problems.len() == 5));
-    assert_eq!(told(one("names.json")), WHAT_IS_WRONG);
+    assert_eq!(error_chain(one("names.json")), WRONG_NAMES_PROBLEMS);
     let broken = one("broken.json");
     assert!(matches!(broken, RegistryError::Load(LoadError::Parse(ParseError::Json(_)))));
-    assert_eq!(told(broken), "parsing JSON: EOF while parsing an object at line 1 column 1");
+    assert_eq!(error_chain(broken), "parsing JSON: EOF while parsing an object at line 1 column 1");
     let gone = one("gone.json");
     assert!(
         matches!(gone, RegistryError::Load(LoadError::Read(e)) if e.kind() == io::ErrorKind::NotFound)
     );
-    assert_eq!(told(gone), "reading the file: No such file or directory (os error 2)");
+    assert_eq!(error_chain(gone), "reading the file: No such file or directory (os error 2)");
     let link = one("link");
     assert!(matches!(link, RegistryError::Directory(_)));
     assert_eq!(
-        told(link),
+        error_chain(link),
         "reading the directory: a symbolic link, which engines do not follow here"
     );
     let [first, second] = of("one.json").as_slice() else { panic!("{:?}", of("one.json")) };
@@ -186,23 +186,24 @@ fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
         );
         let two = path("two.json");
         let want = format!("device {asked} is also in {}: nobody gets it", two.display());
-        assert_eq!(told(error), want);
+        assert_eq!(error_chain(error), want);
     }
 }
 
 #[test]
-fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
+fn caller_supplied_load_error_is_passed_on() {
     let registry = Registry::from_sources(vec![SpecSource {
         path: "/a.json".into(),
         priority: 0,
         content: Err(LoadError::Other("the disk is not there".into())),
     }]);
-    let errors: Vec<String> = registry.errors().values().flatten().map(|e| told(e)).collect();
+    let errors: Vec<String> =
+        registry.errors().values().flatten().map(|e| error_chain(e)).collect();
     assert_eq!(errors, ["the disk is not there"]);
 }
 
 #[test]
-fn an_error_is_sent_between_threads() {
+fn errors_are_send_and_sync() {
     fn is_sent<T: Send + Sync + std::error::Error + 'static>() {}
     is_sent::<OciConfigError>();
     is_sent::<RegistryError>();

@@ -6,7 +6,7 @@ use onload_cdi::oci::{
 };
 use serde_json::{Value, json};
 
-use crate::{edits, told};
+use crate::{edits, error_chain};
 
 /// A host with the nodes that a test defines.
 struct Nodes(BTreeMap<&'static str, HostNode>);
@@ -64,7 +64,7 @@ fn variables_are_added_in_order() {
 }
 
 #[test]
-fn a_variable_is_never_there_twice() {
+fn repeated_variables_are_merged() {
     check(
         json!({"process": {"env": ["A=old", "B=1", "A=older", "AA=2", "B=3"]}}),
         r#"{"env": ["A=new"]}"#,
@@ -83,20 +83,20 @@ fn a_variable_is_never_there_twice() {
 }
 
 #[test]
-fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
+fn rejects_an_environment_entry_that_is_not_text() {
     // Go reads a lone surrogate as U+FFFD, and so sees a second LD_PRELOAD in the last one.
     for entry in ["{}", "1", "null", r#""LD_PRELOAD=\ud800""#] {
         let text = format!(r#"{{"process": {{"env": ["A=1", {entry}]}}}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
         let preload = edits(r#"{"env": ["LD_PRELOAD=libvendor.so"]}"#);
-        let error = told(&apply(&mut config, &preload, &nodes()).expect_err(entry));
+        let error = error_chain(&apply(&mut config, &preload, &nodes()).expect_err(entry));
         assert!(error.starts_with("changing config.json: process: env: [1]: "), "{error}");
         assert!(config.env_value("LD_PRELOAD").is_err(), "{entry}");
     }
 }
 
 #[test]
-fn a_device_takes_from_the_host_what_the_edits_leave_open() {
+fn device_is_completed_from_the_host_node() {
     for edits in [
         r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
         r#"{"deviceNodes": [{"path": "/dev/null", "type": ""}]}"#,
@@ -114,7 +114,7 @@ fn a_device_takes_from_the_host_what_the_edits_leave_open() {
 }
 
 #[test]
-fn a_device_keeps_what_the_edits_say() {
+fn edits_take_precedence_over_the_host_node() {
     let edits = r#"{"deviceNodes": [{"path": "/dev/disk", "hostPath": "/dev/sda", "type": "b", "major": 8,
         "minor": 1, "fileMode": 384, "permissions": "r", "uid": 5, "gid": 6}]}"#;
     let device = json!({"path": "/dev/disk", "type": "b", "major": 8, "minor": 1, "fileMode": 0o600,
@@ -125,7 +125,7 @@ fn a_device_keeps_what_the_edits_say() {
 }
 
 #[test]
-fn a_major_number_alone_brings_the_minor_number_of_the_edits() {
+fn minor_number_defaults_to_0_if_major_is_set() {
     let edits = r#"{"deviceNodes": [{"path": "/dev/null", "major": 9}]}"#;
     let device =
         json!({"path": "/dev/null", "type": "c", "major": 9, "minor": 0, "fileMode": 0o660});
@@ -135,7 +135,7 @@ fn a_major_number_alone_brings_the_minor_number_of_the_edits() {
 }
 
 #[test]
-fn a_device_that_is_written_down_need_not_exist() {
+fn complete_device_may_be_missing_on_the_host() {
     let edits =
         r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c", "major": 10, "minor": 1}]}"#;
     let device = json!({"path": "/dev/absent", "type": "c", "major": 10, "minor": 1});
@@ -148,7 +148,7 @@ fn a_device_that_is_written_down_need_not_exist() {
 }
 
 #[test]
-fn a_pipe_gets_no_cgroup_rule_and_an_unbuffered_device_neither() {
+fn only_char_and_block_devices_get_a_cgroup_rule() {
     let fifo = json!({"path": "/dev/fifo", "type": "p", "major": 0, "minor": 0, "fileMode": 0o660});
     check(
         json!({}),
@@ -165,7 +165,7 @@ fn a_pipe_gets_no_cgroup_rule_and_an_unbuffered_device_neither() {
 }
 
 #[test]
-fn a_device_that_cannot_be_what_the_edits_say_is_refused() {
+fn rejects_a_missing_or_different_device() {
     for (edits, said) in [
         (r#"{"deviceNodes": [{"path": "/dev/absent"}]}"#, "/dev/absent"),
         (r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c"}]}"#, "/dev/absent"),
@@ -174,13 +174,13 @@ fn a_device_that_cannot_be_what_the_edits_say_is_refused() {
         (r#"{"deviceNodes": [{"path": "/dev/null", "type": "b"}]}"#, "of type c, the edits say b"),
         (r#"{"deviceNodes": [{"path": "/dev/null", "type": "u"}]}"#, "of type c, the edits say u"),
     ] {
-        let error = told(&try_inject(&json!({}), edits).expect_err(edits));
+        let error = error_chain(&try_inject(&json!({}), edits).expect_err(edits));
         assert!(error.contains(said), "{edits}: {error}");
     }
 }
 
 #[test]
-fn a_device_belongs_to_the_user_of_the_process() {
+fn device_owner_defaults_to_the_process_user() {
     let edits = r#"{"deviceNodes": [{"path": "/dev/null"}]}"#;
     let found = |user: Value| {
         let after = try_inject(&json!({"process": {"user": user}}), edits).expect("an injection");
@@ -212,7 +212,7 @@ fn a_device_replaces_the_one_at_its_path_and_moves_to_the_end() {
 }
 
 #[test]
-fn a_device_given_twice_is_there_once_with_two_rules() {
+fn repeated_device_is_added_once_with_two_rules() {
     let edits =
         r#"{"deviceNodes": [{"path": "/dev/null"}, {"path": "/dev/zero"}, {"path": "/dev/null"}]}"#;
     let after = try_inject(&json!({}), edits).expect("an injection");
@@ -236,7 +236,7 @@ fn destinations(config: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_mount_is_handed_on_as_it_is() {
+fn mounts_are_passed_on_unchanged() {
     check(
         json!({}),
         r#"{"mounts": [{"hostPath": "/dev/host", "containerPath": "/dev/container"}]}"#,
@@ -251,7 +251,7 @@ fn a_mount_is_handed_on_as_it_is() {
 }
 
 #[test]
-fn mounts_are_sorted_by_the_depth_of_their_destination_and_else_stay_in_order() {
+fn mounts_are_sorted_stably_by_depth() {
     let before = json!({"mounts": [
         {"destination": "/b/c/d"}, {"destination": "/proc"}, {"destination": "/"},
         {"destination": "/x//y/"}, {"destination": "/a/../b"}, {"destination": "relative"},
@@ -274,7 +274,7 @@ fn mounts_are_sorted_by_the_depth_of_their_destination_and_else_stay_in_order() 
 }
 
 #[test]
-fn without_mounts_among_the_edits_nothing_is_sorted() {
+fn mounts_are_not_sorted_without_new_mounts() {
     let before = json!({"mounts": [{"destination": "/a/b"}, {"destination": "/a"}]});
     let after = try_inject(&before, r#"{"env": ["A=b"]}"#).expect("an injection");
     assert_eq!(destinations(&after), ["/a/b", "/a"]);
@@ -290,7 +290,7 @@ fn a_mount_replaces_the_first_at_exactly_its_destination() {
 }
 
 #[test]
-fn hooks_go_behind_those_of_their_stage() {
+fn hooks_are_appended_to_their_stage() {
     let before =
         json!({"hooks": {"createRuntime": [{"path": "/first", "odd": 1}], "prestart": null}});
     let edits = r#"{"hooks": [
@@ -312,7 +312,7 @@ fn hooks_go_behind_those_of_their_stage() {
 }
 
 #[test]
-fn groups_are_added_once_and_never_group_0() {
+fn groups_are_added_once_without_group_0() {
     check(
         json!({"process": {"user": {"uid": 5, "gid": 5, "additionalGids": [10], "umask": 18}}}),
         r#"{"additionalGids": [0, 4, 10, 4, 11]}"#,
@@ -337,7 +337,7 @@ fn network_devices_are_set_by_their_name_on_the_host() {
 }
 
 #[test]
-fn an_rdt_class_replaces_the_one_that_is_there() {
+fn rdt_class_is_replaced() {
     check(
         json!({"linux": {"intelRdt": {"closID": "old", "enableCMT": true}}}),
         r#"{"intelRdt": {"closID": "new", "l3CacheSchema": "L3:0=7f", "memBwSchema": "MB:0=70", "schemata": ["L3:0=ff"], "enableMonitoring": true}}"#,
@@ -347,7 +347,7 @@ fn an_rdt_class_replaces_the_one_that_is_there() {
 }
 
 #[test]
-fn edits_that_are_wrong_together_are_refused_before_anything_is_done() {
+fn invalid_edits_change_nothing() {
     let twice = r#"{"env": ["A=b"], "netDevices": [{"hostInterfaceName": "eth0", "name": "a"}, {"hostInterfaceName": "eth0", "name": "b"}]}"#;
     let mut config = OciConfig::parse(b"{}").expect("a configuration");
     let error = apply(&mut config, &edits(twice), &nodes()).expect_err("a duplicate");
@@ -356,7 +356,7 @@ fn edits_that_are_wrong_together_are_refused_before_anything_is_done() {
 }
 
 #[test]
-fn a_configuration_with_parts_of_a_wrong_type_is_refused_with_the_place() {
+fn wrong_types_are_reported_with_their_path() {
     for (before, edits, place) in [
         (r#"{"process": {"env": {}}}"#, r#"{"env": ["A=b"]}"#, "process: env"),
         (
@@ -382,13 +382,13 @@ fn a_configuration_with_parts_of_a_wrong_type_is_refused_with_the_place() {
     ] {
         let mut config = OciConfig::parse(before.as_bytes()).expect("a configuration");
         let error = apply(&mut config, &super::edits(edits), &nodes()).expect_err(before);
-        let error = told(&error);
+        let error = error_chain(&error);
         assert!(error.contains(place), "{before}: {error}");
     }
 }
 
 #[test]
-fn the_hosts_nodes_are_looked_at_without_following_links() {
+fn host_nodes_do_not_follow_links() {
     let null = HostNodes.node("/dev/null").expect("/dev/null");
     assert_eq!((null.kind, null.major, null.minor), (NodeKind::Char, 1, 3));
     let dir = tempfile::tempdir().expect("a directory");
@@ -411,7 +411,7 @@ fn mapped(kind: Option<&str>, options: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn bind_mounts_get_the_option_that_maps_ids() {
+fn bind_mounts_are_id_mapped() {
     assert_eq!(mapped(Some("bind"), &[]), ["idmap"]);
     assert_eq!(mapped(Some("bind"), &["ro"]), ["ro", "idmap"]);
     assert_eq!(mapped(None, &["ro", "bind"]), ["ro", "bind", "idmap"]);
@@ -421,7 +421,7 @@ fn bind_mounts_get_the_option_that_maps_ids() {
 }
 
 #[test]
-fn other_mounts_and_those_that_say_it_themselves_stay() {
+fn other_and_already_mapped_mounts_are_unchanged() {
     assert_eq!(mapped(None, &["ro"]), ["ro"]);
     assert_eq!(mapped(Some("hugetlbfs"), &["pagesize=2M"]), ["pagesize=2M"]);
     assert_eq!(mapped(Some("bind"), &["ridmap"]), ["ridmap"]);

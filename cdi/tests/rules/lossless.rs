@@ -6,7 +6,7 @@ use onload_cdi::{Hook, HookName};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::{strings, told};
+use crate::{error_chain, strings};
 
 /// JSON texts with spellings and white space that no writer would choose.
 fn json_text() -> impl Strategy<Value = String> {
@@ -50,13 +50,13 @@ fn object_text(
 
 proptest! {
     #[test]
-    fn any_object_is_written_as_it_was_read(text in object_text(json_text(), "[ \n\t]{0,2}")) {
+    fn objects_round_trip(text in object_text(json_text(), "[ \n\t]{0,2}")) {
         let object = RawObject::parse(text.as_bytes()).expect("an object");
         prop_assert_eq!(object.to_bytes(), text.as_bytes());
     }
 
     #[test]
-    fn a_change_leaves_every_other_value_its_spelling(
+    fn a_change_preserves_other_spellings(
         text in object_text(json_text(), "[ \n\t]{0,2}"),
         which in any::<prop::sample::Index>(),
     ) {
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn any_array_is_written_as_it_was_read(elements in prop::collection::vec(json_text(), 0..6)) {
+    fn arrays_round_trip(elements in prop::collection::vec(json_text(), 0..6)) {
         let text = format!("{{\"a\": [{}]}}", elements.join(" ,\n"));
         let mut object = RawObject::parse(text.as_bytes()).expect("an object");
         let array_of = |object: &RawObject| object.array("a").expect("an array").expect("a value");
@@ -96,14 +96,14 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let _ = RawObject::parse(&bytes);
         let _ = OciConfig::parse(&bytes);
         let _ = onload_cdi::from_json(&bytes);
     }
 
     #[test]
-    fn a_configuration_whose_environment_is_set_keeps_all_the_rest(extra in json_text(), inner in json_text()) {
+    fn setting_variables_preserves_the_rest(extra in json_text(), inner in json_text()) {
         let text = format!(r#"{{"x": {extra}, "process": {{"cwd": "/", "y": {inner} , "env": ["A=1"]}}, "z": 1e3}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
         prop_assert_eq!(config.to_bytes(), text.as_bytes());
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn spellings_of_numbers_and_texts_survive_a_change_beside_them() {
+fn number_and_string_spellings_survive_a_change() {
     let text = r#"{"a": 1e3, "b":0.10,"c" : 123456789012345678901234567890, "\u0064": "\u00e9\/", "e": -0, "f": "\ud800"}"#;
     let mut object = RawObject::parse(text.as_bytes()).expect("an object");
     object.write("g", &1).expect("a value");
@@ -142,7 +142,7 @@ fn deep_nesting_costs_no_stack() {
 }
 
 #[test]
-fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
+fn duplicate_keys_are_rejected_on_opening() {
     for text in [
         r#"{"process": {}, "process": {}}"#,
         r#"{"a": 1, "b": 2, "a": 1}"#,
@@ -153,7 +153,7 @@ fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
         r#"{"annotations": {"vendor.com/nic": "a", "vendor.com/nic": "b"}}"#,
         r#"{"mounts": [{"destination": "/a", "destination": "/b"}]}"#,
     ] {
-        let error = told(&OciConfig::parse(text.as_bytes()).expect_err(text));
+        let error = error_chain(&OciConfig::parse(text.as_bytes()).expect_err(text));
         assert!(error.contains("duplicate key"), "{text}: {error}");
     }
     let unopened = r#"{"windows": {"a": 1, "a": 2}}"#;
@@ -168,7 +168,7 @@ fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
 }
 
 #[test]
-fn a_key_in_another_case_is_refused_since_go_takes_it_for_the_one_that_is_meant() {
+fn keys_in_the_wrong_case_are_rejected() {
     for text in [
         r#"{"Process": {}}"#,
         r#"{"mounts": [], "Mounts": []}"#,
@@ -176,14 +176,14 @@ fn a_key_in_another_case_is_refused_since_go_takes_it_for_the_one_that_is_meant(
         r#"{"linux": {"netdevices": {}}}"#,
         r#"{"hooks": {"createruntime": []}}"#,
     ] {
-        let error = told(&OciConfig::parse(text.as_bytes()).expect_err(text));
+        let error = error_chain(&OciConfig::parse(text.as_bytes()).expect_err(text));
         assert!(error.contains("in case alone"), "{text}: {error}");
     }
     assert!(OciConfig::parse(br#"{"annotations": {"A": "1", "a": "2"}}"#).is_ok());
 }
 
 #[test]
-fn interfaces_that_move_are_read_and_taken_out_and_the_rest_stays() {
+fn net_devices_are_read_and_removed() {
     let text = r#"{"linux": {"a": 1e3, "netDevices": {"eth0": {"name": "net0", "odd": 1.0}, "eth1": {}, "eth2": {"name": ""}, "eth3": null}}}"#;
     let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
     let named = |host: &str, name: Option<&str>| (host.to_owned(), name.map(str::to_owned));
@@ -215,7 +215,7 @@ fn interfaces_that_move_are_read_and_taken_out_and_the_rest_stays() {
 }
 
 #[test]
-fn what_is_no_configuration_is_refused() {
+fn rejects_malformed_configurations() {
     for text in [
         "",
         " ",
@@ -249,7 +249,7 @@ fn what_is_no_configuration_is_refused() {
 }
 
 #[test]
-fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
+fn null_parts_count_as_absent_and_are_preserved() {
     let text = r#"{"process":null,"mounts":null,"linux":null,"hooks":null,"annotations":null}"#;
     let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
     assert!(config.process().is_none() && config.mounts().is_empty());
@@ -272,7 +272,7 @@ const CONFIG: &str = r#"{"ociVersion":"1.2.0","root":{"path":"rootfs"},"process"
     "hooks":{"poststop":[{"path":"/h","args":["h"],"timeout":3}]},
     "annotations":{"b":"2","a":"1","n":3}}"#;
 
-fn told_one_by_one(
+fn collect_strings(
     each: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(), OciConfigError>,
 ) -> Vec<String> {
     let mut all = Vec::new();
@@ -281,10 +281,10 @@ fn told_one_by_one(
 }
 
 #[test]
-fn a_configuration_is_read_through_its_accessors() {
+fn accessors_read_a_configuration() {
     let config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
     assert_eq!(config.root_path().expect("a path").as_deref(), Some("rootfs"));
-    assert_eq!(told_one_by_one(|take| config.each_arg(take)), ["sh"]);
+    assert_eq!(collect_strings(|take| config.each_arg(take)), ["sh"]);
     assert_eq!(config.env_value("A").expect("a variable").as_deref(), Some("2"));
     assert_eq!(config.env_value("PAT").expect("no variable"), None);
     let user = config.user().expect("a user");
@@ -320,7 +320,7 @@ fn a_configuration_is_read_through_its_accessors() {
 }
 
 #[test]
-fn a_configuration_is_changed_through_its_accessors() {
+fn accessors_change_a_configuration() {
     let mut config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
     let memlock = Rlimit { type_: "RLIMIT_MEMLOCK".to_owned(), hard: u64::MAX, soft: 1 };
     let nofile = Rlimit { type_: "RLIMIT_NOFILE".to_owned(), hard: 5, soft: 4 };
@@ -343,7 +343,7 @@ fn a_configuration_is_changed_through_its_accessors() {
         [limit("2MB", 1 << 27), limit("1GB", 1 << 30)]
     );
     config.append_env(&strings(&["A=3", "B=4=5"])).expect("variables");
-    assert_eq!(told_one_by_one(|take| config.each_env(take)), ["PATH=/bin", "A=3", "B=4=5"]);
+    assert_eq!(collect_strings(|take| config.each_env(take)), ["PATH=/bin", "A=3", "B=4=5"]);
     let other = MountEntry::new("/proc", "proc", "other", &[]).expect("a mount");
     *config.mounts_mut() = vec![other];
     let written = OciConfig::parse(&config.to_bytes()).expect("what was written");
@@ -354,7 +354,7 @@ fn a_configuration_is_changed_through_its_accessors() {
 
 /// Runtimes set the limits one after the other.
 #[test]
-fn the_last_limit_of_a_type_is_the_one_that_counts() {
+fn last_rlimit_of_a_type_takes_effect() {
     let twice = r#"{"process":{"rlimits":[{"type":"A","hard":1,"soft":1},{"type":"B","hard":7,"soft":7},
         {"type":"A","hard":3,"soft":2}]}}"#;
     let mut config = OciConfig::parse(twice.as_bytes()).expect("a configuration");
@@ -367,22 +367,22 @@ fn the_last_limit_of_a_type_is_the_one_that_counts() {
 }
 
 #[test]
-fn an_accessor_of_a_wrong_type_names_the_place() {
+fn accessor_errors_name_the_path() {
     let config = OciConfig::parse(
         br#"{"process":{"env":[1],"rlimits":[{"type":"X"}]},"linux":{"devices":{}}}"#,
     );
     let config = config.expect("a configuration");
     for (error, place) in [
         (
-            told(&config.each_env(|_| ()).expect_err("a number")),
+            error_chain(&config.each_env(|_| ()).expect_err("a number")),
             "reading config.json: process: env: ",
         ),
         (
-            told(&config.rlimit("X").expect_err("no limits")),
+            error_chain(&config.rlimit("X").expect_err("no limits")),
             "reading config.json: process: rlimits: ",
         ),
         (
-            told(&config.each_device(drop).expect_err("an object")),
+            error_chain(&config.each_device(drop).expect_err("an object")),
             "reading config.json: linux: devices: ",
         ),
     ] {
@@ -397,7 +397,7 @@ fn read_a<T: serde::de::DeserializeOwned>(json: &str) -> Result<T, RawError> {
 }
 
 #[test]
-fn a_string_is_as_long_as_what_it_reads_as() {
+fn string_limit_applies_to_the_decoded_length() {
     // Go's encoding/json writes <, > and & as six bytes each.
     for (piece, length) in [
         ("<", 1),
@@ -412,7 +412,7 @@ fn a_string_is_as_long_as_what_it_reads_as() {
         let read: String = read_a(&format!("\"{longest}\"")).expect("a string");
         assert_eq!(read.len(), MAX_STRING, "{piece}");
         let read = read_a::<String>(&format!("\"{longest}x\""));
-        let error = told(&read.expect_err("a string that is too long"));
+        let error = error_chain(&read.expect_err("a string that is too long"));
         assert_eq!(
             error,
             "a: a string of more than 131072 bytes; the kernel gives no program a longer one",
@@ -424,14 +424,14 @@ fn a_string_is_as_long_as_what_it_reads_as() {
 }
 
 #[test]
-fn a_list_has_as_many_values_as_it_may_and_no_more() {
+fn list_limit_counts_nested_values() {
     for (value, each) in [("0", 1), ("\",,[\"", 1), ("[0]", 2), ("{\"b\":0,\"c\":1}", 3)] {
         let most = MAX_VALUES / each;
         let list = |count: usize| format!("[{}]", vec![value; count].join(", "));
         let read: Vec<Value> = read_a(&list(most)).expect("a list");
         assert_eq!(read.len(), most, "{value}");
         let read = read_a::<Vec<Value>>(&list(most + 1));
-        let error = told(&read.expect_err("a list that is too long"));
+        let error = error_chain(&read.expect_err("a list that is too long"));
         assert!(error.contains("more than 100000 values"), "{value}: {error}");
     }
 }

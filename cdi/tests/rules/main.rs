@@ -1,5 +1,4 @@
-//! The rules of CDI as data: the cases with which the engines' library is tested, and what an
-//! attacker or a typing error would add.
+//! The rules of CDI as data: the cases of the engines' library, hostile input and typing errors.
 
 // Test helpers may panic, as tests do.
 #![allow(clippy::expect_used, clippy::panic)]
@@ -17,7 +16,7 @@ use std::error::Error;
 
 use onload_cdi::{ContainerEdits, Device, Spec};
 
-/// A specification that is valid whatever the `edits` of its only device.
+/// Returns a specification whose only device has these edits. All else in it is valid.
 fn spec_with(edits: ContainerEdits) -> Spec {
     Spec {
         cdi_version: "1.1.0".to_owned(),
@@ -27,14 +26,15 @@ fn spec_with(edits: ContainerEdits) -> Spec {
     }
 }
 
-/// What a program prints if it reports an error with its causes.
-fn told(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    let texts: Vec<String> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
+/// Formats an error with its causes.
+fn error_chain(error: &dyn Error) -> String {
+    std::iter::successors(Some(error), |error| (*error).source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
-/// Container edits from JSON.
+/// Parses container edits from JSON.
 fn edits(json: &str) -> ContainerEdits {
     serde_json::from_str(json).expect("edits of a test")
 }

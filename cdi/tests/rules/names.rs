@@ -1,7 +1,7 @@
 use onload_cdi::{DeviceName, Kind, QualifiedName};
 
 #[test]
-fn a_qualified_name_splits_into_vendor_class_and_device() {
+fn qualified_names_are_split() {
     for (text, vendor, class, device) in [
         ("vendor.com/class=dev", "vendor.com", "class", "dev"),
         ("a/b=c", "a", "b", "c"),
@@ -30,7 +30,7 @@ fn a_qualified_name_splits_into_vendor_class_and_device() {
 }
 
 #[test]
-fn a_name_that_breaks_a_rule_is_refused_with_the_part_and_the_rule() {
+fn invalid_names_are_rejected_with_the_part_and_rule() {
     for (text, said) in [
         (
             "_invalid.com/class=dev",
@@ -80,7 +80,7 @@ fn kinds_and_device_names_are_checked_alone() {
 }
 
 #[test]
-fn names_have_no_length_limit_in_the_code_that_engines_run() {
+fn names_have_no_length_limit() {
     let long = "a".repeat(4096);
     assert!(format!("{long}/{long}={long}").parse::<QualifiedName>().is_ok());
 }

@@ -1,6 +1,6 @@
 use onload_cdi::{Spec, from_json, to_json};
 
-use crate::told;
+use crate::error_chain;
 
 const FULL: &str = r#"{
   "cdiVersion": "1.1.0",
@@ -88,7 +88,7 @@ const FULL: &str = r#"{
 "#;
 
 #[test]
-fn every_field_is_read_and_written_back_in_its_place() {
+fn every_field_round_trips() {
     let spec = from_json(FULL.as_bytes()).expect("a specification with every field");
     assert_eq!(to_json(&spec), FULL);
     let node = &spec.devices[0].container_edits.device_nodes[0];
@@ -97,7 +97,7 @@ fn every_field_is_read_and_written_back_in_its_place() {
 }
 
 #[test]
-fn null_reads_as_absent_and_empty_things_are_not_written() {
+fn null_is_absent_and_empty_values_are_not_written() {
     let nulls = r#"{"cdiVersion": "0.3.0", "kind": "a.b/c", "annotations": null, "containerEdits": null,
         "devices": [{"name": "d", "annotations": null, "containerEdits": {"env": null, "deviceNodes": null,
         "netDevices": null, "mounts": null, "hooks": null, "intelRdt": null, "additionalGids": null}}]}"#;
@@ -115,7 +115,7 @@ fn a_false_enable_monitoring_is_not_written() {
 }
 
 #[test]
-fn an_unknown_field_anywhere_refuses_the_file() {
+fn unknown_fields_are_rejected() {
     for (json, field) in [
         (r#"{"version": "0.3.0"}"#, "version"),
         (r#"{"CDIVersion": "0.3.0"}"#, "CDIVersion"),
@@ -129,14 +129,14 @@ fn an_unknown_field_anywhere_refuses_the_file() {
         (r#"{"containerEdits": {"intelRdt": {"enableCMT": true}}}"#, "enableCMT"),
         (r#"{"containerEdits": {"intelRdt": {"enableMBM": true}}}"#, "enableMBM"),
     ] {
-        let error = told(&from_json(json.as_bytes()).expect_err(json));
+        let error = error_chain(&from_json(json.as_bytes()).expect_err(json));
         assert!(error.contains(&format!("unknown field `{field}`")), "{json}: {error}");
         assert!(error.starts_with("parsing JSON: "), "{error}");
     }
 }
 
 #[test]
-fn a_key_said_twice_refuses_the_file() {
+fn duplicate_keys_are_rejected() {
     for json in [
         r#"{"kind": "a/b", "kind": "a/c"}"#,
         r#"{"annotations": {"a": "1", "a": "2"}}"#,
@@ -144,13 +144,13 @@ fn a_key_said_twice_refuses_the_file() {
         r#"{"devices": [{"annotations": {"a": "1", "a": "1"}}]}"#,
         r#"{"devices": [{"name": "a", "name": "b"}]}"#,
     ] {
-        let error = told(&from_json(json.as_bytes()).expect_err(json));
+        let error = error_chain(&from_json(json.as_bytes()).expect_err(json));
         assert!(error.contains("duplicate"), "{json}: {error}");
     }
 }
 
 #[test]
-fn wrong_types_and_broken_bytes_are_refused() {
+fn wrong_types_and_malformed_json_are_rejected() {
     for json in [
         "",
         "null",
@@ -218,9 +218,9 @@ const WRONG_TYPES: [(&str, &str, &str); 9] = [
 ];
 
 #[test]
-fn a_value_of_a_wrong_type_is_named_by_its_key() {
+fn wrong_types_are_reported_with_their_path() {
     for (json, key, wanted) in WRONG_TYPES {
-        let error = told(&from_json(json.as_bytes()).expect_err(json));
+        let error = error_chain(&from_json(json.as_bytes()).expect_err(json));
         let start = format!("parsing JSON: {key}: invalid ");
         assert!(error.starts_with(&start), "{json}: {error}");
         let end = error.split(", expected ").last().unwrap_or_default();
@@ -228,21 +228,21 @@ fn a_value_of_a_wrong_type_is_named_by_its_key() {
     }
     let lines = "{\n \"devices\": [\n  {\"name\": \"a\",\n   \"containerEdits\": 1}]}";
     assert_eq!(
-        told(&from_json(lines.as_bytes()).expect_err(lines)),
+        error_chain(&from_json(lines.as_bytes()).expect_err(lines)),
         "parsing JSON: devices[0].containerEdits: invalid type: integer `1`, expected a map at line 4 column 22"
     );
 }
 
 #[test]
-fn a_field_that_is_not_known_is_named_with_what_it_stands_in() {
+fn unknown_fields_are_reported_with_their_path() {
     let json = r#"{"devices": [{"containerEdits": {"deviceNodes": [{"hostpath": "x"}]}}]}"#;
-    let error = told(&from_json(json.as_bytes()).expect_err(json));
+    let error = error_chain(&from_json(json.as_bytes()).expect_err(json));
     let start = "parsing JSON: devices[0].containerEdits.deviceNodes[0]: unknown field `hostpath`, expected one of `path`, ";
     assert!(error.starts_with(start), "{error}");
-    let error = told(&from_json(br#"{"devises": []}"#).expect_err("a field"));
+    let error = error_chain(&from_json(br#"{"devises": []}"#).expect_err("a field"));
     assert!(error.starts_with("parsing JSON: unknown field `devises`, "), "{error}");
     let twice = br#"{"devices": [{"name": "a", "name": "b"}]}"#;
-    let error = told(&from_json(twice).expect_err("a field"));
+    let error = error_chain(&from_json(twice).expect_err("a field"));
     assert!(
         error.starts_with("parsing JSON: devices[0]: duplicate field `name` at line 1"),
         "{error}"
@@ -250,18 +250,18 @@ fn a_field_that_is_not_known_is_named_with_what_it_stands_in() {
 }
 
 #[test]
-fn an_empty_text_is_told_as_such() {
+fn empty_text_and_byte_order_mark_are_reported() {
     for text in ["", " \n"] {
-        let error = told(&from_json(text.as_bytes()).expect_err("nothing"));
+        let error = error_chain(&from_json(text.as_bytes()).expect_err("nothing"));
         assert_eq!(error, "parsing JSON: there is nothing in it");
     }
-    let marked = told(&from_json(b"\xef\xbb\xbf{}").expect_err("a mark"));
+    let marked = error_chain(&from_json(b"\xef\xbb\xbf{}").expect_err("a mark"));
     assert!(marked.contains("it begins with a byte order mark"), "{marked}");
 }
 
 #[test]
-fn what_is_no_json_is_told_by_line_and_column_alone() {
-    let error = told(&from_json(b"{\"devices\": [{\"name\": }").expect_err("no JSON"));
+fn syntax_errors_name_line_and_column_only() {
+    let error = error_chain(&from_json(b"{\"devices\": [{\"name\": }").expect_err("no JSON"));
     assert_eq!(error, "parsing JSON: expected value at line 1 column 23");
 }
 
@@ -270,7 +270,7 @@ mod yaml {
     use onload_cdi::{from_json, from_yaml, to_yaml};
 
     #[test]
-    fn what_is_no_yaml_is_told_without_advice_for_programmers() {
+    fn syntax_errors_omit_advice_for_programmers() {
         for (text, wanted) in [
             ("a: [", "parsing YAML: line 1 column 4: unclosed bracket '['"),
             ("a: 1\na: 2\n", "parsing YAML: line 2 column 1: duplicate mapping key: a"),
@@ -279,7 +279,7 @@ mod yaml {
                 "parsing YAML: line 3 column 1: multiple YAML documents detected",
             ),
         ] {
-            assert_eq!(told(&from_yaml(text.as_bytes()).expect_err(text)), wanted);
+            assert_eq!(error_chain(&from_yaml(text.as_bytes()).expect_err(text)), wanted);
         }
     }
 
@@ -287,22 +287,22 @@ mod yaml {
     fn a_value_of_a_wrong_type_is_named_by_its_key_as_in_json() {
         for (json, key, wanted) in super::WRONG_TYPES {
             let wanted = wanted.replace("a string", "a text");
-            let error = told(&from_yaml(json.as_bytes()).expect_err(json));
+            let error = error_chain(&from_yaml(json.as_bytes()).expect_err(json));
             let start = format!("parsing YAML: {key}: invalid ");
             assert!(error.starts_with(&start), "{json}: {error}");
             assert!(error.ends_with(&format!(", expected {wanted}")), "{error}");
         }
         let field = "devices:\n- containerEdits:\n    Env: []\n";
-        let error = told(&from_yaml(field.as_bytes()).expect_err(field));
+        let error = error_chain(&from_yaml(field.as_bytes()).expect_err(field));
         let start =
             "parsing YAML: devices[0].containerEdits: unknown field `Env`, expected one of ";
         assert!(error.starts_with(start), "{error}");
     }
 
-    use crate::told;
+    use crate::error_chain;
 
     #[test]
-    fn yaml_and_json_say_the_same() {
+    fn yaml_and_json_are_equivalent() {
         let spec = from_json(super::FULL.as_bytes()).expect("JSON");
         let yaml = to_yaml(&spec);
         assert_eq!(from_yaml(yaml.as_bytes()).expect("what we wrote"), spec, "{yaml}");
@@ -311,14 +311,14 @@ mod yaml {
     }
 
     #[test]
-    fn a_key_without_a_value_is_absent() {
+    fn key_without_value_is_absent() {
         let yaml = "cdiVersion: 0.3.0\nkind: a.b/c\ncontainerEdits:\ndevices:\n- name: d\n  containerEdits:\n    env:\n    hooks:\n";
         let spec = from_yaml(yaml.as_bytes()).expect("YAML");
         assert!(spec.container_edits.is_empty() && spec.devices[0].container_edits.is_empty());
     }
 
     #[test]
-    fn texts_that_look_like_other_things_stay_texts() {
+    fn strings_that_look_like_other_types_round_trip() {
         for text in [
             "yes",
             "no",
@@ -354,7 +354,7 @@ mod yaml {
     }
 
     #[test]
-    fn unknown_fields_duplicates_and_rubbish_are_refused() {
+    fn malformed_yaml_is_rejected_in_one_line() {
         for yaml in [
             "",
             "null",
@@ -370,7 +370,7 @@ mod yaml {
             "a: &a [*a]\n",
             "containerEdits: {intelRdt: {enableCMT: true}}\n",
         ] {
-            let error = told(&from_yaml(yaml.as_bytes()).expect_err(yaml));
+            let error = error_chain(&from_yaml(yaml.as_bytes()).expect_err(yaml));
             assert!(error.starts_with("parsing YAML: ") && !error.contains('\n'), "{error:?}");
         }
         assert!(from_yaml(b"kind: \xff").is_err());
@@ -385,7 +385,7 @@ mod yaml {
     }
 
     #[test]
-    fn numbers_are_those_of_yaml_1_1() {
+    fn numbers_follow_yaml_1_1() {
         for (written, mode) in [
             ("0666", 0o666),
             ("0o666", 0o666),
@@ -396,14 +396,14 @@ mod yaml {
             ("1e2", 100),
         ] {
             let spec = from_yaml(with("d", &format!("fileMode: {written}")).as_bytes());
-            let spec = spec.unwrap_or_else(|error| panic!("{written}: {}", told(&error)));
+            let spec = spec.unwrap_or_else(|error| panic!("{written}: {}", error_chain(&error)));
             let nodes = &spec.devices[0].container_edits.device_nodes;
             assert_eq!(nodes[0].file_mode, Some(mode), "{written}");
         }
     }
 
     #[test]
-    fn what_is_no_text_becomes_the_text_that_engines_make_of_it() {
+    fn scalars_are_converted_to_text_like_engines_do() {
         for (written, name) in [
             ("010", "8"),
             ("\"010\"", "010"),
@@ -427,7 +427,7 @@ mod yaml {
     }
 
     #[test]
-    fn an_error_names_the_key_that_it_is_about() {
+    fn errors_name_the_key() {
         for (node, beginning) in [
             ("major: on", "devices[0].containerEdits.deviceNodes[0].major: invalid type: boolean"),
             ("major: '1'", "devices[0].containerEdits.deviceNodes[0].major: invalid type: string"),
@@ -439,15 +439,15 @@ mod yaml {
             ("mode: 1", "devices[0].containerEdits.deviceNodes[0]: unknown field `mode`"),
         ] {
             let error = from_yaml(with("d", node).as_bytes()).expect_err(node);
-            let error = told(&error);
+            let error = error_chain(&error);
             assert!(error.starts_with(&format!("parsing YAML: {beginning}")), "{error}");
         }
         let twice = from_yaml(b"annotations:\n  on: a\n  true: b\n").expect_err("twice");
-        assert!(told(&twice).contains("duplicate key"), "{}", told(&twice));
+        assert!(error_chain(&twice).contains("duplicate key"), "{}", error_chain(&twice));
     }
 
     #[test]
-    fn what_we_write_reads_as_the_same_text_by_yaml_1_1() {
+    fn written_yaml_quotes_yaml_1_1_scalars() {
         for name in ["010", "on", "y", "No", "1_000", "0x10", "1e3", "null", "0b1", "0o7", "1.50"] {
             let mut spec = from_yaml(with("d", "permissions: rw").as_bytes()).expect("YAML");
             spec.devices[0].name = name.into();

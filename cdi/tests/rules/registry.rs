@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::{MAX_FILE_BYTES, QualifiedName, Registry};
 
-use crate::told;
+use crate::error_chain;
 
 /// A specification of `kind` whose devices each set a variable that names the file.
 fn file(kind: &str, from: &str, devices: &[&str]) -> String {
@@ -64,7 +64,7 @@ fn names(list: &[&str]) -> Vec<QualifiedName> {
 }
 
 #[test]
-fn directories_that_are_not_there_count_as_empty() {
+fn missing_directories_count_as_empty() {
     let dirs = Dirs::new();
     let registry = dirs.scan();
     assert_eq!((registry.devices().count(), registry.errors().len()), (0, 0));
@@ -86,7 +86,7 @@ fn a_device_is_found_with_its_file_and_priority() {
 }
 
 #[test]
-fn a_later_directory_shadows_an_earlier_one_device_by_device() {
+fn later_directory_shadows_single_devices() {
     let dirs = Dirs::new();
     dirs.put("etc/a.json", file("vendor.com/device", "etc", &["dev1", "dev2"]));
     dirs.put("run/a.json", file("vendor.com/device", "run", &["dev1"]));
@@ -101,7 +101,7 @@ fn a_later_directory_shadows_an_earlier_one_device_by_device() {
 }
 
 #[test]
-fn two_files_of_one_directory_take_a_device_from_everybody_and_keep_the_others() {
+fn conflict_makes_only_that_device_unavailable() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1", "dev2"]));
     dirs.put("run/b.json", file("vendor.com/device", "b", &["dev1"]));
@@ -119,7 +119,7 @@ fn two_files_of_one_directory_take_a_device_from_everybody_and_keep_the_others()
 }
 
 #[test]
-fn a_conflict_below_takes_the_device_from_a_higher_directory_too() {
+fn conflict_hides_the_device_of_a_higher_priority() {
     let dirs = Dirs::new();
     dirs.put("etc/a.json", file("vendor.com/device", "a", &["dev1"]));
     dirs.put("etc/b.json", file("vendor.com/device", "b", &["dev1"]));
@@ -131,7 +131,7 @@ fn a_conflict_below_takes_the_device_from_a_higher_directory_too() {
 }
 
 #[test]
-fn one_bad_file_hurts_no_other() {
+fn invalid_files_do_not_affect_others() {
     let dirs = Dirs::new();
     dirs.put("etc/good.json", file("vendor.com/device", "good", &["dev1"]));
     dirs.put("etc/broken.json", "{");
@@ -151,12 +151,12 @@ fn one_bad_file_hurts_no_other() {
     let bad = ["binary", "broken", "dangling", "empty", "invalid", "linked", "loop", "unknown"];
     assert_eq!(dirs.errors(&registry), bad.map(|name| format!("etc/{name}.json")));
     for errors in registry.errors().values() {
-        assert!(errors.iter().all(|error| !told(error).contains('\n')), "{errors:?}");
+        assert!(errors.iter().all(|error| !error_chain(error).contains('\n')), "{errors:?}");
     }
 }
 
 #[test]
-fn what_was_read_is_known_whether_it_is_valid_or_offers_anything() {
+fn paths_include_invalid_files() {
     let dirs = Dirs::new();
     dirs.put("etc/good.json", file("vendor.com/class", "etc", &["a"]))
         .put("etc/same.json", file("vendor.com/class", "etc", &["a"]))
@@ -171,7 +171,7 @@ fn what_was_read_is_known_whether_it_is_valid_or_offers_anything() {
 }
 
 #[test]
-fn only_json_and_yaml_of_the_directory_itself_are_read() {
+fn only_json_and_yaml_files_are_read() {
     let dirs = Dirs::new();
     for name in ["a.yml", "b.JSON", "c.json.bak", "d", "sub/e.json", ".manifest", "json"] {
         dirs.put(&format!("run/{name}"), file("vendor.com/device", name, &["dev1"]));
@@ -193,7 +193,7 @@ fn a_link_to_a_file_is_followed() {
 }
 
 #[test]
-fn a_directory_that_is_a_file_is_an_error_of_that_directory() {
+fn file_in_place_of_a_directory_is_reported() {
     let dirs = Dirs::new();
     dirs.put("etc", "");
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1"]));
@@ -203,7 +203,7 @@ fn a_directory_that_is_a_file_is_an_error_of_that_directory() {
 }
 
 #[test]
-fn a_directory_that_is_a_link_is_not_read_and_links_on_the_way_are_followed() {
+fn linked_directory_is_rejected_but_parent_links_are_followed() {
     let dirs = Dirs::new();
     dirs.put("real/cdi/a.json", file("vendor.com/device", "a", &["dev1"]));
     std::os::unix::fs::symlink("real/cdi", dirs.root.path().join("etc")).expect("a link");
@@ -217,7 +217,7 @@ fn a_directory_that_is_a_link_is_not_read_and_links_on_the_way_are_followed() {
 }
 
 #[test]
-fn a_pipe_does_not_stop_the_scan_and_a_giant_is_not_read() {
+fn pipes_and_oversized_files_are_reported() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1"]));
     let pipe = dirs.root.path().join("run/pipe.json");
@@ -229,12 +229,12 @@ fn a_pipe_does_not_stop_the_scan_and_a_giant_is_not_read() {
     let registry = dirs.scan();
     assert_eq!(dirs.errors(&registry), ["run/giant.json", "run/pipe.json"]);
     let error = &registry.errors()[&dirs.root.path().join("run/giant.json")][0];
-    assert!(told(error).contains("larger than"), "{error:?}");
+    assert!(error_chain(error).contains("larger than"), "{error:?}");
     assert_eq!(registry.devices().count(), 1);
 }
 
 #[test]
-fn the_same_directory_given_twice_shadows_itself() {
+fn repeated_directory_shadows_itself() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1"]));
     let dir: PathBuf = dirs.root.path().join("run");
@@ -243,7 +243,7 @@ fn the_same_directory_given_twice_shadows_itself() {
 }
 
 #[test]
-fn edits_come_in_the_order_of_the_request_with_shared_ones_once_a_file() {
+fn edits_follow_request_order_with_shared_edits_once() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/a", "A", &["1", "2"]));
     dirs.put("run/b.json", file("vendor.com/b", "B", &["1"]));
@@ -266,7 +266,7 @@ fn edits_come_in_the_order_of_the_request_with_shared_ones_once_a_file() {
 }
 
 #[test]
-fn a_request_is_met_whole_or_not_at_all() {
+fn all_unresolvable_names_are_reported() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/a", "A", &["1"]));
     let ask = names(&["vendor.com/a=9", "vendor.com/a=1", "vendor.com/b=1"]);
@@ -280,7 +280,7 @@ fn a_request_is_met_whole_or_not_at_all() {
 
 #[cfg(not(feature = "yaml"))]
 #[test]
-fn without_the_yaml_feature_a_yaml_file_is_an_error_of_its_own() {
+fn yaml_file_is_an_error_without_the_feature() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/a", "A", &["1"]));
     dirs.put("run/b.yaml", "kind: vendor.com/b\n");
@@ -291,7 +291,7 @@ fn without_the_yaml_feature_a_yaml_file_is_an_error_of_its_own() {
 
 #[cfg(feature = "yaml")]
 #[test]
-fn yaml_files_are_read_beside_json() {
+fn yaml_files_are_read_too() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/a", "A", &["1"]));
     let yaml = "cdiVersion: 0.3.0\nkind: vendor.com/b\ndevices:\n- name: x\n  containerEdits:\n    env: [A=b]\n";

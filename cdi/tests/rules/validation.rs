@@ -12,7 +12,7 @@ fn locations(spec: &Spec) -> Vec<String> {
 }
 
 #[test]
-fn edits_that_engines_accept_are_accepted() {
+fn accepts_edits_that_engines_accept() {
     for json in [
         r#"{}"#,
         r#"{"env": ["BAR=BARVALUE1"]}"#,
@@ -46,7 +46,7 @@ fn edits_that_engines_accept_are_accepted() {
 }
 
 #[test]
-fn edits_that_engines_refuse_are_refused_with_their_place() {
+fn rejects_edits_that_engines_reject() {
     for (json, place) in [
         (r#"{"env": [""]}"#, "env[0]"),
         (r#"{"env": ["A=b", "=foo"]}"#, "env[1]"),
@@ -104,7 +104,7 @@ fn edits_that_engines_refuse_are_refused_with_their_place() {
 }
 
 #[test]
-fn a_specification_is_refused_with_every_place_that_is_wrong() {
+fn all_invalid_locations_are_reported() {
     let good = || spec_with(edits(r#"{"env": ["A=b"]}"#));
     let change = |change: &dyn Fn(&mut Spec)| {
         let mut spec = good();
@@ -135,19 +135,19 @@ fn a_specification_is_refused_with_every_place_that_is_wrong() {
 }
 
 #[test]
-fn shared_edits_may_be_empty_where_those_of_a_device_may_not() {
+fn shared_edits_may_be_empty() {
     let spec = spec_with(edits(r#"{"env": ["A=b"]}"#));
     assert!(spec.container_edits.is_empty());
     assert_eq!(validate(&spec), Ok(()));
 }
 
 #[test]
-fn a_device_whose_only_edit_is_an_empty_rdt_class_has_edits() {
+fn empty_rdt_class_counts_as_an_edit() {
     assert_eq!(validate(&spec_with(edits(r#"{"intelRdt": {}}"#))), Ok(()));
 }
 
 #[test]
-fn annotations_are_advised_upon_and_never_refused() {
+fn invalid_annotations_are_only_linted() {
     let annotated = |key: &str, value: &str| Spec {
         annotations: BTreeMap::from([(key.to_owned(), value.to_owned())]),
         ..spec_with(edits(r#"{"env": ["A=b"]}"#))
@@ -167,7 +167,7 @@ fn annotations_are_advised_upon_and_never_refused() {
 }
 
 #[test]
-fn what_loads_and_is_unwise_is_advised_upon() {
+fn unwise_edits_are_linted() {
     for (json, place) in [
         (
             r#"{"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/x"}]}"#,

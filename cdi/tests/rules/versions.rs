@@ -26,7 +26,7 @@ fn of_kind(kind: &str) -> Spec {
 }
 
 #[test]
-fn the_minimum_version_is_that_of_the_newest_field_and_names_it() {
+fn minimum_version_names_the_newest_fields() {
     let note = BTreeMap::from([("example.com/key".to_owned(), "value".to_owned())]);
     let rdt = |rdt| ContainerEdits { intel_rdt: Some(rdt), ..ContainerEdits::default() };
     let typed = Mount { type_: Some("bind".to_owned()), ..Mount::default() };
@@ -79,7 +79,7 @@ fn the_minimum_version_is_that_of_the_newest_field_and_names_it() {
 }
 
 #[test]
-fn empty_fields_need_no_version() {
+fn empty_fields_require_no_version() {
     let spec = spec_with(edits(
         r#"{"deviceNodes": [{"path": "/dev/a", "hostPath": ""}],
             "mounts": [{"hostPath": "/a", "containerPath": "/a", "type": ""}],
@@ -89,7 +89,7 @@ fn empty_fields_need_no_version() {
 }
 
 #[test]
-fn a_declared_version_must_be_known_and_high_enough() {
+fn declared_version_must_be_known_and_sufficient() {
     let plain = || spec_with(edits(r#"{"env": ["A=b"]}"#));
     let groups = || spec_with(edits(r#"{"additionalGids": [1]}"#));
     for (version, spec, said) in [
@@ -128,7 +128,7 @@ fn a_declared_version_must_be_known_and_high_enough() {
 }
 
 #[test]
-fn versions_are_ordered_as_they_were_released() {
+fn versions_are_ordered_by_release() {
     assert!(CdiVersion::ALL.is_sorted());
     assert_eq!(CdiVersion::ALL.last(), Some(&CdiVersion::CURRENT));
     for version in CdiVersion::ALL {

@@ -268,16 +268,16 @@ fn edits(dirs: &[PathBuf], names: &[&str]) -> Result<ContainerEdits, String> {
 /// `config` with the devices injected by this crate.
 pub fn inject(dirs: &[PathBuf], names: &[&str], config: &[u8]) -> Result<Vec<u8>, String> {
     let mut edits = edits(dirs, names)?;
-    let mut config = OciConfig::parse(config).map_err(|error| told(&error))?;
-    if config.has_namespace("user").map_err(|error| told(&error))? {
+    let mut config = OciConfig::parse(config).map_err(|error| error_chain(&error))?;
+    if config.has_namespace("user").map_err(|error| error_chain(&error))? {
         map_ids(&mut edits);
     }
-    apply(&mut config, &edits, &HostNodes).map_err(|error| told(&error))?;
+    apply(&mut config, &edits, &HostNodes).map_err(|error| error_chain(&error))?;
     Ok(config.to_bytes())
 }
 
 /// An error with its causes.
-fn told(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     let texts: Vec<String> = causes.map(ToString::to_string).collect();
     texts.join(": ")
