@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
-use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
 use crate::nri;
+use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{
     POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
@@ -105,6 +105,8 @@ pub(crate) fn read_settings(
     let format = get(&document, &["version"]).and_then(Item::as_integer);
     settings.format = settings.format.or(Some(format.unwrap_or(1)));
     settings.is_off |= disabled_name(&document).is_some();
+    let state = get(&document, &["state"]).and_then(Item::as_str);
+    settings.state_dir = state.map(PathBuf::from).or(settings.state_dir.take());
     let is_nri_off = get(&document, &nri::DISABLE).and_then(Item::as_bool);
     settings.nri = is_nri_off.map(|is_off| !is_off).or(settings.nri);
     if nri::is_disabled(&document) {
@@ -388,7 +390,7 @@ pub(crate) fn replaced_runtime(
     layout: &ConfigLayout,
     files: &[&DocumentMut],
 ) -> (InlineTable, InlineTable) {
-    let default = find_default_name(layout, files);
+    let default = default_runtime::find_other(files, &layout.default_name());
     for name in [BUILT_IN].into_iter().chain(default) {
         let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
         let entries: Vec<&Item> = entries.flatten().collect();
@@ -406,27 +408,20 @@ pub(crate) fn replaced_runtime(
     Default::default()
 }
 
-/// The default runtime that is not ours.
-fn find_default_name<'d>(layout: &ConfigLayout, files: &[&'d DocumentMut]) -> Option<&'d str> {
-    let names = files.iter().rev().filter_map(|file| get(file, &layout.default_name())?.as_str());
-    names.into_iter().find(|name| *name != RUNTIME_NAME)
-}
-
 /// The default runtime beside ours, of files in the order in which they are read; `None` if it is containerd's own runc.
 pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
     let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let documents: Vec<&DocumentMut> = documents.iter().collect();
     let Some(first) = documents.first() else {
         return Ok(None);
     };
     let layout = ConfigLayout::detect(first)?;
-    let name = find_default_name(&layout, &documents).unwrap_or(BUILT_IN);
+    let default = default_runtime::find_other(&documents, &layout.default_name());
+    let name = default.unwrap_or(BUILT_IN);
     let find_text = |path: &[&str]| {
         let path = [&layout.runtime_path(name)[..], path].concat();
-        let texts = documents.iter().rev().filter_map(|file| get(file, &path)?.as_str());
-        texts.into_iter().find(|text| !text.is_empty())
+        default_runtime::find_last(&documents, &path, |text| !text.is_empty())
     };
-    let is_in = |file: &&DocumentMut| get(file, &layout.runtime_path(name)).is_some();
+    let is_in = |file: &DocumentMut| get(file, &layout.runtime_path(name)).is_some();
     // containerd's plugin does not load with a default that is registered nowhere, so nothing was started by it.
     if !documents.iter().any(is_in) {
         return Ok(None);

@@ -3,14 +3,15 @@
 //! CRI-O hands all annotations of a pod on to its containers, and `allowed_annotations` takes none
 //! but CRI-O's own: another one there keeps CRI-O from starting.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Value};
 
-use crate::behind::DefaultRuntime;
+use crate::daemon::DaemonFlags;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
+use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
@@ -19,6 +20,7 @@ use crate::toml::{
 };
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
+const MAIN_FILE: &str = "/etc/crio/crio.conf";
 
 const HEADER: &str = "\
 # Written by \"onload-ctk runtime configure --runtime crio\"; --remove takes it away.
@@ -48,7 +50,23 @@ pub(crate) fn read_settings(
     let nri = get(&document, &nri::ENABLE).and_then(Item::as_bool);
     settings.nri = nri.or(settings.nri);
     settings.read_section(&document, &["crio", "runtime"], file);
+    let path_at = |key| get(&document, &["crio", key]).and_then(Item::as_str).map(PathBuf::from);
+    settings.data_dir = path_at("root").or(settings.data_dir.take());
+    settings.state_dir = path_at("runroot").or(settings.state_dir.take());
     Ok(())
+}
+
+/// Adds what the daemon's flags say to what its files say (crio(8)).
+pub(crate) fn read_flags(settings: &mut EngineSettings, flags: &DaemonFlags) {
+    settings.data_dir = flags.path(&["root", "r"]).or(settings.data_dir.take());
+    settings.state_dir = flags.path(&["runroot"]).or(settings.state_dir.take());
+}
+
+/// The directory of the drop-ins that CRI-O reads.
+pub(crate) fn drop_in_file(flags: &DaemonFlags) -> PathBuf {
+    let dir = flags.path(&["config-dir", "d"]);
+    let file = Path::new(FILE);
+    dir.map_or(file.to_owned(), |dir| dir.join(file.file_name().unwrap_or_default()))
 }
 
 pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
@@ -58,25 +76,23 @@ pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
 /// The default runtime of files in the order in which they are read; `None` if none names it.
 pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
     let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
-    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+    let Some(name) = default_runtime::find_other(&documents, &DEFAULT_NAME) else {
         return Ok(None);
     };
+    let [crio, runtime, runtimes] = RUNTIMES;
     let find_text = |key| {
-        let [a, b, c] = RUNTIMES;
-        let texts = documents.iter().rev();
-        let mut texts = texts.filter_map(|file| get(file, &[a, b, c, name, key])?.as_str());
-        texts.find(|text| !text.is_empty())
+        let path = [crio, runtime, runtimes, name, key];
+        default_runtime::find_last(&documents, &path, |text| !text.is_empty())
     };
     let is_oci = find_text("runtime_type").is_none_or(|kind| kind == "oci");
     let program = is_oci.then(|| find_text("runtime_path").unwrap_or(name).into());
     Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
 }
 
-pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
+pub(crate) fn related_files(file: &Path, flags: &DaemonFlags) -> Vec<RelatedFiles> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
-        RelatedFiles::File("/etc/crio/crio.conf".into()),
+        RelatedFiles::File(flags.path(&["config", "c"]).unwrap_or_else(|| MAIN_FILE.into())),
         RelatedFiles::Directories(vec![directory.to_owned()], "*".to_owned()),
     ]
 }

@@ -1,5 +1,7 @@
 //! The key by which a TOML file of an engine names its default runtime.
 
+use std::borrow::Borrow;
+
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table};
 
@@ -9,6 +11,24 @@ use crate::toml::{format_item, get, get_or_create_section, remove, remove_value}
 
 fn runtime_name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
+}
+
+/// The default runtime beside ours. The files are in the order in which they are read, and the last one takes precedence.
+pub(crate) fn find_other<'d>(
+    files: &'d [impl Borrow<DocumentMut>],
+    key: &[&str],
+) -> Option<&'d str> {
+    find_last(files, key, |name| name != RUNTIME_NAME)
+}
+
+/// The last text that files have at a key, and that is accepted.
+pub(crate) fn find_last<'d>(
+    files: &'d [impl Borrow<DocumentMut>],
+    key: &[&str],
+    is_accepted: impl Fn(&str) -> bool,
+) -> Option<&'d str> {
+    let mut texts = files.iter().rev().filter_map(|file| get(file.borrow(), key)?.as_str());
+    texts.find(|text| is_accepted(text))
 }
 
 pub(crate) fn is_our_runtime(table: &Table, key: &[&str]) -> bool {

@@ -5,14 +5,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
-use crate::behind::DefaultRuntime;
 use crate::containerd::{BUILT_IN, RUNTIME_TYPE};
+use crate::daemon::{DaemonFlags, Flag};
 use crate::files::{KeptPart, NewText, OriginalText};
 use crate::json::{JsonText, without_mark};
+use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{
     RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
@@ -25,7 +26,11 @@ const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
 pub(crate) const DEFAULT: &str = "default-runtime";
 
-pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<NewText> {
+pub(crate) fn configure(
+    old: Option<&str>,
+    set_default: bool,
+    flags: &DaemonFlags,
+) -> anyhow::Result<NewText> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -39,19 +44,36 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     }
     match json.get(&CDI)? {
         Some(Value::Bool(true)) => {}
-        None | Some(Value::Null | Value::Bool(false)) => json.set(&CDI, &json!(true))?,
+        None | Some(Value::Null | Value::Bool(false)) if !has_cdi_flag(flags)? => {
+            json.set(&CDI, &json!(true))?;
+        }
+        None | Some(Value::Null | Value::Bool(false)) => {}
         Some(_) => {
             return Err(wrong_form_error(&CDI.join("."), "true or false"));
         }
     }
+    let registered = flags.find_all(&["add-runtime"]);
+    let registered_path = |flag: &Flag| flag.value.strip_prefix("onload=").map(str::to_owned);
     match json.get(&RUNTIME)? {
+        _ if registered.iter().any(|flag| registered_path(flag).is_some()) => {
+            let mut paths = registered.iter().filter_map(registered_path);
+            if let Some(path) = paths.find(|path| path != RUNTIME_PATH) {
+                return Err(taken_error(path));
+            }
+        }
         None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
         Some(runtime) if is_our_runtime(&runtime) => {}
         Some(runtime) => {
             return Err(taken_error(runtime_path(&runtime).unwrap_or(&runtime)));
         }
     }
-    if set_default {
+    if let Some(flag) = registered.first() {
+        warnings.push(format!(
+            "{} starts dockerd with --add-runtime; docker 20.10 and later read \"runtimes\" in daemon.json too, and an older one does not start then",
+            flag.source
+        ));
+    }
+    if set_default && !is_default_by_flag(flags)? {
         match json.get(&[DEFAULT])? {
             None | Some(Value::Null | Value::String(_)) => {
                 json.set(&[DEFAULT], &json!(RUNTIME_NAME))?;
@@ -63,6 +85,57 @@ pub(crate) fn configure(old: Option<&str>, set_default: bool) -> anyhow::Result<
     }
     let text = Some(json.as_str().to_owned());
     Ok(NewText { text, warnings })
+}
+
+/// Fails if `features` in the file would collide with a flag.
+fn has_cdi_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
+    let features = flags.find_all(&["feature"]);
+    if features.iter().any(|flag| ["cdi", "cdi=true", "cdi=1"].contains(&flag.value.as_str())) {
+        return Ok(true);
+    }
+    match features.last() {
+        None => Ok(false),
+        Some(flag) => Err(collision_error(flag, CDI[0], "add --feature cdi=true there")),
+    }
+}
+
+/// Fails if `default-runtime` in the file would collide with a flag.
+fn is_default_by_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
+    match flags.find(&[DEFAULT]) {
+        None => Ok(false),
+        Some(flag) if flag.value == RUNTIME_NAME => Ok(true),
+        Some(flag) => {
+            let advice = "remove the flag there, or leave --set-default out";
+            Err(collision_error(&flag, DEFAULT, advice))
+        }
+    }
+}
+
+/// A directive that is a flag, too, keeps dockerd from starting (moby, `findConfigurationConflicts`); runtimes are joined.
+fn collision_error(flag: &Flag, key: &str, advice: &str) -> anyhow::Error {
+    anyhow!(
+        "{} starts dockerd with --{}={}, and dockerd does not start if the file sets {key:?} too; {advice}",
+        flag.source,
+        flag.name,
+        flag.value
+    )
+}
+
+/// Adds what the daemon's flags say to what its file says.
+pub(crate) fn read_flags(settings: &mut EngineSettings, flags: &DaemonFlags) {
+    let spec_dirs = flags.find_all(&["cdi-spec-dir"]);
+    if let Some(flag) = spec_dirs.first() {
+        let dirs = spec_dirs.iter().map(|flag| flag.value.clone()).collect();
+        settings.set_spec_dirs(Some(dirs), Path::new(&flag.source), None);
+    }
+    settings.data_dir = flags.path(&["data-root", "graph", "g"]).or(settings.data_dir.take());
+    settings.state_dir = flags.path(&["exec-root"]).or(settings.state_dir.take());
+    let runtimes = flags.find_all(&["add-runtime"]);
+    settings.has_runtime |= runtimes.iter().any(|flag| flag.value.starts_with("onload="));
+    settings.is_default |= flags.find(&[DEFAULT]).is_some_and(|flag| flag.value == RUNTIME_NAME);
+    let features = flags.find_all(&["feature"]);
+    let cdi = features.iter().rev().find_map(|flag| flag.value.strip_prefix("cdi"));
+    settings.cdi = cdi.map(|value| matches!(value, "" | "=true" | "=1")).or(settings.cdi);
 }
 
 pub(crate) fn read_settings(
@@ -84,6 +157,9 @@ pub(crate) fn read_settings(
     };
     let dirs = value_at(&[SPEC_DIRS]).and_then(Value::as_array);
     settings.set_spec_dirs(dirs.map(texts), file, None);
+    let path_at = |key| value_at(&[key]).and_then(Value::as_str).map(PathBuf::from);
+    settings.data_dir = path_at("data-root");
+    settings.state_dir = path_at("exec-root");
     settings.has_runtime = value_at(&RUNTIME).is_some();
     settings.is_default = value_at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
     Ok(())

@@ -13,6 +13,8 @@ pub type VersionLookup<'v> = &'v dyn Fn(&Path) -> Option<String>;
 /// Where programs of engines are installed.
 pub const PROGRAM_DIRS: [&str; 5] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/bin"];
+/// The program in docker's snap.
+pub const DOCKER_SNAP: &str = "/snap/docker/current/bin/dockerd";
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
 /// Its program, and its version where that is known.
@@ -21,13 +23,22 @@ pub fn find_installed(
     kind: EngineKind,
     version_of: VersionLookup<'_>,
 ) -> Result<Option<(PathBuf, Option<EngineVersion>)>, HostError> {
-    for directory in PROGRAM_DIRS {
-        let program = Path::new(directory).join(kind.program());
+    let Some(program) = find_program(host, kind)? else {
+        return Ok(None);
+    };
+    let version = version_of(&program).as_deref().and_then(EngineVersion::parse);
+    let version =
+        version.map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
+    Ok(Some((program, version)))
+}
+
+/// Finds an engine's program. A docker that is no snap takes precedence.
+pub fn find_program(host: &Host, kind: EngineKind) -> Result<Option<PathBuf>, HostError> {
+    let programs = PROGRAM_DIRS.map(|directory| Path::new(directory).join(kind.program()));
+    let snap = (kind == EngineKind::Docker).then(|| PathBuf::from(DOCKER_SNAP));
+    for program in programs.into_iter().chain(snap) {
         if matches!(host.entry(&program)?, Some(EntryKind::File { .. })) {
-            let version = version_of(&program).as_deref().and_then(EngineVersion::parse);
-            let version = version
-                .map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
-            return Ok(Some((program, version)));
+            return Ok(Some(program));
         }
     }
     Ok(None)

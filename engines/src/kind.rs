@@ -78,7 +78,7 @@ impl EngineKind {
         match self {
             EngineKind::Podman => &[],
             EngineKind::K3s => &["k3s", "k3s-agent"],
-            EngineKind::Docker => &["docker"],
+            EngineKind::Docker => &["docker", "snap.docker.dockerd"],
             EngineKind::Containerd => &["containerd"],
             EngineKind::Crio => &["crio"],
             EngineKind::Nomad => &["nomad"],

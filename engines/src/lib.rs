@@ -3,10 +3,11 @@
 //! `config.toml`. Nothing here writes a file.
 
 pub mod allow;
-pub mod behind;
+pub mod container_dirs;
 mod containerd;
 mod containerd_drop_in;
 mod crio;
+pub mod daemon;
 mod default_runtime;
 mod docker;
 pub mod engine;
@@ -17,6 +18,7 @@ mod json;
 pub mod kind;
 mod nomad;
 mod nri;
+pub mod oci_runtime;
 pub mod our_runtime;
 mod podman;
 pub mod reader;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use onload_host::host::Host;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
-use crate::behind::DefaultRuntime;
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
@@ -63,8 +63,7 @@ pub(crate) fn default_runtime(
     texts: &[&str],
 ) -> anyhow::Result<Option<DefaultRuntime>> {
     let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let names = documents.iter().rev().filter_map(|file| get(file, &DEFAULT_NAME)?.as_str());
-    let Some(name) = names.into_iter().find(|name| *name != RUNTIME_NAME) else {
+    let Some(name) = default_runtime::find_other(&documents, &DEFAULT_NAME) else {
         return Ok(None);
     };
     let [engine, runtimes] = RUNTIMES;

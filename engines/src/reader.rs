@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use onload_host::host::{EntryKind, Host, HostError};
 
+use crate::daemon::DaemonFlags;
 use crate::files::RelatedFiles;
 use crate::kind::EngineKind;
 use crate::settings::EngineSettings;
@@ -20,14 +21,16 @@ pub struct SettingsError {
     pub reason: String,
 }
 
-/// The outer error: a file cannot be read; the inner one: a file is not understood.
+/// Reads the files that an engine with these flags reads. The outer error: a file cannot be read; the inner one: a file is
+/// not understood.
 pub fn read(
     host: &Host,
     kind: EngineKind,
+    flags: &DaemonFlags,
 ) -> Result<Result<EngineSettings, SettingsError>, HostError> {
     let mut settings = EngineSettings::default();
     let mut queue = VecDeque::new();
-    for files in config_files(kind) {
+    for files in config_files(kind, flags) {
         queue.extend(files.paths(host)?);
     }
     while let Some(file) = queue.pop_front() {
@@ -49,17 +52,33 @@ pub fn read(
         }
         settings.files.push(file);
     }
+    match kind {
+        EngineKind::Docker => docker::read_flags(&mut settings, flags),
+        EngineKind::Containerd => {
+            settings.state_dir = flags.path(&["state"]).or(settings.state_dir);
+        }
+        EngineKind::Crio => crio::read_flags(&mut settings, flags),
+        EngineKind::Kubelet => {
+            let gates = flags.find(&["feature-gates"]).map(|flag| flag.value).unwrap_or_default();
+            let gates = gates.replace(',', "\n").replace('=', ":");
+            settings.cdi = is_kubelet_cdi_enabled(&gates).or(settings.cdi);
+        }
+        EngineKind::K3s | EngineKind::Nomad | EngineKind::Podman => {}
+    }
     Ok(Ok(settings))
 }
 
-fn config_files(kind: EngineKind) -> Vec<RelatedFiles> {
+fn config_files(kind: EngineKind, flags: &DaemonFlags) -> Vec<RelatedFiles> {
+    let named = |names: &[&str], usual: &str| {
+        vec![RelatedFiles::File(flags.path(names).unwrap_or_else(|| usual.into()))]
+    };
     match kind {
-        EngineKind::Docker => vec![RelatedFiles::File(docker::FILE.into())],
-        EngineKind::Containerd => vec![RelatedFiles::File(containerd::FILE.into())],
+        EngineKind::Docker => named(&["config-file"], docker::FILE),
+        EngineKind::Containerd => named(&["config", "c"], containerd::FILE),
         EngineKind::K3s => vec![RelatedFiles::File(K3S.into())],
-        EngineKind::Kubelet => vec![RelatedFiles::File(KUBELET.into())],
+        EngineKind::Kubelet => named(&["config"], KUBELET),
         EngineKind::Nomad => nomad::related_files(Path::new(nomad::FILE)),
-        EngineKind::Crio => crio::related_files(Path::new(crio::FILE)),
+        EngineKind::Crio => crio::related_files(&crio::drop_in_file(flags), flags),
         EngineKind::Podman => podman::related_files(Path::new(podman::FILE)),
     }
 }
@@ -91,8 +110,9 @@ fn read_settings(
 /// a line of its own in every file that kubeadm or a person writes.
 fn is_kubelet_cdi_enabled(text: &str) -> Option<bool> {
     let mut values = text.lines().filter_map(|line| {
-        let value = line.trim().strip_prefix("DevicePluginCDIDevices:")?;
-        value.trim().trim_matches(['"', '\'']).parse::<bool>().ok()
+        let (key, value) = line.split_once(':')?;
+        let [key, value] = [key, value].map(|text| text.trim().trim_matches(['"', '\'', ',']));
+        value.parse::<bool>().ok().filter(|_| key == "DevicePluginCDIDevices")
     });
     values.next_back()
 }

@@ -25,6 +25,10 @@ pub struct EngineSettings {
     pub nri: Option<bool>,
     pub runtimes: Vec<RuntimeNames>,
     pub is_default: bool,
+    /// What stays over a reboot: docker's `data-root`, CRI-O's `root`.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// What a reboot clears: docker's `exec-root`, containerd's `state`, CRI-O's `runroot`.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use onload_host::host::Host;
 
-use crate::behind::DefaultRuntime;
+use crate::daemon::DaemonFlags;
 use crate::engine::Engine;
 use crate::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, NewText, OriginalText, RelatedFile,
     RelatedFiles,
 };
-use crate::our_runtime::RUNTIME_NAME;
+use crate::oci_runtime::DefaultRuntime;
+use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use crate::variant::EngineVariant;
 use crate::{containerd, containerd_drop_in, crio, docker, nomad, nri, podman, template};
 
@@ -36,6 +37,8 @@ enum SetupForm {
 pub struct EngineSetup {
     pub engine: Engine,
     pub file: PathBuf,
+    /// Those of its daemon; none if it is unknown whether that reads the file.
+    flags: DaemonFlags,
     form: SetupForm,
     set_default: bool,
     nri: bool,
@@ -44,6 +47,18 @@ pub struct EngineSetup {
 impl EngineSetup {
     pub fn for_engine(engine: Engine) -> EngineSetup {
         EngineSetup::for_file(engine, engine.file().to_owned())
+    }
+
+    /// The file that the engine reads if it starts with these flags.
+    pub fn for_daemon(engine: Engine, flags: DaemonFlags) -> EngineSetup {
+        let file = match engine {
+            Engine::Docker => flags.path(&["config-file"]),
+            Engine::Containerd => flags.path(&["config", "c"]),
+            Engine::Crio => Some(crio::drop_in_file(&flags)),
+            Engine::Podman | Engine::Nomad => None,
+        };
+        let file = file.unwrap_or_else(|| engine.file().to_owned());
+        EngineSetup { flags, ..EngineSetup::for_file(engine, file) }
     }
 
     /// Its name says what it is.
@@ -55,7 +70,8 @@ impl EngineSetup {
             Engine::Containerd => SetupForm::Whole,
             Engine::Crio | Engine::Podman | Engine::Nomad => SetupForm::DropIn,
         };
-        EngineSetup { engine, file, form, set_default: false, nri: false }
+        let flags = DaemonFlags::default();
+        EngineSetup { engine, file, flags, form, set_default: false, nri: false }
     }
 
     pub fn with_default(self, set_default: bool) -> EngineSetup {
@@ -75,6 +91,12 @@ impl EngineSetup {
     /// Whether the main file's text has the drop-in read, so that this is the place for ours.
     pub fn is_read_by(&self, main: &str) -> bool {
         self.form == SetupForm::DropIn && containerd_drop_in::is_read_by(main)
+    }
+
+    /// Whether the file is where each engine of this name has it.
+    pub fn is_usual(&self) -> bool {
+        let drop_in = EngineSetup::find_drop_in(self.engine);
+        self.file == self.engine.file() || drop_in.is_some_and(|usual| usual.file == self.file)
     }
 
     pub fn is_drop_in(&self) -> bool {
@@ -110,7 +132,7 @@ impl EngineSetup {
             (Engine::Containerd, SetupForm::DropIn) => {
                 containerd_drop_in::related_files(&self.file)
             }
-            (Engine::Crio, _) => crio::related_files(&self.file),
+            (Engine::Crio, _) => crio::related_files(&self.file, &self.flags),
             (Engine::Podman, _) => podman::related_files(&self.file),
             (Engine::Nomad, _) => nomad::related_files(&self.file),
         })
@@ -118,7 +140,7 @@ impl EngineSetup {
 
     /// On an error the file has to stay as it is.
     pub fn configure(&self, files: &EngineFiles) -> anyhow::Result<FileDecision> {
-        self.refuse_generated()?;
+        self.refuse_variant()?;
         let new_text = self.configure_text(files.now.as_deref(), &files.other_files)?;
         let decision = |file, backup| FileDecision { file, backup, warnings: new_text.warnings };
         if new_text.text == files.now {
@@ -141,10 +163,16 @@ impl EngineSetup {
         Ok(decision(EngineFileAction::Write(text), backup))
     }
 
-    /// k3s and its like write some files anew at each start.
-    fn refuse_generated(&self) -> anyhow::Result<()> {
-        let instead = EngineVariant::from_path(&self.file)
-            .and_then(|variant| variant.template_name(&self.file));
+    /// k3s and its like write some files anew at each start, and a snap is confined.
+    fn refuse_variant(&self) -> anyhow::Result<()> {
+        let variant = EngineVariant::from_path(&self.file);
+        if variant == Some(EngineVariant::DockerSnap) {
+            bail!(
+                "this docker is a snap, which cannot execute {RUNTIME_PATH} of the host; install docker from a package ({})",
+                self.engine.kind().release_page()
+            );
+        }
+        let instead = variant.and_then(|variant| variant.template_name(&self.file));
         if let Some(instead) = instead {
             bail!("the engine rewrites it at each start; name {instead} beside it with --file");
         }
@@ -183,9 +211,14 @@ impl EngineSetup {
             Engine::Containerd => (self.containerd_state_dir(files)?, "/run/containerd"),
             Engine::Crio | Engine::Podman => (None, "/var/lib/containers/storage"),
         };
+        let flag = match self.engine {
+            Engine::Docker => self.flags.path(&["data-root", "graph", "g"]),
+            Engine::Containerd => self.flags.path(&["state"]),
+            Engine::Crio | Engine::Podman | Engine::Nomad => None,
+        };
         let known =
             || EngineVariant::from_path(&self.file).map(|variant| variant.state_dir(&self.file));
-        let configured = configured.map(PathBuf::from).or_else(known);
+        let configured = flag.or(configured.map(PathBuf::from)).or_else(known);
         Ok(configured.unwrap_or_else(|| PathBuf::from(default)))
     }
 
@@ -387,7 +420,7 @@ impl EngineSetup {
     ) -> anyhow::Result<NewText> {
         let (file, default) = (&self.file, self.set_default);
         match (self.engine, self.form) {
-            (Engine::Docker, _) => docker::configure(old, default),
+            (Engine::Docker, _) => docker::configure(old, default, &self.flags),
             (Engine::Containerd, SetupForm::Template) => template::configure(file, old, default),
             (Engine::Containerd, SetupForm::DropIn) => {
                 containerd_drop_in::configure(file, old, other_files, default)

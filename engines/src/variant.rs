@@ -14,6 +14,8 @@ const RANCHER_STATE: &str = "/run/k3s/containerd";
 const MICROK8S: &str = "/var/snap/microk8s";
 /// The state of MicroK8s (`microk8s-resources/default-args/containerd`).
 const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
+const DOCKER_SNAP: &str = "/var/snap/docker";
+const DOCKER_SNAP_DATA: &str = "/var/snap/docker/common/var-lib-docker";
 /// Below the home of a user of rootless docker.
 const ROOTLESS: &str = ".config/docker/daemon.json";
 
@@ -23,6 +25,7 @@ pub(crate) enum EngineVariant {
     Rke2,
     MicroK8s,
     RootlessDocker,
+    DockerSnap,
 }
 
 impl EngineVariant {
@@ -36,6 +39,9 @@ impl EngineVariant {
         if file.starts_with(MICROK8S) {
             return Some(EngineVariant::MicroK8s);
         }
+        if file.starts_with(DOCKER_SNAP) {
+            return Some(EngineVariant::DockerSnap);
+        }
         file.ends_with(ROOTLESS).then_some(EngineVariant::RootlessDocker)
     }
 
@@ -45,6 +51,7 @@ impl EngineVariant {
             EngineVariant::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
             EngineVariant::MicroK8s => "snap restart microk8s.daemon-containerd",
             EngineVariant::RootlessDocker => "systemctl --user restart docker",
+            EngineVariant::DockerSnap => "snap restart docker",
         }
     }
 
@@ -52,6 +59,7 @@ impl EngineVariant {
         match self {
             EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(RANCHER_STATE),
             EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
+            EngineVariant::DockerSnap => PathBuf::from(DOCKER_SNAP_DATA),
             EngineVariant::RootlessDocker => {
                 let home = file.ancestors().nth(Path::new(ROOTLESS).iter().count());
                 home.unwrap_or(Path::new("/")).join(".local/share/docker")

@@ -13,7 +13,6 @@ pub mod generate;
 pub mod host;
 pub mod leases;
 pub mod netlink;
-pub mod oci_bundles;
 pub mod offers;
 pub mod pools;
 pub mod settings;

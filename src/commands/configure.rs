@@ -9,9 +9,10 @@ use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_engines::allow;
-use onload_engines::behind::{KNOWN, find_runtime_behind};
+use onload_engines::daemon::DaemonFlags;
 use onload_engines::engine::Engine;
 use onload_engines::installed::{PROGRAM_DIRS, find_installed};
+use onload_engines::oci_runtime::{KNOWN, find_runtime_behind};
 use onload_engines::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use onload_engines::setup::EngineSetup;
 use onload_engines::version::{DOCKER_CDI, EngineVersion};
@@ -300,11 +301,14 @@ fn find_program(host: &Host, program: Option<&Path>) -> anyhow::Result<Option<Pa
 /// read, or the main file. A removal looks at both.
 fn find_setups(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Vec<EngineSetup>> {
     let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
-    if let Some(file) = &args.file {
+    let show_unit = |unit: &str| process::show_unit(host, unit);
+    let flags = DaemonFlags::read(host, args.runtime.kind(), &show_unit)?;
+    let main = EngineSetup::for_daemon(args.runtime, flags);
+    if let Some(file) = args.file.as_ref().filter(|file| **file != main.file) {
         return Ok(vec![setup(EngineSetup::for_file(args.runtime, file.clone()))]);
     }
-    let main = EngineSetup::for_engine(args.runtime);
-    let Some(drop_in) = EngineSetup::find_drop_in(args.runtime) else {
+    let drop_in = EngineSetup::find_drop_in(args.runtime).filter(|_| args.file.is_none());
+    let Some(drop_in) = drop_in else {
         return Ok(vec![setup(main)]);
     };
     let has_drop_in = host.entry(&drop_in.file)?.is_some();

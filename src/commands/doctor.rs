@@ -61,6 +61,7 @@ pub(super) fn check_host(
         pools: &pools,
         specs: &specs,
         version_of: &|program: &Path| process::read_version(&host, program),
+        show_unit: &|unit: &str| process::show_unit(&host, unit),
     };
     let checks = run_checks(&context, |name| {
         printer.progress(format_args!("checking {name}"));

@@ -3,11 +3,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_engines::behind::DefaultRuntime;
 use onload_engines::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
 };
-use onload_engines::installed::PROGRAM_DIRS;
+use onload_engines::installed::{PROGRAM_DIRS, find_program};
+use onload_engines::oci_runtime::DefaultRuntime;
 use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::runtime_containers::RuntimeUse;
 use onload_engines::setup::EngineSetup;
@@ -40,9 +40,11 @@ impl EngineFile {
     /// place.
     pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
-        let directory = if is_named {
-            open_trusted_directory(host, parent)
-                .with_context(|| format!("--file {}", setup.file.display()))?
+        let directory = if is_named || !setup.is_usual() {
+            open_trusted_directory(host, parent).with_context(|| {
+                let option = if is_named { "--file" } else { "opening the directory of" };
+                format!("{option} {}", setup.file.display())
+            })?
         } else {
             host.directory(parent)?
         };
@@ -104,10 +106,8 @@ impl EngineFile {
             return Ok(());
         }
         let program = self.setup.engine.kind().program();
-        for directory in PROGRAM_DIRS {
-            if host.entry(&Path::new(directory).join(program))?.is_some() {
-                return Ok(());
-            }
+        if find_program(host, self.setup.engine.kind())?.is_some() {
+            return Ok(());
         }
         let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
         let message =
@@ -171,7 +171,7 @@ impl EngineFile {
         }
         let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
         let created = host.create_directory(parent)?;
-        let open = if self.is_named {
+        let open = if self.is_named || !self.setup.is_usual() {
             open_trusted_directory(host, parent)?.context("opening the directory")?
         } else {
             created

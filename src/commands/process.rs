@@ -9,10 +9,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use onload_engines::daemon::UNIT_PROPERTIES;
 use onload_host::host::Host;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
+/// Where systemd's command is; PATH is the caller's.
+pub(super) const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
+/// This directory exists if systemd is running: sd_booted(3).
+pub(super) const BOOTED: &str = "/run/systemd/system";
 const CAT: &str = "/bin/cat";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const MAX_NAME_BYTES: u64 = 64;
@@ -77,6 +82,21 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
     let answer = read_answer(&mut child, MAX_VERSION_BYTES, VERSION_TIMEOUT)?.ok()?;
     String::from_utf8(answer).ok()
+}
+
+/// What systemd says about how a unit of the running host starts; `None` if it does not answer.
+pub(super) fn show_unit(host: &Host, unit: &str) -> Option<String> {
+    if !host.is_running() || !Path::new(BOOTED).is_dir() {
+        return None;
+    }
+    let program = SYSTEMCTL.iter().find(|program| Path::new(program).exists())?;
+    let mut command = Command::new(program);
+    command.args(["show", "--property", UNIT_PROPERTIES, unit]).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
+    let answer = read_answer(&mut child, MAX_BYTES, VERSION_TIMEOUT)?.ok()?;
+    // Without a property there is no answer: systemd prints the properties of a unit that it does not know, too.
+    String::from_utf8(answer).ok().filter(|answer| !answer.is_empty())
 }
 
 /// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.

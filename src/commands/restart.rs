@@ -8,12 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_engines::engine::Engine;
 
+use super::process::{BOOTED, SYSTEMCTL};
 use super::runtime_containers::run_command;
 
-/// Where systemd's command is; PATH is the caller's.
-const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
-/// This directory exists if systemd is running: sd_booted(3).
-const BOOTED: &str = "/run/systemd/system";
 const JOURNALCTL: &str = "/usr/bin/journalctl";
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use onload_engines::container_dirs::{ContainerDirs, docker_dirs, list};
 use onload_engines::engine::Engine;
 use onload_engines::runtime_containers::{self, RuntimeContainer, RuntimeUse};
 use onload_host::host::Host;
@@ -16,8 +17,7 @@ use super::process;
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
 /// What says that podman was used on a host.
-const PODMAN_STATE: [&str; 2] =
-    ["/var/lib/containers/storage/db.sql", "/var/lib/containers/storage/libpod/bolt_state.db"];
+const PODMAN_STATE: [&str; 2] = ["db.sql", "libpod/bolt_state.db"];
 /// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
 const MONITOR: &str = "conmon";
@@ -43,23 +43,17 @@ fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<Runtime
     match engine {
         Engine::Docker => find_docker(host, state),
         Engine::Containerd => find_containerd(host, state),
-        Engine::Crio => Ok([find_crio(host, state)?, find_monitored(host, false)?].concat()),
+        Engine::Crio => Ok([find_crio(host)?, find_monitored(host, false)?].concat()),
         Engine::Podman => Ok([find_podman(host)?, find_monitored(host, true)?].concat()),
         // Its containers are docker's, and it stops them without looking at allow_runtimes.
         Engine::Nomad => Ok(Vec::new()),
     }
 }
 
-/// With userns-remap a directory `UID.GID` lies between (moby, `daemon/daemon_unix.go`).
 fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
-    let remapped = host.list(root)?.names.into_iter().filter(|name| {
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
-    });
-    let roots = remapped.map(|name| root.join(name)).chain([root.to_owned()]);
+    host.list(root)?;
     let mut records = Vec::new();
-    for root in roots {
-        let containers = root.join("containers");
+    for containers in docker_dirs(host, root) {
         for id in host.list(&containers)?.names {
             let directory = containers.join(&id);
             let host_config = read_bytes(host, &directory.join("hostconfig.json"))?;
@@ -85,14 +79,14 @@ fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeConta
     Ok(records)
 }
 
-/// Each storage driver has its directory, for instance `overlay-containers`.
-fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
-    let mut records = Vec::new();
-    let names = host.list(storage)?.names;
-    for driver in names.iter().filter(|name| name.ends_with("-containers")) {
-        let containers = storage.join(driver);
-        for id in host.list(&containers)?.names {
-            let path = containers.join(&id).join("userdata/config.json");
+fn find_crio(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
+    let (dirs, mut records) = (ContainerDirs::read(host), Vec::new());
+    for storage in &dirs.storage {
+        host.list(storage)?;
+    }
+    for driver in dirs.list_storage(|path| list(host, path).unwrap_or_default()) {
+        for id in host.list(&driver)?.names {
+            let path = driver.join(&id).join("userdata/config.json");
             // Beside the directories stand files of the storage itself, such as containers.json.
             if let Ok(Some(config)) = host.bytes(&path, MAX_BYTES) {
                 records.extend(runtime_containers::from_crio(&id, &config));
@@ -120,9 +114,12 @@ fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
 
 fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
-        for state in PODMAN_STATE {
-            if host.entry(Path::new(state))?.is_some() {
-                bail!("podman alone reads {state}, and it is not asked about another host");
+        for storage in ContainerDirs::read(host).storage {
+            for state in PODMAN_STATE.map(|state| storage.join(state)) {
+                if host.entry(&state)?.is_some() {
+                    let state = state.display();
+                    bail!("podman alone reads {state}, and it is not asked about another host");
+                }
             }
         }
         return Ok(Vec::new());

@@ -16,10 +16,10 @@ const ORDERS: [&str; 12] = [
     "sys/src: text error device_number pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
     "core/src: timestamp onload rdma_providers gpu_name kfd device_ref class rdma_companion bundle expectation container_id pod run_dir pool nearness versioned
         drain lease host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy ticket",
-    "host/src: netlink host oci_bundles settings drain discover leases devices pools spec_name generate specdir drift boot
+    "host/src: netlink host settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
-    "engines/src: version kind installed behind our_runtime files toml json hcl settings variant default_runtime nri containerd
-        containerd_drop_in template docker crio podman nomad reader engine setup runtime_containers allow",
+    "engines/src: version kind installed oci_runtime our_runtime files daemon toml json hcl settings variant default_runtime nri containerd
+        containerd_drop_in template docker crio podman nomad reader container_dirs engine setup runtime_containers allow",
     "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log last_message host_watch",

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::run_dir::RUN_DIR;
+use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
 use onload_host::host::Host;
 
@@ -44,7 +45,7 @@ pub(super) struct ContainerReader<'l> {
 }
 
 impl<'l> ContainerReader<'l> {
-    pub(super) fn new(input: StatusInput<'l>, host_facts: HostFacts) -> Self {
+    pub(super) fn new(input: StatusInput<'l>, host_facts: HostFacts, dirs: ContainerDirs) -> Self {
         let host = input.host;
         let onload = input.inventory.onload.as_ref();
         let library = onload.and_then(|onload| onload.library_dir());
@@ -53,7 +54,7 @@ impl<'l> ContainerReader<'l> {
         ContainerReader {
             input,
             reader: ProcessReader::new(host, library.map(|stat| stat.st_ino)),
-            names: ContainerNames::new(host),
+            names: ContainerNames::new(host, dirs),
             mounts: Mounts::of(host),
             own_network: process::host_namespace(host, "net"),
             accelerators: AcceleratedInterfaces::new(

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::{Holder, Lease, LeaseEntry};
+use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::{Host, HostError};
-use onload_host::oci_bundles;
 
 use super::cgroup::{self, ContainerEngine};
 use super::process;
@@ -38,10 +38,10 @@ struct ContainerdTasks<'h> {
 }
 
 impl<'h> ContainerdTasks<'h> {
-    fn new(host: &'h Host) -> Self {
+    fn new(host: &'h Host, dirs: &ContainerDirs) -> Self {
         // What cannot be read is not known.
-        let list = |path: &Path| oci_bundles::list(host, path).unwrap_or_default();
-        ContainerdTasks { host, directories: oci_bundles::list_containerd(list) }
+        let list = |path: &Path| list(host, path).unwrap_or_default();
+        ContainerdTasks { host, directories: dirs.list_tasks(list) }
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
@@ -56,6 +56,7 @@ impl<'h> ContainerdTasks<'h> {
 /// With how many are unknown.
 pub(super) fn group_processes(
     host: &Host,
+    dirs: &ContainerDirs,
     leases: &[LeaseEntry],
 ) -> Result<(Vec<ContainerGroup>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
@@ -69,7 +70,7 @@ pub(super) fn group_processes(
             leased.entry(namespace).or_insert(id);
         }
     }
-    let tasks = ContainerdTasks::new(host);
+    let tasks = ContainerdTasks::new(host, dirs);
     let (mut groups, mut unseen) = (BTreeMap::<String, ContainerGroup>::new(), 0);
     for pid in pids {
         let Some(table) = process::read_cgroup(host, pid) else {

@@ -53,6 +53,7 @@ use names::ContainerNames;
 pub use network::read_network;
 pub(crate) use onload::OTHER_BUILD_EFFECT;
 pub use onload::RESTART_REMEDY;
+use onload_engines::container_dirs::ContainerDirs;
 use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;
@@ -113,9 +114,11 @@ impl ContainerStatus {
 }
 
 pub fn read_status(input: StatusInput<'_>) -> Result<StatusReport, HostError> {
-    let (groups, mut unseen) = group_processes(input.host, input.leases.unwrap_or_default())?;
+    let dirs = ContainerDirs::read(input.host);
+    let leases = input.leases.unwrap_or_default();
+    let (groups, mut unseen) = group_processes(input.host, &dirs, leases)?;
     let host_facts = read_host_facts(&input);
-    let mut reader = ContainerReader::new(input, host_facts);
+    let mut reader = ContainerReader::new(input, host_facts, dirs);
     let (mut user_budget, mut root_budgets) = (Budget::WHOLE, BTreeMap::new());
     let mut all = Vec::new();
     for group in groups {
@@ -156,8 +159,9 @@ pub struct ContainerGrants {
 /// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
 /// process is looked into.
 pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
-    let (groups, _) = group_processes(host, &[])?;
-    let mut names = ContainerNames::new(host);
+    let dirs = ContainerDirs::read(host);
+    let (groups, _) = group_processes(host, &dirs, &[])?;
+    let mut names = ContainerNames::new(host, dirs);
     let mut grantees = Vec::new();
     for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
         let Some(config) = names.read_config(group.engine, &group.id) else {
@@ -218,8 +222,9 @@ pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError>
     if pids.is_empty() {
         return Ok(Vec::new());
     }
-    let (groups, _) = group_processes(host, &[])?;
-    let mut names = ContainerNames::new(host);
+    let dirs = ContainerDirs::read(host);
+    let (groups, _) = group_processes(host, &dirs, &[])?;
+    let mut names = ContainerNames::new(host, dirs);
     let mut users = Vec::new();
     for group in groups {
         let count = pids.len();

@@ -7,8 +7,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use onload_core::pod::pod_keys;
+use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::Host;
-use onload_host::oci_bundles::{self, DOCKER};
 use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
@@ -25,19 +25,20 @@ const NAME: usize = 128;
 /// What podman calls its lists of containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second
 /// of a directory (containers/storage, `newContainerStore`).
 const PODMAN: [&str; 8] = [
-    "containers/storage/overlay-containers/containers.json",
-    "containers/storage/overlay-containers/volatile-containers.json",
-    "containers/storage/vfs-containers/containers.json",
-    "containers/storage/vfs-containers/volatile-containers.json",
-    "containers/storage/btrfs-containers/containers.json",
-    "containers/storage/btrfs-containers/volatile-containers.json",
-    "containers/storage/zfs-containers/containers.json",
-    "containers/storage/zfs-containers/volatile-containers.json",
+    "overlay-containers/containers.json",
+    "overlay-containers/volatile-containers.json",
+    "vfs-containers/containers.json",
+    "vfs-containers/volatile-containers.json",
+    "btrfs-containers/containers.json",
+    "btrfs-containers/volatile-containers.json",
+    "zfs-containers/containers.json",
+    "zfs-containers/volatile-containers.json",
 ];
-const SHARE: &str = ".local/share";
+const USER_STORAGE: &str = ".local/share/containers/storage";
 
 pub(super) struct ContainerNames<'h> {
     host: &'h Host,
+    dirs: ContainerDirs,
     podman: HashMap<Option<u32>, HashMap<String, String>>,
 }
 
@@ -63,8 +64,8 @@ pub(super) struct OciProcess {
 }
 
 impl<'h> ContainerNames<'h> {
-    pub(super) fn new(host: &'h Host) -> Self {
-        ContainerNames { host, podman: HashMap::new() }
+    pub(super) fn new(host: &'h Host, dirs: ContainerDirs) -> Self {
+        ContainerNames { host, dirs, podman: HashMap::new() }
     }
 
     /// None where its engine's files do not say, or are not ours to read.
@@ -82,10 +83,10 @@ impl<'h> ContainerNames<'h> {
                 name.trim_start_matches('/').to_owned()
             }
             ContainerEngine::Podman => {
-                let host = self.host;
+                let (host, dirs) = (self.host, &self.dirs);
                 let known = self.podman.entry(user);
-                let known =
-                    known.or_insert_with(|| read_podman_names(host, user).unwrap_or_default());
+                let known = known
+                    .or_insert_with(|| read_podman_names(host, dirs, user).unwrap_or_default());
                 known.get(id)?.clone()
             }
             ContainerEngine::Containerd => pod_name(config?, id)?,
@@ -145,14 +146,14 @@ impl<'h> ContainerNames<'h> {
 
     fn bundle_dirs(&self, engine: ContainerEngine, id: &str) -> Vec<PathBuf> {
         // What cannot be read is not known.
-        let list = |path: &Path| oci_bundles::list(self.host, path).unwrap_or_default();
+        let list = |path: &Path| list(self.host, path).unwrap_or_default();
         match engine {
             ContainerEngine::Docker | ContainerEngine::Containerd => {
-                let namespaces = oci_bundles::list_containerd(list).into_iter();
+                let namespaces = self.dirs.list_tasks(list).into_iter();
                 namespaces.map(|namespace| namespace.join(id)).collect()
             }
             ContainerEngine::Podman | ContainerEngine::Crio => {
-                let drivers = oci_bundles::list_storage(list).into_iter();
+                let drivers = self.dirs.list_storage(list).into_iter();
                 drivers.map(|driver| driver.join(id).join("userdata")).collect()
             }
             ContainerEngine::Unknown => Vec::new(),
@@ -172,7 +173,8 @@ impl<'h> ContainerNames<'h> {
     }
 
     fn read_docker(&self, id: &str, file: &str) -> Option<Value> {
-        self.read_json(&Path::new(DOCKER).join(id).join(file))
+        let mut files = self.dirs.docker.iter().map(|dir| dir.join(id).join(file));
+        files.find_map(|file| self.read_json(&file))
     }
 
     fn read_json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
@@ -203,16 +205,20 @@ fn pod_name(config: &ContainerConfig, id: &str) -> Option<String> {
     }
 }
 
-fn read_podman_names(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
+fn read_podman_names(
+    host: &Host,
+    dirs: &ContainerDirs,
+    user: Option<u32>,
+) -> Option<HashMap<String, String>> {
     let lists: Vec<Vec<u8>> = match user {
         None => {
-            let read_list = |list| host.bytes(&Path::new("/var/lib").join(list), MAX_BYTES).ok()?;
-            PODMAN.into_iter().filter_map(read_list).collect()
+            let files = dirs.storage.iter().flat_map(|dir| PODMAN.map(|list| dir.join(list)));
+            files.filter_map(|file| host.bytes(&file, MAX_BYTES).ok()?).collect()
         }
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
             let mounts = Mounts::of(host);
-            let file = |list: &&str| home.join(SHARE).join(list);
+            let file = |list: &&str| home.join(USER_STORAGE).join(list);
             let lists = PODMAN.into_iter().filter(|list| mounts.answers(&file(list)));
             let lists: Vec<&str> = lists.collect();
             // It may be slow all the same.
@@ -242,7 +248,7 @@ fn home_dir(host: &Host, user: u32) -> Option<PathBuf> {
 fn read_in_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let path = Path::new(SHARE).join(list);
+    let path = Path::new(USER_STORAGE).join(list);
     let descriptor = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
     let stat = rustix::fs::fstat(&descriptor).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

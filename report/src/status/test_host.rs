@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::test_tree::{AsHost, Tree};
 use onload_core::config::Config;
 use onload_core::lease::{DeviceId, Holder, Lease, LeaseEntry};
+use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
@@ -354,7 +355,8 @@ pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (ContainerFacts, 
         pids: vec![77],
     };
     let host_facts = read_host_facts(&looked);
-    let (facts, _) = ContainerReader::new(looked, host_facts).read_facts(group, &mut budget);
+    let dirs = ContainerDirs::read(looked.host);
+    let (facts, _) = ContainerReader::new(looked, host_facts, dirs).read_facts(group, &mut budget);
     (facts.unwrap(), host_facts)
 }
 

@@ -1,9 +1,9 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
 use onload_core::host_settings::RdmaNetns;
+use onload_engines::container_dirs::{CONTAINERD, TASKS};
 use onload_host::devices::RETRIEVE_REMEDY;
 use onload_host::devices::inventory::Inventory;
-use onload_host::oci_bundles;
 use onload_sys::netlink::link::Link;
 use onload_test_tree::MULTIARCH;
 use onload_test_tree::elf::SharedLibrary;
@@ -563,13 +563,28 @@ fn names_come_from_what_engines_keep() {
 }
 
 #[test]
+fn names_come_from_directories_that_engines_are_told_to_use() {
+    let made = preloaded();
+    made.file("/etc/docker/daemon.json", r#"{"data-root": "/srv/d"}"#);
+    let docker = format!("/srv/d/100000.100000/containers/{ID}");
+    made.file(&format!("{docker}/config.v2.json"), r#"{"Name":"/redis"}"#);
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
+
+    made.file("/etc/containers/storage.conf", "[storage]\ngraphroot = \"/srv/p\"\n");
+    let list = format!(r#"[{{"id":"{ID}","names":["web"]}}]"#);
+    made.file("/srv/p/overlay-containers/containers.json", list);
+    made.file("/proc/77/cgroup", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("web"));
+}
+
+#[test]
 fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
     let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
-    for state in oci_bundles::CONTAINERD {
+    for state in CONTAINERD {
         let made = preloaded();
         made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
         let other = ID.replace('3', "4");
-        let tasks = format!("{state}/{}/k8s.io", oci_bundles::TASKS);
+        let tasks = format!("{state}/{TASKS}/k8s.io");
         made.file(&format!("{tasks}/{other}/config.json"), annotations);
         assert_eq!(made.status().containers[0].name, None, "{state}");
         made.file(&format!("{tasks}/{ID}/config.json"), annotations);

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 use onload_cdi::DEFAULT_DIRS;
+use onload_engines::container_dirs::{self, ContainerDirs};
 use onload_host::host::{Host, HostError};
 use onload_host::leases;
-use onload_host::oci_bundles::{self, RUNTIMES, RUNTIMES_BY_NAMESPACE};
 use serde::Deserialize;
 
 /// Bytes of a file that are searched: no configuration of a container is longer.
@@ -128,7 +128,7 @@ fn is_wrong_file_type(error: &HostError) -> bool {
 /// The files that may name a hook; whether each is a specification, which only root writes.
 fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
-        match oci_bundles::list(host, path) {
+        match container_dirs::list(host, path) {
             Ok(names) => names,
             // A file beside directories.
             Err(error) if is_wrong_file_type(&error) => Vec::new(),
@@ -140,20 +140,16 @@ fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool
     };
     let specifications = DEFAULT_DIRS.map(|dir| names(Path::new(dir)));
     let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-    for namespace in oci_bundles::list_containerd(&mut names) {
+    let dirs = ContainerDirs::read(host);
+    for namespace in dirs.list_tasks(&mut names) {
         files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
     }
-    for driver in oci_bundles::list_storage(&mut names) {
+    for driver in dirs.list_storage(&mut names) {
         let ids = names(&driver);
         files.extend(ids.iter().map(|id| id.join("userdata/config.json")));
     }
-    let mut containers: Vec<PathBuf> =
-        RUNTIMES.iter().flat_map(|dir| names(Path::new(dir))).collect();
-    for dir in RUNTIMES_BY_NAMESPACE {
-        for namespace in names(Path::new(dir)) {
-            containers.extend(names(&namespace));
-        }
-    }
+    let runtimes = dirs.list_runtimes(&mut names);
+    let containers: Vec<PathBuf> = runtimes.iter().flat_map(|dir| names(dir)).collect();
     for container in containers {
         files.extend(STATES.map(|name| container.join(name)));
     }

@@ -2,9 +2,10 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use onload_engines::daemon::find_processes;
 use onload_engines::kind::EngineKind;
 use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::settings::EngineSettings;
@@ -14,7 +15,6 @@ use onload_sys::processes::start_time;
 use crate::doctor::context::CheckContext;
 use crate::status::boot_time;
 
-const PROC: &str = "/proc";
 const SYSTEMD_DIR: &str = "/etc/systemd/system";
 const DOCKER_SOCKET: &str = "/run/docker.sock";
 /// How long it may take to answer, and bytes of the answer.
@@ -35,11 +35,11 @@ pub(super) fn daemon_start(
     let Some(boot) = boot_time(context.host)? else {
         return Ok(None);
     };
-    for (directory, cgroup) in find_processes(context, kind.process_names())? {
-        let Some(service) = find_service(kind.services(), &cgroup) else {
+    for process in find_processes(context.host, kind.process_names())? {
+        let Some(service) = find_service(kind.services(), &process.cgroup) else {
             continue;
         };
-        if let Some(since_boot) = process_start(context.host, &directory) {
+        if let Some(since_boot) = process_start(context.host, &process.directory) {
             let start = boot + since_boot;
             // Of another host, boot is known to the second.
             let second = Duration::from_secs(u64::from(!context.host.is_running()));
@@ -61,7 +61,7 @@ pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bo
     if kind.services().is_empty() || !is_running(context)? {
         return Ok(true);
     }
-    if !find_processes(context, kind.process_names())?.is_empty() {
+    if !find_processes(context.host, kind.process_names())?.is_empty() {
         return Ok(true);
     }
     for service in kind.services() {
@@ -80,29 +80,6 @@ pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bo
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.
 pub(super) fn is_running(context: &CheckContext<'_>) -> Result<bool, HostError> {
     Ok(boot_time(context.host)?.is_some())
-}
-
-/// The processes of these names: the directory of each in /proc, and its cgroups.
-pub(super) fn find_processes(
-    context: &CheckContext<'_>,
-    process_names: &[&str],
-) -> Result<Vec<(PathBuf, String)>, HostError> {
-    let names = context.host.list(Path::new(PROC))?.names;
-    let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    let process = |pid: &String| {
-        let directory = Path::new(PROC).join(pid);
-        // A process that ends meanwhile is none.
-        let read = |name: &str, max| context.host.bytes(&directory.join(name), max);
-        let comm = read("comm", 64).ok().flatten()?;
-        let comm = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
-        if !process_names.contains(&comm.as_str()) {
-            return None;
-        }
-        let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
-        let cgroup = String::from_utf8_lossy(&cgroup).into_owned();
-        Some((directory, cgroup))
-    };
-    Ok(pids.filter_map(process).collect())
 }
 
 fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
@@ -165,7 +142,7 @@ mod tests {
             let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
             pause();
             let after = written();
-            let directory = Path::new(PROC).join(child.id().to_string());
+            let directory = Path::new("/proc").join(child.id().to_string());
             let began =
                 boot_time(&host).unwrap().unwrap() + process_start(&host, &directory).unwrap();
             child.kill().unwrap();

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use onload_engines::daemon::DaemonFlags;
 use onload_engines::installed::find_installed;
 use onload_engines::kind::EngineKind;
 use onload_engines::reader::{self, SettingsError};
@@ -27,12 +28,13 @@ pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEn
     let mut engines = Vec::new();
     for kind in EngineKind::ALL {
         if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
+            let flags = DaemonFlags::read(context.host, kind, context.show_unit)?;
             engines.push(InstalledEngine {
                 kind,
                 program,
                 is_used: daemon::is_used(context, kind)?,
                 version,
-                settings: reader::read(context.host, kind)?,
+                settings: reader::read(context.host, kind, &flags)?,
             });
         }
     }

@@ -14,8 +14,9 @@ use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
-use onload_engines::behind::find_runtime_behind;
+use onload_engines::installed::DOCKER_SNAP;
 use onload_engines::kind::EngineKind;
+use onload_engines::oci_runtime::find_runtime_behind;
 use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::reader::K3S;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings, K3S_TEMPLATES};
@@ -43,6 +44,14 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
     let findings = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
+            Ok(settings) if engine.program == Path::new(DOCKER_SNAP) => {
+                let text = format!(
+                    "{program} is a snap, which cannot execute {RUNTIME_PATH} of the host: containers get no devices by annotation"
+                );
+                let install = Remedy::install("docker from a package", engine.kind.release_page());
+                let finding = Finding::warn(text, install).with_path(&engine.program);
+                settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
+            }
             Ok(settings) => {
                 let unused = if engine.is_used {
                     ""

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_engines::daemon::find_processes;
 use onload_engines::kind::EngineKind;
 use onload_engines::settings::EngineSettings;
 use onload_engines::version::EngineVersion;
@@ -148,14 +149,12 @@ fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<Plugi
         return Ok(PluginState::Unknown);
     }
     let mut state = PluginState::Gone;
-    for (directory, cgroup) in
-        daemon::find_processes(context, &[PROCESS, &name_as_launched(start)])?
-    {
-        if !cgroup.lines().any(is_of_service) {
+    for process in find_processes(context.host, &[PROCESS, &name_as_launched(start)])? {
+        if !process.cgroup.lines().any(is_of_service) {
             continue;
         }
         state = PluginState::Waits;
-        let descriptors = directory.join("fd");
+        let descriptors = process.directory.join("fd");
         for name in context.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
             let target = context.host.link(&descriptors.join(&name))?;

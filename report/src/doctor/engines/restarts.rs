@@ -1,13 +1,11 @@
 //! Containers that docker does not start after a boot or its own restart (moby issue 49989): it restores those with a restart policy before
 //! it knows CDI.
 
-use std::path::Path;
-
 use onload_core::container_id;
+use onload_engines::container_dirs::ContainerDirs;
 use onload_engines::kind::EngineKind;
 use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::version::EngineVersion;
-use onload_host::oci_bundles::DOCKER;
 use serde_json::Value;
 
 use super::installed::InstalledEngine;
@@ -40,12 +38,14 @@ pub(in crate::doctor) fn check_restarts(
         return Ok(Vec::new());
     };
     let mut down = Vec::new();
-    for id in context.host.list(Path::new(DOCKER))?.names {
-        let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
-        let config = context.host.bytes(&file, MAX_BYTES)?;
-        let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if config.is_some_and(|config| stays_down(&config)) {
-            down.push(container_id::short_id(&id).to_owned());
+    let dirs = ContainerDirs::read(context.host).docker;
+    for dir in &dirs {
+        for id in context.host.list(dir)?.names {
+            let config = context.host.bytes(&dir.join(&id).join("hostconfig.json"), MAX_BYTES)?;
+            let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            if config.is_some_and(|config| stays_down(&config)) {
+                down.push(container_id::short_id(&id).to_owned());
+            }
         }
     }
     let finding = match down.as_slice() {
@@ -58,5 +58,6 @@ pub(in crate::doctor) fn check_restarts(
             Remedy::run(format!("docker start {}", down.join(" "))),
         ),
     };
-    Ok(vec![finding.with_path(DOCKER).with_subject(docker.kind.name())])
+    let finding = dirs.iter().fold(finding, Finding::with_path);
+    Ok(vec![finding.with_subject(docker.kind.name())])
 }

@@ -1,0 +1,448 @@
+//! An engine's daemon: its processes, and the flags that it starts with. On the running host systemd and the process
+//! itself say what the flags are; in another tree the unit files do.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::path::{Path, PathBuf};
+
+use onload_host::host::{Host, HostError};
+
+use crate::files::RelatedFiles;
+use crate::installed::{DOCKER_SNAP, find_program};
+use crate::kind::EngineKind;
+
+/// Returns what `systemctl show` prints about a unit's [`UNIT_PROPERTIES`]; `None` if systemd does not answer.
+pub type UnitLookup<'u> = &'u dyn Fn(&str) -> Option<String>;
+
+pub const UNIT_PROPERTIES: &str = "ExecStart,Environment,EnvironmentFiles";
+
+const PROC: &str = "/proc";
+/// Where systemd reads units; the last one takes precedence (systemd.unit(5)).
+const UNIT_DIRS: [&str; 5] = [
+    "/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/run/systemd/system",
+    "/etc/systemd/system",
+];
+/// The flags that the snap's own script passes.
+const SNAP_FLAGS: [&str; 3] = [
+    "--config-file=/var/snap/docker/current/config/daemon.json",
+    "--data-root=/var/snap/docker/common/var-lib-docker",
+    "--exec-root=/run/snap.docker",
+];
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// A flag that has a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flag {
+    pub name: String,
+    pub value: String,
+    /// The unit, unit file, environment file or process that has it.
+    pub source: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonFlags {
+    /// With the source of each.
+    words: Vec<(String, String)>,
+}
+
+impl DaemonFlags {
+    /// Reads the flags of the next start: those of the unit or, without one, of the process that runs.
+    pub fn read(
+        host: &Host,
+        kind: EngineKind,
+        show_unit: UnitLookup<'_>,
+    ) -> Result<DaemonFlags, HostError> {
+        if let Some(flags) = DaemonFlags::for_snap(host, kind)? {
+            return Ok(flags);
+        }
+        let flags = DaemonFlags::from_units(host, kind, show_unit)?;
+        if flags.words.is_empty() {
+            let processes = find_processes(host, kind.process_names())?;
+            return Ok(DaemonFlags::from_processes(host, kind, &processes));
+        }
+        Ok(flags)
+    }
+
+    /// Reads the flags of the daemon that runs; those of its unit if it does not run.
+    pub(crate) fn read_running(
+        host: &Host,
+        kind: EngineKind,
+        processes: &[Process],
+    ) -> Result<DaemonFlags, HostError> {
+        let flags = DaemonFlags::from_processes(host, kind, processes);
+        if flags.words.is_empty() { DaemonFlags::read(host, kind, &|_| None) } else { Ok(flags) }
+    }
+
+    /// The flags of docker's snap, if no other docker is installed.
+    fn for_snap(host: &Host, kind: EngineKind) -> Result<Option<DaemonFlags>, HostError> {
+        let program = if kind == EngineKind::Docker { find_program(host, kind)? } else { None };
+        let is_snap = program.is_some_and(|program| program == Path::new(DOCKER_SNAP));
+        Ok(is_snap.then(DaemonFlags::of_snap))
+    }
+
+    pub(crate) fn of_snap() -> DaemonFlags {
+        let words = SNAP_FLAGS.map(|flag| (flag.to_owned(), DOCKER_SNAP.to_owned()));
+        DaemonFlags { words: words.to_vec() }
+    }
+
+    fn from_units(
+        host: &Host,
+        kind: EngineKind,
+        show_unit: UnitLookup<'_>,
+    ) -> Result<DaemonFlags, HostError> {
+        for service in kind.services() {
+            let unit = format!("{service}.service");
+            let mut start = UnitStart::default();
+            match show_unit(&unit) {
+                Some(properties) => start.add_properties(&unit, &properties),
+                None => {
+                    for file in unit_files(host, &unit)? {
+                        let text = host.text(&file)?.unwrap_or_default();
+                        start.add_file(&file.display().to_string(), &text);
+                    }
+                }
+            }
+            let words = start.into_words(host)?;
+            if !words.is_empty() {
+                return Ok(DaemonFlags { words });
+            }
+        }
+        Ok(DaemonFlags::default())
+    }
+
+    fn from_processes(host: &Host, kind: EngineKind, processes: &[Process]) -> DaemonFlags {
+        let daemon = processes.iter().find(|process| process.is_system_service(host, kind));
+        let arguments = daemon.and_then(|process| {
+            host.bytes(&process.directory.join("cmdline"), MAX_BYTES).ok().flatten()
+        });
+        let arguments =
+            String::from_utf8_lossy(arguments.as_deref().unwrap_or_default()).into_owned();
+        let source = format!("the running {}", kind.program());
+        let words = arguments.split_terminator('\0').map(|word| (word.to_owned(), source.clone()));
+        DaemonFlags { words: words.collect() }
+    }
+
+    /// The last value of a flag, which is known by several names.
+    pub fn find(&self, names: &[&str]) -> Option<Flag> {
+        self.find_all(names).pop()
+    }
+
+    pub fn find_all(&self, names: &[&str]) -> Vec<Flag> {
+        let mut words = self.words.iter();
+        let mut flags = Vec::new();
+        while let Some((word, source)) = words.next() {
+            let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+                continue;
+            };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag, None),
+            };
+            if names.contains(&name) {
+                let next = || words.next().map_or("", |(word, _)| word.as_str());
+                flags.push(Flag {
+                    name: name.to_owned(),
+                    value: value.unwrap_or_else(next).to_owned(),
+                    source: source.clone(),
+                });
+            }
+        }
+        flags
+    }
+
+    /// The path that a flag names. systemd starts services in the root directory.
+    pub fn path(&self, names: &[&str]) -> Option<PathBuf> {
+        let flag = self.find(names).filter(|flag| !flag.value.is_empty())?;
+        Some(Path::new("/").join(flag.value))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// In /proc.
+    pub directory: PathBuf,
+    pub name: String,
+    /// The lines of its `cgroup`.
+    pub cgroup: String,
+}
+
+impl Process {
+    /// Whether root's service manager runs it as a service of the engine. The daemon of a user or of a container may
+    /// have the same name.
+    fn is_system_service(&self, host: &Host, kind: EngineKind) -> bool {
+        let mut services = kind.services().iter();
+        let is_service = services.any(|service| {
+            let path = format!(":/system.slice/{service}.service");
+            self.cgroup.lines().any(|line| line.ends_with(&path))
+        });
+        let status = host.bytes(&self.directory.join("status"), MAX_BYTES).ok().flatten();
+        let status = String::from_utf8_lossy(status.as_deref().unwrap_or_default()).into_owned();
+        let is_root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
+        is_service && is_root && kind.process_names().contains(&self.name.as_str())
+    }
+}
+
+/// Finds the processes with these names.
+pub fn find_processes(host: &Host, process_names: &[&str]) -> Result<Vec<Process>, HostError> {
+    let names = host.list(Path::new(PROC))?.names;
+    let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let process = |pid: &String| {
+        let directory = Path::new(PROC).join(pid);
+        // A process that ends meanwhile is none.
+        let read = |name: &str, max| host.bytes(&directory.join(name), max);
+        let comm = read("comm", 64).ok().flatten()?;
+        let name = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
+        if !process_names.contains(&name.as_str()) {
+            return None;
+        }
+        let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
+        let cgroup = String::from_utf8_lossy(&cgroup).into_owned();
+        Some(Process { directory, name, cgroup })
+    };
+    Ok(pids.filter_map(process).collect())
+}
+
+/// The file of a unit and its drop-ins, in the order in which systemd reads them.
+fn unit_files(host: &Host, unit: &str) -> Result<Vec<PathBuf>, HostError> {
+    let dirs = |name: &str| UNIT_DIRS.map(|dir| Path::new(dir).join(name));
+    let mut files = Vec::new();
+    for file in dirs(unit).into_iter().rev() {
+        if host.entry(&file)?.is_some() {
+            files.push(file);
+            break;
+        }
+    }
+    let drop_ins = dirs(&format!("{unit}.d")).to_vec();
+    files.extend(RelatedFiles::Directories(drop_ins, "*.conf".to_owned()).paths(host)?);
+    Ok(files)
+}
+
+/// What a unit says about its start, each value with its source (systemd.exec(5), systemd.service(5)).
+#[derive(Default)]
+struct UnitStart {
+    command: Option<(String, String)>,
+    environment: BTreeMap<String, (String, String)>,
+    environment_files: Vec<PathBuf>,
+}
+
+impl UnitStart {
+    fn add_file(&mut self, source: &str, text: &str) {
+        let mut section = String::new();
+        for line in logical_lines(text) {
+            if line.starts_with('[') {
+                section = line;
+            } else if let ("[Service]", Some((key, value))) =
+                (section.as_str(), line.split_once('='))
+            {
+                self.add(source, key.trim(), value.trim());
+            }
+        }
+    }
+
+    /// Adds what `systemctl show` prints: `ExecStart={ path=… ; argv[]=… ; ignore_errors=… }`,
+    /// `EnvironmentFiles=/etc/default/docker (ignore_errors=yes)`.
+    fn add_properties(&mut self, unit: &str, properties: &str) {
+        for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
+            match key {
+                "ExecStart" => {
+                    let arguments = value.split_once("argv[]=").map_or("", |(_, rest)| rest);
+                    let end = arguments.find(" ; ignore_errors=").unwrap_or(arguments.len());
+                    self.add(unit, key, arguments.get(..end).unwrap_or_default());
+                }
+                "EnvironmentFiles" => {
+                    let path = value.split(" (ignore_errors=").next().unwrap_or_default();
+                    self.add(unit, "EnvironmentFile", path);
+                }
+                _ => self.add(unit, key, value),
+            }
+        }
+    }
+
+    /// An empty value takes back what earlier files say.
+    fn add(&mut self, source: &str, key: &str, value: &str) {
+        match (key, value) {
+            ("ExecStart", "") => self.command = None,
+            ("ExecStart", _) => self.command = Some((value.to_owned(), source.to_owned())),
+            ("Environment", "") => self.environment.clear(),
+            ("Environment", _) => {
+                for word in split_words(value) {
+                    self.add_variable(source, &word);
+                }
+            }
+            ("EnvironmentFile", "") => self.environment_files.clear(),
+            ("EnvironmentFile", _) => {
+                let path = value.strip_prefix('-').unwrap_or(value);
+                self.environment_files.push(PathBuf::from(path));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_variable(&mut self, source: &str, assignment: &str) {
+        if let Some((name, value)) = assignment.split_once('=') {
+            let variable = (value.to_owned(), source.to_owned());
+            self.environment.insert(name.trim().to_owned(), variable);
+        }
+    }
+
+    fn into_words(mut self, host: &Host) -> Result<Vec<(String, String)>, HostError> {
+        let Some((command, source)) = self.command.take() else {
+            return Ok(Vec::new());
+        };
+        for file in take(&mut self.environment_files) {
+            let text = if file.is_absolute() { host.text(&file)? } else { None };
+            for line in logical_lines(&text.unwrap_or_default()) {
+                if let Some((name, value)) = line.split_once('=') {
+                    let value = split_words(value).join(" ");
+                    self.add_variable(&file.display().to_string(), &format!("{name}={value}"));
+                }
+            }
+        }
+        let words = split_words(&command).into_iter();
+        Ok(words.flat_map(|word| self.expand(&word, &source)).collect())
+    }
+
+    /// A word `$NAME` becomes several words; `${NAME}` stays in its word (systemd.service(5), "Command lines").
+    fn expand(&self, word: &str, source: &str) -> Vec<(String, String)> {
+        if let Some(name) = word.strip_prefix('$').filter(|name| !name.starts_with(['{', '$'])) {
+            let Some((value, source)) = self.environment.get(name) else {
+                return Vec::new();
+            };
+            let words = split_words(value).into_iter();
+            return words.map(|word| (word, source.clone())).collect();
+        }
+        let mut expanded = (word.to_owned(), source.to_owned());
+        for (name, (value, source)) in &self.environment {
+            let reference = format!("${{{name}}}");
+            if expanded.0.contains(&reference) {
+                expanded = (expanded.0.replace(&reference, value), source.clone());
+            }
+        }
+        vec![expanded]
+    }
+}
+
+/// Joins lines that end in a backslash, and leaves out comments.
+fn logical_lines(text: &str) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for part in text.lines().map(str::trim) {
+        if part.starts_with(['#', ';']) {
+            continue;
+        }
+        match part.strip_suffix('\\') {
+            Some(part) => line = format!("{line}{part} "),
+            None => lines.push(take(&mut line) + part),
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// Splits a text at white space that is not quoted, and takes the quotes away.
+fn split_words(text: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), None::<String>);
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            (c, Some(end)) if c == end => quote = None,
+            (c, Some(_)) => word.get_or_insert_default().push(c),
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, None) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_test_tree::Tree;
+
+    use super::*;
+
+    const SILENT: UnitLookup<'static> = &|_| None;
+
+    fn docker_flags(tree: &Tree, show_unit: UnitLookup<'_>) -> DaemonFlags {
+        let host = Host::open(tree.root()).unwrap();
+        DaemonFlags::read(&host, EngineKind::Docker, show_unit).unwrap()
+    }
+
+    fn values(flags: &DaemonFlags, name: &str) -> Vec<String> {
+        flags.find_all(&[name]).into_iter().map(|flag| flag.value).collect()
+    }
+
+    fn daemon_process(tree: &Tree, pid: u32, cgroup: &str, uid: u32, arguments: &str) {
+        let dir = format!("/proc/{pid}");
+        tree.file(&format!("{dir}/comm"), "dockerd\n");
+        tree.file(&format!("{dir}/cgroup"), format!("0::{cgroup}\n"));
+        tree.file(
+            &format!("{dir}/status"),
+            format!("Name:\tdockerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+        );
+        tree.file(&format!("{dir}/cmdline"), arguments.replace(' ', "\0"));
+    }
+
+    #[test]
+    fn systemd_takes_precedence_over_unit_files_and_the_process() {
+        let tree = Tree::new();
+        tree.file(
+            "/etc/systemd/system/docker.service",
+            "[Service]\nExecStart=/usr/bin/dockerd --data-root=/unit\n",
+        );
+        tree.file(
+            "/etc/default/docker",
+            "DOCKER_OPTS=\"--data-root=/srv/a --add-runtime x=/y\"\nexport B=1\n",
+        );
+        daemon_process(&tree, 9, "/system.slice/docker.service", 0, "dockerd --data-root=/process");
+        // systemd 257.
+        let shown = "ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --containerd=/run/c.sock $DOCKER_OPTS ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\nEnvironment=LANG=C\nEnvironmentFiles=/etc/default/docker (ignore_errors=yes)\n";
+        let flags =
+            docker_flags(&tree, &|unit| (unit == "docker.service").then(|| shown.to_owned()));
+        assert_eq!(values(&flags, "data-root"), ["/srv/a"]);
+        assert_eq!(flags.find(&["add-runtime"]).unwrap().source, "/etc/default/docker");
+        assert_eq!(flags.find(&["containerd"]).unwrap().source, "docker.service");
+        assert_eq!(values(&docker_flags(&tree, SILENT), "data-root"), ["/unit"]);
+        // systemd prints the properties of a unit that it does not know, too.
+        let flags = docker_flags(&tree, &|_| Some("ExecStart=\nEnvironment=\n".to_owned()));
+        assert_eq!(values(&flags, "data-root"), ["/process"]);
+    }
+
+    #[test]
+    fn a_running_daemon_of_a_user_or_a_container_is_not_followed() {
+        let tree = Tree::new();
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service";
+        let pod = "/kubepods.slice/cri-containerd-0.scope/system.slice/docker.service";
+        daemon_process(&tree, 7, user, 1000, "dockerd --data-root=/home/u/a");
+        daemon_process(
+            &tree,
+            8,
+            "/system.slice/docker.service",
+            1000,
+            "dockerd --data-root=/home/u/b",
+        );
+        daemon_process(&tree, 9, pod, 0, "dockerd --data-root=/in/a/container");
+        assert_eq!(docker_flags(&tree, SILENT), DaemonFlags::default());
+        daemon_process(&tree, 10, "/system.slice/docker.service", 0, "dockerd --data-root /srv/d");
+        assert_eq!(values(&docker_flags(&tree, SILENT), "data-root"), ["/srv/d"]);
+    }
+
+    #[test]
+    fn words_are_split_as_systemd_does() {
+        assert_eq!(split_words(r#"a "b c"'d' \"e "" f=$X"#), ["a", "b cd", "\"e", "", "f=$X"]);
+        let mut start = UnitStart::default();
+        start.add_file("/u", "[Unit]\nExecStart=no\n[Service]\nEnvironment='A=1 2' B=3\nExecStart=x --a $A --b=${B}${A} $C $$D\n");
+        let host = Host::open(Tree::new().root()).unwrap();
+        let words = start.into_words(&host).unwrap();
+        let words: Vec<&str> = words.iter().map(|(word, _)| word.as_str()).collect();
+        assert_eq!(words, ["x", "--a", "1", "2", "--b=31 2", "$$D"]);
+    }
+}
