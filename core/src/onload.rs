@@ -4,6 +4,11 @@
 /// in either of its default directories.
 pub const LIBRARY: &str = "libonload.so";
 
+/// Whether Onload has the card steer the packets of each socket to the queue of its stack on interfaces that it reaches by AF_XDP:
+/// "0" if not. A parameter of its module, 1 by default.
+pub const AF_XDP_FLOW_FILTERS: &str =
+    "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+
 /// The OCI runtimes that the wrapper looks for when the configuration names none. Those of
 /// CRI-O's packages bring no others (cri-o/packaging, `10-crio.conf`; before 1.29 `cri-o-runc`), and kubespray installs
 /// runc in /usr/local/bin.

@@ -95,6 +95,15 @@ impl Ethtool {
         self.ioctl(&mut buffer)
     }
 
+    /// Leaves the interface one channel that receives packets.
+    pub fn set_one_channel(&self) -> Result<(), Errno> {
+        // Drivers have channels for both directions, or for one each.
+        self.set_channels(match self.channels()? {
+            [_, transmit, other, 0] => [1, transmit, other, 0],
+            [receive, transmit, other, _] => [receive, transmit, other, 1],
+        })
+    }
+
     pub fn rss(&self) -> Result<RssConfig, Errno> {
         let mut header = new_command(GET_SPREAD, SPREAD);
         self.ioctl(&mut header)?;

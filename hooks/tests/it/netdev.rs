@@ -774,6 +774,37 @@ fn onload_is_told_of_an_interface_before_the_program_starts_and_when_it_has_forg
 }
 
 #[test]
+fn without_flow_filters_it_has_one_channel_in_the_container_and_its_own_number_on_the_host() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    sandbox.allow(&[], "[netdev.ens1v0]\naf-xdp = true\n");
+    let script = r#"
+        lists
+        filters=/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters
+        mkdir -p ${filters%/*}
+        ip link del ens1v0
+        ip -n wire link add index $FIRST name wens1v0 numrxqueues 4 numtxqueues 4 type veth \
+          peer name ens1v0 netns $$ numrxqueues 4 numtxqueues 4
+        ip link set ens1v0 address 02:00:00:00:10:01
+        before=$(as_it_is $FIRST)
+        channels() { "$@" ls /sys/class/net/ens1v0/queues | grep -c rx-; }
+        for case in "0 1" "1 4"; do
+          set -- $case
+          echo $1 > $filters
+          make one || fail "$(cat /tmp/err)"
+          n=$(channels ip netns exec one)
+          [ "$n" = $2 ] || fail "with filters $1 the container has $n channels"
+          grep -q '"channels":\[4,4,0,0\]' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not in the lease"
+          gone one; same "filters $1"; free "filters $1"
+          n=$(channels)
+          [ "$n" = 4 ] || fail "with filters $1 the host has $n channels again"
+        done"#;
+    on_both(&sandbox, &[QUEUES, ONLOAD, script].concat());
+}
+
+#[test]
 fn one_that_onload_has_registered_moves_as_it_is() {
     if !can_move() {
         return;

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::host_settings::{HostSettings, InterfaceName};
+use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_sys::text::quote_for_shell;
 
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
+use crate::discover::af_xdp::AfXdpTrouble;
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, DebugfsNic, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
@@ -39,7 +40,7 @@ pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
         registered: is_known.then(|| read_registered(host)).transpose()?,
         interfaces: host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect(),
         features: host.interface_features()?,
-        flow_filters: host.attribute(Path::new(PARAMETER))?,
+        flow_filters: host.attribute(Path::new(AF_XDP_FLOW_FILTERS))?,
     })
 }
 
@@ -107,12 +108,12 @@ fn plan_flow_filters(
         None if !state.is_loaded => {}
         None => plan.refuse(
             &subject,
-            format!("the loaded sfc_resource has no {PARAMETER}; install an Onload that has it"),
+            format!("the loaded sfc_resource has no {AF_XDP_FLOW_FILTERS}; install an Onload that has it"),
         ),
         Some(now) if *now == value => {}
         Some(now) => plan.steps.push(HostStep {
-            actions: vec![StepAction::write(PARAMETER, &value)],
-            effect: Effect::Is { path: PARAMETER.into(), text: value.clone() },
+            actions: vec![StepAction::write(AF_XDP_FLOW_FILTERS, &value)],
+            effect: Effect::Is { path: AF_XDP_FLOW_FILTERS.into(), text: value.clone() },
             ..HostStep::new(&subject, "enable_af_xdp_flow_filters", now, value)
         }),
     }

@@ -105,14 +105,7 @@ impl HostKernel for RunningKernel {
     }
 
     fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
-        let set = || {
-            let ethtool = Ethtool::open(interface.as_bytes())?.ok_or(Errno::NODEV)?;
-            // Drivers have channels for both directions, or for one each.
-            ethtool.set_channels(match ethtool.channels()? {
-                [_, transmit, other, 0] => [1, transmit, other, 0],
-                [receive, transmit, other, _] => [receive, transmit, other, 1],
-            })
-        };
+        let set = || Ethtool::open(interface.as_bytes())?.ok_or(Errno::NODEV)?.set_one_channel();
         set().with_context(|| format!("setting channels of {interface}"))
     }
 

@@ -7,8 +7,6 @@ use onload_sys::text::quote_for_shell;
 
 use crate::netlink::features::{FlowFilters, InterfaceFeatures};
 
-/// Whether Onload sets a filter for each socket that listens; a parameter of the module, 1 where nobody sets it.
-pub const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
 /// What switches it off where a card has no filters.
 pub const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 

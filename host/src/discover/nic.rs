@@ -9,11 +9,12 @@ use std::path::Path;
 
 use onload_core::class::Class;
 use onload_core::config::DiscoverConfig;
+use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 use serde::Serialize;
 
-use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
+use crate::discover::af_xdp::AfXdpTrouble;
 use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, Backing, NetworkInterface};
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
@@ -304,7 +305,7 @@ fn warn_of_trouble(
     let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
     let known = by_af_xdp.filter_map(|nic| Some((nic, features.get(&nic.name)?)));
     for (nic, features) in known {
-        let parameter = probe.with_classes(&[], || probe.attribute(PARAMETER));
+        let parameter = probe.with_classes(&[], || probe.attribute(AF_XDP_FLOW_FILTERS));
         if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
             probe.warn(trouble.describe(&nic.name));
         }

@@ -1,8 +1,9 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
 use onload_core::config::CONFIG_PATH;
+use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
-use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
+use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
@@ -150,7 +151,7 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     if nics.is_empty() {
         return Ok(Vec::new());
     }
-    let parameter = context.attribute(PARAMETER)?;
+    let parameter = context.attribute(AF_XDP_FLOW_FILTERS)?;
     let features_by_name = context.host.interface_features()?;
     let install = context.install_remedy("ethtool")?;
     let is_known = |features: InterfaceFeatures| match parameter.as_deref() {
@@ -184,7 +185,7 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
             }
             None => Finding::pass("flow filters and channels are as Onload needs them"),
         };
-        finding.with_path(PARAMETER).with_subject(nic.device.clone())
+        finding.with_path(AF_XDP_FLOW_FILTERS).with_subject(nic.device.clone())
     });
     Ok(findings.collect())
 }

@@ -143,6 +143,9 @@ impl MoveOps for InterfaceOps {
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&context.host_netns.netns, link, Some(request.pci), SearchDepth::Root)?;
         vf::set_up_vf(&context.host_netns, link, saved)?;
+        if request.settings.af_xdp {
+            queues::leave_one_channel(&context.host_netns.netns, link, saved)?;
+        }
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
         let moved =
             context.host_netns.netns.move_link(link.index, &context.container_netns, new_name);

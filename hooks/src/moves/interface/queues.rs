@@ -11,6 +11,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::{SavedInterface, SavedQueues, SavedRss};
+use onload_core::onload::AF_XDP_FLOW_FILTERS;
+use onload_sys::error::{Context as _, Result as SysResult};
 use onload_sys::ethtool::{self, Ethtool};
 use onload_sys::netlink::link::Link;
 use rustix::io::Errno;
@@ -89,6 +91,33 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
         rules: rules.ok(),
         unkept,
     })
+}
+
+/// Leaves an interface of the host one channel if Onload sets no flow filters by AF_XDP: a stack receives from one channel,
+/// and without filters a connection whose packets come to another one is not accelerated. [`restore`] sets the number that
+/// `saved` has; a driver that does not tell its channels keeps them.
+pub(super) fn leave_one_channel(
+    netns: &Netns,
+    link: &Link,
+    saved: &SavedInterface,
+) -> SysResult<()> {
+    let saved_channels = saved.queues.as_ref().and_then(|queues| queues.channels);
+    let has_filters = read(Path::new(AF_XDP_FLOW_FILTERS)).is_none_or(|value| value != "0");
+    if has_filters || !saved_channels.is_some_and(receives_by_several) {
+        return Ok(());
+    }
+    let interface_dir = InterfaceDir::open(netns, link);
+    interface_dir.map_or(Err(Errno::NODEV), |dir| dir.with_ethtool(Ethtool::set_one_channel))
+        .with_context(|| {
+            format!(
+                "leaving interface {} one channel, which Onload needs by AF_XDP without flow filters; see \"ethtool -l\", or take af-xdp out of its section [netdev]",
+                saved.name
+            )
+        })
+}
+
+fn receives_by_several([receive, _, _, combined]: [u32; 4]) -> bool {
+    receive.saturating_add(combined) > 1
 }
 
 /// What is named where it cannot be kept or restored.
