@@ -316,6 +316,7 @@ fn nic_row(nic: &Nic) -> NumaRow {
         format_alias(&nic.name, &nic.device),
         nic.driver.clone(),
         Some(nic.datapath.as_str().to_owned()),
+        nic.stacks.map(|stacks| format_count(stacks, "stack", "stacks")),
         nic.state.clone(),
         nic.speed_mbps.map(format_speed),
         (functions > 0).then(|| format_count(functions, "VF", "VFs")),

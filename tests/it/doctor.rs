@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::hosts::{rdma, x3, x4};
+use crate::common::hosts::{leased_interface, rdma, x3, x4};
 use crate::common::{
     Commands, Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
 };
@@ -125,6 +125,33 @@ fn af_xdp(abilities: &str, parameter: &str) -> Tree {
     tree.file("/interfaces.table", abilities);
     tree.attribute(FLOW_FILTERS, parameter);
     tree
+}
+
+#[test]
+fn no_command_is_printed_for_an_interface_by_af_xdp_that_is_in_a_container() {
+    let tree = leased_interface(false);
+    tree.config("[discover]\noffer-netdevs = [\"ens1v0\"]\n");
+    let nic = "/sys/kernel/debug/sfc_resource/nics/000_ens1v0";
+    tree.attribute(&format!("{nic}/devtype"), "5:0:0 => AF_XDP");
+    tree.attribute(FLOW_FILTERS, "0");
+    let nics = &tree.discover()["nics"];
+    assert!(each(nics, "device").contains(&"ens1v0".to_owned()), "{nics}");
+    assert_eq!(found(&tree, "af-xdp"), [] as [Value; 0]);
+}
+
+#[test]
+fn an_interface_by_af_xdp_serves_a_stack_for_each_channel() {
+    for (channels, text) in [(1, "1 stack,"), (4, "4 stacks,")] {
+        let tree = af_xdp(&format!("ens1 xdp on {channels}\n"), "1");
+        let findings = found(&tree, "af-xdp");
+        let finding = findings[0]["finding"].as_str().unwrap();
+        assert!(finding.contains(&format!("it serves {text} one for each channel")), "{finding}");
+        let table = tree.run(&["discover"]).done().stdout;
+        assert!(table.contains(&format!("af_xdp, {text} up")), "{table}");
+        let nics = tree.discover()["nics"].clone();
+        let stacks = nics.as_array().unwrap().iter().map(|nic| nic["stacks"].as_u64());
+        assert_eq!(stacks.collect::<Vec<_>>(), [Some(channels), None]);
+    }
 }
 
 const FLOW_FILTERS: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";

@@ -243,6 +243,7 @@ fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec
             numa_node: netdev.numa_node,
             driver: netdev.driver.clone(),
             datapath,
+            stacks: None,
             speed_mbps: None,
             state: netdev.state.clone(),
             virtual_functions: function.map_or_else(Vec::new, |function| {

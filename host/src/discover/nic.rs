@@ -43,6 +43,10 @@ pub struct Nic {
     pub numa_node: Option<u32>,
     pub driver: Option<String>,
     pub datapath: Datapath,
+    /// How many stacks it serves at once by AF_XDP: one for each channel. `None` for other datapaths, and if its channels are
+    /// unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<u32>,
     /// Mbit/s.
     pub speed_mbps: Option<u64>,
     pub state: Option<String>,
@@ -219,7 +223,14 @@ pub(crate) fn read(
                 Ok((datapath, taken_names.choose(&interface.name, interface.pci())?))
             });
         match decided {
-            Ok((datapath, device)) => nics.push(new_nic(interface, function, datapath, device)),
+            Ok((datapath, device)) => {
+                let features = attachments.features.get(&interface.name);
+                let channels = features.and_then(|features| features.channels);
+                nics.push(Nic {
+                    stacks: channels.filter(|_| datapath == Datapath::AfXdp),
+                    ..new_nic(interface, function, datapath, device)
+                });
+            }
             Err(reason) => {
                 probe.exclude(Exclusion::new(Class::Nic, interface.name.as_str(), reason));
             }
@@ -325,6 +336,7 @@ fn new_nic(
         numa_node: function.and_then(|function| function.numa_node),
         driver: interface.driver().map(str::to_owned),
         datapath,
+        stacks: None,
         speed_mbps: interface.speed_mbps,
         state: interface.operstate.clone(),
         virtual_functions: function.map_or_else(Vec::new, |function| {

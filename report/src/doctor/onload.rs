@@ -4,10 +4,10 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
 use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
-use onload_host::discover::nic::Datapath;
+use onload_host::discover::nic::{Datapath, Nic};
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
-use onload_sys::text::{ShortList, quote_for_shell};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
@@ -146,8 +146,12 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
 }
 
 pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
-    let nics = context.inventory.nics.iter();
-    let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
+    let inventory = context.inventory;
+    // No command of the host reads or sets the channels of an interface that is in a container.
+    let is_on_host =
+        |nic: &&Nic| inventory.interfaces.iter().any(|interface| interface.name == nic.name);
+    let nics = inventory.nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
+    let nics: Vec<_> = nics.filter(is_on_host).collect();
     if nics.is_empty() {
         return Ok(Vec::new());
     }
@@ -183,7 +187,16 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
                 let text = "whether its driver has the flow filters and channels that Onload needs is not known";
                 Finding::unknown(text, Remedy::run(command)).with_first_remedy(install.clone())
             }
-            None => Finding::pass("flow filters and channels are as Onload needs them"),
+            None => {
+                let text = "flow filters and channels are as Onload needs them";
+                let stacks = nic.stacks.map_or_else(String::new, |stacks| {
+                    format!(
+                        "; it serves {}, one for each channel: further programs run on the kernel's sockets",
+                        format_count(stacks, "stack", "stacks")
+                    )
+                });
+                Finding::pass(text.to_owned() + &stacks)
+            }
         };
         finding.with_path(AF_XDP_FLOW_FILTERS).with_subject(nic.device.clone())
     });

@@ -235,3 +235,19 @@ pub(crate) fn all() -> Vec<(&'static str, Tree)> {
         ("x4", x4()),
     ]
 }
+
+/// A host whose interface `ens1v0` is in a container, or on its way back from one.
+pub(crate) fn leased_interface(returning: bool) -> Tree {
+    let tree = x3();
+    tree.boot("a-boot");
+    tree.process(42, 7);
+    let holder = r#"{"init":{"process":{"pid":42,"startTime":7,"pidNamespace":1}}}"#;
+    let interface = r#"{"name":"ens1v0","mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,"flags":3,"pci":"0000:3b:02.7"}"#;
+    let left = if returning { r#""left":"its MTU","# } else { "" };
+    let lease = format!(
+        r#"{{"version":1,"boot":"a-boot","container":"web","bundle":"/b/web","holder":{holder},"entryPoint":"createRuntime","since":1,
+            "facts":{{}},"moved":{{"interface":{interface},"namespace":7,{left}"returning":{returning}}}}}"#
+    );
+    tree.file("run/onload-ctk/@leases/netdev=ens1v0#0", lease);
+    tree
+}
