@@ -23,7 +23,12 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
     let (inventory, checks) = check_host(global, printer)?;
     let lines = [
         ("here", describe_host(&inventory)),
-        ("offered", describe_devices(&inventory) + &describe_drained(&inventory)),
+        (
+            "offered",
+            describe_devices(&inventory)
+                + &describe_drained(&inventory)
+                + &describe_returning(&checks),
+        ),
         ("written", describe_specs(&checks)),
         ("engines", describe_engines(&checks)),
         ("next", next(&inventory, &checks)),
@@ -86,6 +91,16 @@ fn describe_drained(inventory: &Inventory) -> String {
         let (targets, since) = (ShortList(&targets), timestamp::format_rfc3339(since));
         format!("; drained since {since}: {targets}")
     })
+}
+
+/// The devices that ended containers have left otherwise than they were, with what restores them.
+fn describe_returning(checks: &[Check]) -> String {
+    let findings = checks_named(checks, "returning").map(|check| &check.finding);
+    let devices: Vec<String> = findings.filter_map(|finding| finding.subject.clone()).collect();
+    match devices.as_slice() {
+        [] => String::new(),
+        devices => format!("; not restored: {}, run: onload-ctk lease restore", ShortList(devices)),
+    }
 }
 
 fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {

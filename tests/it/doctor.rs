@@ -810,6 +810,12 @@ checks! {
     a_driver_that_does_not_say_leaves_it_unknown: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
         |tree| { tree.remove("/interfaces.table"); }
         => "unknown", "is not known", "ethtool -k ens1";
+    a_device_that_a_container_left_otherwise_is_warned_of: "returning", leased_interface(false),
+        |tree| {
+            let lease = "run/onload-ctk/@leases/netdev=ens1v0#0";
+            tree.file(lease, leased_interface(true).read(lease));
+        }
+        => "warn", "it is not restored: its MTU is not as it was", "onload-ctk lease restore";
     containers_that_stay_down_after_a_boot_are_warned_of: "engine-restarts", restarting("26.1.5+dfsg1", "{}"),
         |tree| { tree.file(RESTARTED, STAYS_DOWN); }
         => "warn", "after each restart of docker without live-restore (moby issue 49989)", "docker start 0123456789ab";

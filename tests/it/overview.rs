@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::common::hosts::x2;
+use crate::common::hosts::{leased_interface, x2};
 use crate::common::{Commands, Tree, every_host};
 
 /// The five lines, each without its label.
@@ -97,6 +97,13 @@ fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
     assert_eq!(lines(&tree)[4], "run: onload-ctk host apply");
+}
+
+#[test]
+fn a_device_that_a_container_left_otherwise_is_shown_with_what_restores_it() {
+    let [_, offered, ..] = lines(&leased_interface(true));
+    let expected = "; not restored: netdev=ens1v0, run: onload-ctk lease restore";
+    assert!(offered.ends_with(expected), "{offered}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod memlock;
 mod onload;
 mod pcie;
 mod rdma;
+mod returning;
 mod security;
 mod specs;
 mod trust;
@@ -43,6 +44,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck)] = &[
     (CheckFamily::Host, "onload-library", onload::check_library),
     (CheckFamily::Host, "onload-interface", onload::check_interfaces),
     (CheckFamily::Host, "interface-up", onload::link),
+    (CheckFamily::Host, "returning", returning::check_returning),
     (CheckFamily::Host, "af-xdp", onload::check_af_xdp),
     (CheckFamily::Host, "iommu", iommu::check_enabled),
     (CheckFamily::Host, "iommu-groups", iommu::check_groups),
