@@ -9,12 +9,12 @@ use onload_core::host_settings::{PfRef, SriovConfig, VfDriver, Vlan};
 use onload_sys::netlink::link::UP;
 use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::format_count;
+use onload_sys::text::{format_count, quote_for_shell};
 
 use super::function_users::FunctionUsers;
 use super::kernel::{HostKernel, VfChange, VfSettings};
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use crate::discover::netdev::{SYS_CLASS_NET, is_representor_port_name};
+use crate::discover::netdev::{SYS_CLASS_NET, is_ipoib_address, is_representor_port_name};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
 
@@ -34,6 +34,8 @@ pub(super) struct PfState {
     pub(super) address: PciAddress,
     driver: Option<String>,
     interface: Option<String>,
+    /// Whether its interface is one of IP over InfiniBand.
+    is_ipoib: bool,
     /// Of its interface.
     flags: Option<u32>,
     total: Option<u16>,
@@ -83,6 +85,10 @@ pub(super) fn read(
         None => None,
     };
     let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+    let address_of_interface = match &interface {
+        Some(name) => host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("address"))?,
+        None => None,
+    };
     let mut vfs = BTreeMap::new();
     for name in host.list(&directory)?.names {
         let Some(index) = name.strip_prefix("virtfn") else {
@@ -109,6 +115,7 @@ pub(super) fn read(
         default_route: interfaces.into_iter().find(|name| users.is_on_default_route(name)),
         has_vfio_pci: host.entry(Path::new(VFIO_PCI_DRIVER))?.is_some(),
         address,
+        is_ipoib: address_of_interface.as_deref().is_some_and(is_ipoib_address),
         interface,
         flags,
         vfs,
@@ -177,6 +184,11 @@ fn find_uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostE
 
 pub(super) fn decide(pf: &PfState, config: &SriovConfig, plan: &mut HostPlan) {
     let planner = SriovPlanner { pf, config, subject: StepSubject::new("sriov", &config.pf) };
+    if pf.is_ipoib
+        && let Some(change) = planner.changes(0).next()
+    {
+        return plan.refuse(&planner.subject, planner.ipoib_reason(change));
+    }
     planner.warn_of_own_address(plan);
     if pf.count != config.vfs {
         match planner.check_recount() {
@@ -195,6 +207,17 @@ struct SriovPlanner<'d> {
 }
 
 impl SriovPlanner<'_> {
+    /// Why a setting is refused on InfiniBand, before the functions exist: of these, IPoIB has none (`ipoib_netdev_ops_pf` in
+    /// drivers/infiniband/ulp/ipoib/ipoib_main.c). It has `ndo_set_vf_guid` in their place.
+    fn ipoib_reason(&self, change: VfChange) -> String {
+        let interface = self.pf.interface.as_deref().unwrap_or_default();
+        let interface = quote_for_shell(interface);
+        format!(
+            "{interface} is IP over InfiniBand, whose virtual functions have no {}; take mac, vlan, spoof-check and trust out, and give each function GUIDs before its driver binds: ip link set dev {interface} vf 0 node_guid GUID, and port_guid GUID",
+            change.name()
+        )
+    }
+
     /// Why the number of virtual functions must not change.
     fn check_recount(&self) -> Result<(), String> {
         let (pf, vfs) = (self.pf, self.config.vfs);

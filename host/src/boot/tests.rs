@@ -1305,6 +1305,31 @@ fn a_setting_that_the_driver_does_not_have_is_refused() {
 }
 
 #[test]
+fn settings_that_ip_over_infiniband_does_not_have_are_refused_before_the_functions_exist() {
+    const ADDRESS: &str = "00:00:01:48:fe:80:00:00:00:00:00:00:00:15:5d:ff:fd:34:02:83";
+    for machine in [Machine::new(), Machine::with_two_vfs()] {
+        machine.tree.file(&format!("{PF}/net/ens2/address"), format!("{ADDRESS}\n"));
+        for (setting, name) in [
+            ("mac = \"02:00:00:00:10:00\"\nspoof-check = true", "mac"),
+            ("vlan = 7", "vlan"),
+            ("spoof-check = false", "spoof-check"),
+            ("trust = true", "trust"),
+        ] {
+            let plan = machine.plan(&format!("{}{setting}\n", kernels(2)));
+            assert_eq!(shown(&plan.steps), [""; 0]);
+            let refused: Vec<String> = plan.refused.iter().map(ToString::to_string).collect();
+            let expected = format!(
+                "sriov ens2: ens2 is IP over InfiniBand, whose virtual functions have no {name}; take mac, vlan, spoof-check and trust out, and give each function GUIDs before its driver binds: ip link set dev ens2 vf 0 node_guid GUID, and port_guid GUID"
+            );
+            assert_eq!(refused, [expected]);
+        }
+    }
+    let machine = Machine::new();
+    machine.tree.file(&format!("{PF}/net/ens2/address"), format!("{ADDRESS}\n"));
+    assert_eq!(machine.plan(&kernels(2)).refused.len(), 0);
+}
+
+#[test]
 fn settings_need_the_interface_of_the_physical_function() {
     let machine = Machine::with_two_vfs();
     fs::remove_dir_all(machine.outside(&format!("{PF}/net"))).unwrap();
