@@ -10,11 +10,8 @@ use onload_core::class::Class;
 use onload_core::config;
 use onload_host::devices::exclude_without_hook;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::exclusion::Exclusion;
 use onload_host::drift::render;
-use onload_host::generate::{
-    GeneratedSpecs, InstalledFiles, bundle_exclusions, generate, warnings,
-};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, warnings};
 use onload_host::host::Host;
 use onload_host::spec_name::{SpecName, SpecPart};
 use onload_host::specdir::{
@@ -24,7 +21,7 @@ use onload_sys::fs::{atomic, regular};
 use onload_sys::text::{ShortList, join_first};
 
 use super::{
-    OUTPUT_DIR, discover_host, make_directory, open_host, pools_to_write, print_diff, require_nic,
+    OUTPUT_DIR, discover_host, generate_specs, make_directory, open_host, print_diff, require_nic,
     unchanged_message, unread_reasons,
 };
 use crate::cli::{GenerateArgs, GlobalArgs};
@@ -74,15 +71,8 @@ pub fn run(
             printer.warning(warning);
         }
     }
-    let pools = pools_to_write(pools, kinds, newest, printer);
-    let mut specs = generate(&inventory, &pools, &config, installed)?;
-    if kinds.contains(&Class::Bundle) {
-        for exclusion in bundle_exclusions(&specs, &config, &inventory.drain) {
-            let Exclusion { name, reason, .. } = exclusion;
-            printer.warning(format_args!("bundle {name} is not offered: {reason}"));
-        }
-    }
-    specs.retain(|name, _| kinds.contains(&name.class));
+    let (specs, pools) =
+        generate_specs(&inventory, pools, kinds, newest, &config, installed, printer)?;
     for warning in warnings(&specs, &pools, &config.cdi, installed) {
         printer.warning(warning);
     }

@@ -40,7 +40,9 @@ use onload_cdi::{CdiVersion, ContainerEdits, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::discover::unread;
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, bundle_exclusions, generate};
 use onload_host::host::{Host, ReadAccess};
 use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
@@ -126,13 +128,17 @@ fn discover_host(host: &Host, config: &Config, printer: &mut Printer) -> (Invent
     (inventory, pools)
 }
 
-/// The pools of the classes that are written, for readers of CDI up to that version.
-fn pools_to_write(
+/// Generates the specifications of these classes, for readers of CDI up to that version, and returns them with the pools that
+/// are in them.
+fn generate_specs(
+    inventory: &Inventory,
     mut pools: PoolSet,
     classes: &[Class],
     newest: Option<CdiVersion>,
+    config: &Config,
+    installed: InstalledFiles,
     printer: &mut Printer,
-) -> Vec<NamedPool> {
+) -> anyhow::Result<(GeneratedSpecs, Vec<NamedPool>)> {
     // A bundle may have members of pools of any class.
     let is_wanted = |class| classes.contains(&class) || classes.contains(&Class::Bundle);
     pools.offered.retain(|pool| is_wanted(pool.class));
@@ -142,7 +148,14 @@ fn pools_to_write(
     for warning in &pools.warnings {
         printer.warning(warning);
     }
-    pools.offered
+    let mut specs = generate(inventory, &pools.offered, config, installed)?;
+    if classes.contains(&Class::Bundle) {
+        for Exclusion { name, reason, .. } in bundle_exclusions(&specs, config, &inventory.drain) {
+            printer.warning(format_args!("bundle {name} is not offered: {reason}"));
+        }
+    }
+    specs.retain(|name, _| classes.contains(&name.class));
+    Ok((specs, pools.offered))
 }
 
 /// An operator may want a boot to fail rather than to go on without its interface.

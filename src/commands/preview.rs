@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use onload_cdi::{Registry, Spec, SpecSource};
-use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles};
 use onload_host::spec_name::SpecName;
 use onload_host::specdir::SpecFormat;
 
 use super::discover::print_devices;
 use super::show::print_edits;
-use super::{OUTPUT_DIR, discover_host, open_host, parse_names, pools_to_write, resolve_devices};
+use super::{OUTPUT_DIR, discover_host, generate_specs, open_host, parse_names, resolve_devices};
 use crate::cli::{GlobalArgs, Preview};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_labelled, format_pairs};
@@ -23,11 +23,10 @@ pub fn run(
     let names = parse_names(&args.devices)?;
     let (host, config) = open_host(global)?;
     let (inventory, pools) = discover_host(&host, &config, printer);
-    let pools = pools_to_write(pools, &config.cdi.kinds, None, printer);
     // The hook comes with the package, which a captured host need not have.
     let installed = InstalledFiles { hook: true, ..InstalledFiles::read(&host, &config)? };
-    let mut specs = generate(&inventory, &pools, &config, installed)?;
-    specs.retain(|name, _| config.cdi.kinds.contains(&name.class));
+    let (specs, _) =
+        generate_specs(&inventory, pools, &config.cdi.kinds, None, &config, installed, printer)?;
 
     print_devices(&inventory.offered_only(), printer)?;
     print_specs(&specs, printer)?;

@@ -1,6 +1,6 @@
 //! `cdi show`: what a container gets for some devices, and from which file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use onload_cdi::{
@@ -97,32 +97,66 @@ fn node_line(node: &DeviceNode) -> EditLine {
     (node.path.clone(), format!("{access}{from}"))
 }
 
-/// Returns one line per mount. Files that are mounted the same way between the same two directories share a line.
+/// Files that are mounted the same way between the same two directories.
+struct MountGroup<'m> {
+    directory: &'m str,
+    source: MountSource<'m>,
+    details: String,
+    names: BTreeSet<&'m str>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum MountSource<'m> {
+    /// The path that the file has in the container, or none on the host.
+    Same,
+    /// The directory of a file that has the same name in the container.
+    Directory(&'m str),
+    Path(&'m str),
+}
+
+/// Returns one line per group of mounts.
 fn mounts(mounts: &[Mount]) -> Vec<EditLine> {
-    let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<MountGroup<'_>> = Vec::new();
     for mount in mounts {
         let (directory, name) = mount.container_path.rsplit_once('/').unwrap_or_default();
-        let from = match (mount.type_.as_deref(), &mount.host_path) {
-            (Some(kind), _) if kind != "bind" => format!("{kind} "),
-            (_, host) if *host == mount.container_path => String::new(),
+        let options = mount.options.join(",");
+        let (source, details) = match (mount.type_.as_deref(), mount.host_path.as_str()) {
+            (Some(kind), _) if kind != "bind" => (MountSource::Same, format!("{kind} {options}")),
+            (_, host) if host == mount.container_path => (MountSource::Same, options),
             (_, host) => match host.rsplit_once('/') {
-                Some((directory, host)) if host == name => format!("from {directory} "),
-                _ => format!("from {host} "),
+                Some((host_directory, host_name)) if host_name == name => {
+                    (MountSource::Directory(host_directory), options)
+                }
+                _ => (MountSource::Path(host), options),
             },
         };
-        let details = format!("{from}{}", mount.options.join(","));
-        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == details);
-        match names {
-            Some((.., names)) if names.contains(&name) => {}
-            Some((.., names)) => names.push(name),
-            None => groups.push((directory, details, vec![name])),
+        let is_same = |group: &&mut MountGroup<'_>| {
+            (group.directory, group.source, &group.details) == (directory, source, &details)
+        };
+        match groups.iter_mut().find(is_same) {
+            Some(group) => drop(group.names.insert(name)),
+            None => {
+                groups.push(MountGroup { directory, source, details, names: [name].into() });
+            }
         }
     }
-    let line = |(directory, details, names): (&str, String, Vec<&str>)| match *names {
-        [name] => (format!("{directory}/{name}"), details),
-        _ => (format!("{directory}/"), format!("{details}: {}", names.join(" "))),
+    groups.iter().map(mount_line).collect()
+}
+
+fn mount_line(group: &MountGroup<'_>) -> EditLine {
+    let MountGroup { directory, source, details, names } = group;
+    let names: Vec<&str> = names.iter().copied().collect();
+    let name = match *names {
+        [name] => name,
+        _ => "",
     };
-    groups.into_iter().map(line).collect()
+    let from = match source {
+        MountSource::Same => String::new(),
+        MountSource::Directory(path) if !name.is_empty() => format!("from {path}/{name} "),
+        MountSource::Directory(path) | MountSource::Path(path) => format!("from {path} "),
+    };
+    let list = if name.is_empty() { format!(": {}", names.join(" ")) } else { String::new() };
+    (format!("{directory}/{name}"), format!("{from}{details}{list}"))
 }
 
 fn hook_line(hook: &Hook) -> EditLine {

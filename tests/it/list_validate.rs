@@ -78,6 +78,35 @@ fn what_a_container_gets_is_shown_with_the_file_that_it_comes_from() {
 }
 
 #[test]
+fn a_file_that_is_mounted_from_another_directory_is_shown_with_its_whole_path_there() {
+    let tree = Tree::new();
+    let mount = |host: &str, container: &str| serde_json::json!({"hostPath": host, "containerPath": container, "options": ["ro"]});
+    let mounts = [
+        mount("/opt/a/one.so", "/usr/lib/one.so"),
+        mount("/opt/b/two.so", "/usr/lib/two.so"),
+        mount("/opt/b/three.so", "/usr/lib/three.so"),
+        mount("/opt/b/two.so", "/usr/lib/two.so"),
+        mount("/opt/c/four", "/usr/bin/4"),
+    ];
+    let spec = serde_json::json!({
+        "cdiVersion": "0.6.0",
+        "kind": "a.com/b",
+        "devices": [{"name": "c", "containerEdits": {"mounts": mounts}}],
+    });
+    tree.file("/etc/cdi/a.json", spec.to_string());
+    let shown = tree.run(&["cdi", "show", "a.com/b=c"]).done().stdout;
+    let lines = shown.lines().skip_while(|line| *line != "mounts").skip(1);
+    let lines: Vec<String> =
+        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "/usr/lib/one.so from /opt/a/one.so ro",
+        "/usr/lib/ from /opt/b ro: three.so two.so",
+        "/usr/bin/4 from /opt/c/four ro",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn what_is_shown_as_json_is_a_specification_of_these_devices_alone() {
     let tree = x3();
     tree.generate();
