@@ -1,16 +1,21 @@
-//! What other programs say: their versions, and the arguments of processes. A process can keep its arguments from being
-//! read: the kernel takes them from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file
-//! that is mapped there arrives only when its owner likes. The kernel waits for such a page without reacting to signals.
+//! What other programs say: their versions, the arguments of processes, and what containers show. A process can keep its
+//! arguments from being read: the kernel takes them from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of
+//! a FUSE file that is mapped there arrives only when its owner likes. The kernel waits for such a page without reacting to signals.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onload_engines::daemon::UNIT_PROPERTIES;
 use onload_host::host::Host;
+use onload_report::status::{Examination, ExaminationDepth, ExaminedContainer};
+use onload_sys::child::{list_older, run_in_child};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
@@ -18,13 +23,66 @@ use rustix::process::geteuid;
 pub(super) const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 /// This directory exists if systemd is running: sd_booted(3).
 pub(super) const BOOTED: &str = "/run/systemd/system";
-const CAT: &str = "/bin/cat";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const MAX_NAME_BYTES: u64 = 64;
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_VERSION_BYTES: u64 = 4096;
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How the names of children begin that may be left behind.
+const CHILD_PREFIX: &str = "octk";
+/// Children of all runs that may be left behind, and how many of them for what users can make any number of.
+const MAX_CHILDREN: usize = 16;
+const MAX_USER_CHILDREN: usize = 8;
+/// How long one container may take, and all of them together.
+const EXAMINATION_TIMEOUT: Duration = Duration::from_secs(2);
+const ALL_EXAMINATIONS_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_EXAMINATION_BYTES: usize = 16 * 1024 * 1024;
+
+/// Examines containers, each in a child process. If a container never answers, its child is left behind, and later runs find it by
+/// its name and start no other for that container.
+pub(super) struct Examiner<'h> {
+    host: &'h Host,
+    left_behind: Vec<String>,
+    deadline: Instant,
+}
+
+impl<'h> Examiner<'h> {
+    pub(super) fn new(host: &'h Host) -> Self {
+        // One that is younger may be of a run that goes on beside this one.
+        let left_behind = list_older(CHILD_PREFIX, EXAMINATION_TIMEOUT).unwrap_or_default();
+        Examiner { host, left_behind, deadline: Instant::now() + ALL_EXAMINATIONS_TIMEOUT }
+    }
+
+    pub(super) fn run(
+        &mut self,
+        container: ExaminedContainer<'_>,
+        examine: Examination<'_>,
+    ) -> Vec<u8> {
+        let (kind, max) = match container.is_of_root {
+            true => ('+', MAX_CHILDREN),
+            false => ('-', MAX_USER_CHILDREN),
+        };
+        let mut hasher = DefaultHasher::new();
+        (self.host.outside_path(Path::new("/")), container.key).hash(&mut hasher);
+        let name = format!("{CHILD_PREFIX}{kind}{:010x}", hasher.finish() >> 24);
+        let deadline = Instant::now() + EXAMINATION_TIMEOUT;
+        if deadline > self.deadline {
+            return Vec::new();
+        }
+        let depth = if self.left_behind.contains(&name) || self.left_behind.len() >= max {
+            ExaminationDepth::Processes
+        } else {
+            ExaminationDepth::Everything
+        };
+        let work = |answer: &mut File| examine(depth, answer);
+        let answer = run_in_child(&name, self.host.as_fd(), MAX_EXAMINATION_BYTES, deadline, work);
+        if Instant::now() >= deadline {
+            self.left_behind.push(name);
+        }
+        answer.unwrap_or_default()
+    }
+}
 
 /// The name comes from the kernel, and is read first. The owner is not checked: a container's process may be root's.
 pub(super) fn read_arguments(
@@ -43,7 +101,7 @@ pub(super) fn read_arguments(
         };
         if comm.trim_ascii_end() == name.as_bytes() {
             let path = host.outside_path(&dir.join("cmdline"));
-            let arguments = read(&path, MAX_BYTES, limit)
+            let arguments = read_in_child(host, &pid, &path, limit)
                 .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
             all_arguments.push(arguments);
         }
@@ -51,18 +109,25 @@ pub(super) fn read_arguments(
     Ok(all_arguments)
 }
 
-/// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
-/// would keep this program from ending.
-pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>> {
-    let mut command = Command::new(CAT);
-    command.arg("--").arg(path);
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let child = command.stdout(Stdio::piped()).spawn();
-    let mut child = child.with_context(|| format!("running {CAT}"))?;
-    let Some(answer) = read_answer(&mut child, bytes, limit) else {
-        bail!("it did not give them within {} s; end it", limit.as_secs_f32());
+fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
+    const END: u8 = 0xff;
+    let child = format!("{CHILD_PREFIX}.{pid}");
+    let left_behind = list_older(CHILD_PREFIX, limit)?;
+    if left_behind.contains(&child) || left_behind.len() >= MAX_USER_CHILDREN {
+        bail!("an earlier run still waits for them (process name {child}); end process {pid}");
+    }
+    let max = usize::try_from(MAX_BYTES)?;
+    let read = |answer: &mut File| {
+        let file = File::open(path).map(|file| file.take(MAX_BYTES - 1));
+        if file.and_then(|mut file| io::copy(&mut file, answer)).is_ok() {
+            let _ = answer.write_all(&[END]);
+        }
     };
-    answer.context("reading its answer")
+    let mut answer = run_in_child(&child, host.as_fd(), max, Instant::now() + limit, read)?;
+    if answer.pop() != Some(END) {
+        bail!("it did not give them within {} s; end it", limit.as_secs_f32());
+    }
+    Ok(answer)
 }
 
 /// What `PROGRAM --version` of the running host prints, without anything of our environment; none where it does not
@@ -165,7 +230,7 @@ mod tests {
     #[test]
     fn of_a_captured_tree_no_program_of_this_host_is_run() {
         let root = tempfile::tempdir().unwrap();
-        let version = |root: &Path| read_version(&Host::open(root).unwrap(), Path::new(CAT));
+        let version = |root: &Path| read_version(&Host::open(root).unwrap(), Path::new("/bin/cat"));
         assert!(version(Path::new("/")).is_some());
         assert_eq!(version(root.path()), None);
     }

@@ -1,8 +1,5 @@
 //! `status`: how containers do with what they were given.
 
-use std::path::Path;
-use std::time::Duration;
-
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
@@ -26,7 +23,6 @@ use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const INDENT: &str = "  ";
 const HANGING: &str = "      ";
-const TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_SHOWN: usize = 5;
 
 pub fn run(
@@ -83,15 +79,15 @@ pub(super) fn inspect_containers(
 ) -> anyhow::Result<StatusReport> {
     let leases = leases::list(host);
     printer.progress("looking at containers");
-    let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, TIMEOUT).ok();
     let networks = |pid| read_network(host, pid);
-    let report = read_status(StatusInput {
+    let input = StatusInput {
         host,
         inventory,
         leases: leases.as_ref().ok().map(Vec::as_slice),
-        guarded: &guarded,
         networks: &networks,
-    });
+    };
+    let mut examiner = process::Examiner::new(host);
+    let report = read_status(input, &mut |container, examine| examiner.run(container, examine));
     printer.end_progress();
     if let Err(error) = &leases {
         printer.warning(format_args!("which devices are leased is not known: {error:#}"));

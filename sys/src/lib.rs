@@ -4,6 +4,7 @@
 //! the loader finds them ([`ld_cache`]); and how a failure is said ([`mod@error`]).
 
 pub mod bpf;
+pub mod child;
 pub mod cpu_list;
 pub mod device_number;
 pub mod elf;

@@ -13,7 +13,7 @@ use crate::common::package;
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
 const ORDERS: [&str; 12] = [
     "cdi/src: json name annotations spec messages yaml parse version validate oci registry",
-    "sys/src: text error device_number pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
+    "sys/src: text error device_number pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes child",
     "core/src: timestamp onload rdma_providers gpu_name kfd device_ref class rdma_companion bundle expectation container_id pod run_dir pool nearness versioned
         drain lease host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host settings drain discover leases devices pools spec_name generate specdir drift boot
@@ -32,7 +32,7 @@ const ORDERS: [&str; 12] = [
 /// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs
     hooks/src/entry/allocator.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
-    src/commands/probe/system.rs sys/src/bpf/syscall.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
+    src/commands/probe/system.rs sys/src/bpf/syscall.rs sys/src/child.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
 const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-engines onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";

@@ -6,9 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::common::fuse;
 use crate::common::hosts::x3;
 use crate::common::{
     Commands, MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped,
@@ -250,17 +252,31 @@ fn must(command: &mut Command) -> Output {
     output
 }
 
+/// Held by each test with a real container: a run examines all containers of the machine.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn wait_for_other_tests() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A container of runc alone, whose program has the stand-in preloaded.
 struct Runc {
+    _turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     id: String,
 }
 
 impl Runc {
     fn start(args: &[&str], env: &[&str]) -> Runc {
+        Runc::start_with(args, env, None)
+    }
+
+    /// With a directory of the host that holds its RDMA devices.
+    fn start_with(args: &[&str], env: &[&str], rdma: Option<&Path>) -> Runc {
+        let turn = wait_for_other_tests();
         let dir = tempfile::tempdir().unwrap();
         let id = format!("octk-status-{}-{}", std::process::id(), args.len() + env.len());
-        let runc = Runc { dir, id };
+        let runc = Runc { _turn: turn, dir, id };
         let (rootfs, lib) = (runc.dir.path().join("rootfs"), runc.dir.path().join("lib"));
         fs::create_dir_all(&rootfs).unwrap();
         fs::create_dir_all(&lib).unwrap();
@@ -272,6 +288,7 @@ impl Runc {
             bind("/onload", &lib),
         ];
         mounts.extend(host_dirs().into_iter().map(|dir| bind(dir, Path::new(dir))));
+        mounts.extend(rdma.map(|directory| bind("/dev/infiniband", directory)));
         let config = json!({
             "ociVersion": "1.0.2",
             "process": {"args": args, "env": env, "cwd": "/", "user": {"uid": 0, "gid": 0}},
@@ -339,6 +356,53 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
     assert_eq!(each(&verdicts, "state"), ["no-interface"], "{verdicts}");
 }
 
+/// Runs `status` for a container with a time limit that its own is well below.
+fn timed_status(word: &str) -> Run {
+    let mut child = program();
+    let child = child.args(["status", word, "--format", "json"]).stdin(Stdio::null());
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    let output = receiver.recv_timeout(Duration::from_secs(30));
+    Run::new(output.expect("status does not end"))
+}
+
+/// The children of `status` that were left behind.
+fn children() -> usize {
+    let names = fs::read_dir("/proc").unwrap().flatten();
+    let names = names.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("octk+") || name.starts_with("octk-")).count()
+}
+
+#[test]
+fn a_container_whose_file_system_never_answers_is_named_and_leaves_one_child() {
+    if !needs::root("makes a container") || !needs::programs(&["runc"]) {
+        return;
+    }
+    if !fuse::can_mount() {
+        return;
+    }
+    let overlay = fuse::SilentOverlay::mount();
+    let env = ["PATH=/bin", "LD_PRELOAD=/onload/libonload.so"];
+    let runc = Runc::start_with(&SLEEP, &env, Some(overlay.path()));
+    overlay.fall_silent();
+    for _ in 0..3 {
+        let run = timed_status(&runc.id);
+        let json = run.json();
+        let container = &json["containers"][0];
+        assert_eq!(container["name"], runc.id.as_str());
+        let reason = text(&container["verdicts"][0]["reason"]);
+        assert!(reason.starts_with("it did not answer in time"), "{container}");
+        assert_eq!(children(), 1);
+    }
+    drop(overlay);
+    let deadline = Instant::now() + PATIENCE;
+    while children() > 0 {
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_real_container_with_nothing_of_ours_is_not_shown() {
     if !needs::root("makes a container") || !needs::programs(&["runc"]) {
@@ -352,6 +416,7 @@ fn a_real_container_with_nothing_of_ours_is_not_shown() {
 
 /// A container of podman, with storage of its own.
 struct Podman {
+    _turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     id: String,
 }
@@ -360,7 +425,7 @@ impl Podman {
     /// None where podman cannot run a container here.
     fn start() -> Option<Podman> {
         let dir = tempfile::tempdir().unwrap();
-        let mut podman = Podman { dir, id: String::new() };
+        let mut podman = Podman { _turn: wait_for_other_tests(), dir, id: String::new() };
         let rootfs = podman.dir.path().join("rootfs");
         for directory in
             ["bin", "lib", "lib64", "usr", "proc", "dev", "sys", "etc", "run", "tmp", "onload"]

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -120,6 +120,13 @@ impl HostError {
     /// Whether the kernel tells it only to others, whoever may read the file.
     pub(crate) fn is_not_permitted(&self) -> bool {
         matches!(self, HostError::Read { source, .. } if Errno::from_io_error(source) == Some(Errno::PERM))
+    }
+}
+
+/// Its root directory, which is all that it keeps open.
+impl AsFd for Host {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which container a process is in, by the path of its cgroup. Who makes a cgroup chooses its name: what it
 //! says is shown, and nothing is opened because of it but what that engine keeps under that id.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerEngine {
     Docker,
@@ -32,9 +32,6 @@ pub(super) struct CgroupContainer {
     /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
     /// alone tells no container from another.
     pub(super) path: String,
-    /// The path of the outermost one that is called as a container's is: a container that may make cgroups below its own
-    /// calls any number of them so.
-    pub(super) outer: String,
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
@@ -69,15 +66,14 @@ fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Cgroup
         let before = parts.get(..index).unwrap_or_default();
         Some((index, parse_part(part, before, is_task)?))
     });
-    let outermost = containers.next()?;
-    let outer = parts.get(..=outermost.0)?.join("/");
-    let (index, (engine, id)) = containers.last().unwrap_or(outermost);
+    // A container may have cgroups of containers below its own: the innermost one counts.
+    let (index, (engine, id)) = containers.next_back()?;
     // A container may have a cgroup below its own that is called as a slice is.
     let user = parts.iter().take(index).find_map(|part| {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
         user.parse().ok()
     });
-    Some(CgroupContainer { path: parts.get(..=index)?.join("/"), outer, engine, id, user })
+    Some(CgroupContainer { path: parts.get(..=index)?.join("/"), engine, id, user })
 }
 
 fn parse_part(
@@ -171,7 +167,6 @@ mod tests {
         assert_eq!(found(&path), Some((ContainerEngine::Docker, None)));
         let named = parse_container(format!("0::{path}/x\n").as_bytes(), &|_, _| false).unwrap();
         assert_eq!((named.path, named.id.as_str()), (path, A));
-        assert_eq!(named.outer, format!("/docker/{other}"));
     }
 
     #[test]

@@ -1,39 +1,41 @@
 //! What is known of one container: its processes, the devices in it, its network, and what it was told.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_host::host::Host;
 use onload_sys::elf::parse_interpreter;
+use serde::{Deserialize, Serialize};
 
 use super::container_view::{self, ContainerView};
 use super::groups::ContainerGroup;
-use super::input::StatusInput;
 use super::kernel_log;
 use super::names::ContainerConfig;
 use super::network::{ContainerInterface, any_known};
-use super::process::{self, Budget, ContainerProcess, LibraryMapping, MemlockLimit};
+use super::process::{self, ContainerProcess, LibraryMapping, MemlockLimit};
 use super::rdma::LibraryUse;
 use super::requests::Grant;
 use super::state::Verdict;
 
 const MAX_NAMES: usize = 4096;
 /// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
-const HEAD: usize = 256 * 1024;
+const HEAD: u64 = 256 * 1024;
 /// Bytes of the list of a process's interfaces; a line has about 120.
 const TABLE: u64 = 1024 * 1024;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
-const ENVIRONMENT: usize = 1024 * 1024;
+const ENVIRONMENT: u64 = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
 const VFIO_CONTAINER: &str = "/dev/vfio/vfio";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContainerFacts {
     pub(super) group: ContainerGroup,
     pub(super) name: Option<String>,
     /// The first of its pid namespace comes first.
     pub(super) processes: Vec<ContainerProcess>,
     pub(super) is_seen: bool,
+    /// Whether its examination did not end in time, so that what is not here may be there.
     pub(super) is_stuck: bool,
     /// Whether the configuration is known that root's engine made it with.
     pub(super) is_configured: bool,
@@ -47,6 +49,7 @@ pub(super) struct ContainerFacts {
     pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
     pub(super) start: ProgramStart,
     pub(super) rdma: LibraryUse,
+    #[serde(skip)]
     pub(super) leases: Vec<(Class, String)>,
     /// The devices of its leases that are in its network no more, and why.
     pub(super) lost: Vec<(String, String)>,
@@ -55,22 +58,22 @@ pub(super) struct ContainerFacts {
 }
 
 /// A program that uses sockets of the kernel, and has no stack of Onload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KernelSocketProgram {
     pub(super) pid: u32,
     pub(super) name: String,
     pub(super) has_library: bool,
     pub(super) cause: KernelSocketCause,
-    /// The number of a line of the kernel's log that may be of it, and the cause if it is.
-    pub(super) logged: Option<(usize, KernelSocketCause)>,
+    /// A line of the kernel's log that may be of it, and the cause if it is.
+    pub(super) logged: Option<(kernel_log::StackFailure, KernelSocketCause)>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum KernelSocketCause {
     Forbidden,
     /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
     Interfaces {
-        variable: &'static str,
+        variable: String,
         value: String,
     },
     /// Onload failed, and said so in the kernel's log.
@@ -84,7 +87,7 @@ pub(super) enum KernelSocketCause {
 }
 
 /// How the program was started that was to have the library.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProgramStart {
     pub(super) program: ProgramLinkage,
     pub(super) environment: PreloadEnvironment,
@@ -97,13 +100,13 @@ pub(super) struct ProgramStart {
     pub(super) has_preload_file: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NodeFact {
     pub(super) path: String,
     pub(super) state: NodeState,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum NodeState {
     Good,
     Gone,
@@ -115,7 +118,7 @@ pub(super) enum NodeState {
 }
 
 /// A program of a container, as its loader goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ProgramLinkage {
     Glibc,
     Musl,
@@ -124,7 +127,7 @@ pub(super) enum ProgramLinkage {
     Unknown,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum PreloadEnvironment {
     Ours,
     /// LD_PRELOAD is there and does not name it.
@@ -196,7 +199,7 @@ fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     Some(if now == was { NodeState::Good } else { NodeState::Renumbered { was, now } })
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RootFacts {
     pub(super) nodes: Vec<NodeFact>,
     /// None where that is not known.
@@ -218,8 +221,16 @@ pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
     })
 }
 
-pub(super) fn read_linkage(input: &StatusInput<'_>, pid: u32) -> ProgramLinkage {
-    let head = input.read_guarded(pid, "exe", HEAD);
+/// Reads the beginning of a file of a process.
+fn read_start(host: &Host, pid: u32, name: &str, max: u64) -> Option<Vec<u8>> {
+    let file = host.file(&process::proc_dir(pid).join(name)).ok()??;
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+pub(super) fn read_linkage(host: &Host, pid: u32) -> ProgramLinkage {
+    let head = read_start(host, pid, "exe", HEAD);
     match head.as_deref().map(parse_interpreter) {
         Some(Ok(None)) => ProgramLinkage::Static,
         Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => ProgramLinkage::Musl,
@@ -230,22 +241,21 @@ pub(super) fn read_linkage(input: &StatusInput<'_>, pid: u32) -> ProgramLinkage 
 
 /// What a program was started with; none where that is not known. One that shows a title of its own (setproctitle, as
 /// redis-server does) writes zeros or the title over its variables, and one that was started without any has no bytes.
-pub(super) fn read_environment(input: &StatusInput<'_>, pid: u32) -> Option<Vec<u8>> {
-    let environment = input.read_guarded(pid, "environ", ENVIRONMENT)?;
+pub(super) fn read_environment(host: &Host, pid: u32) -> Option<Vec<u8>> {
+    let environment = read_start(host, pid, "environ", ENVIRONMENT)?;
     (environment.is_empty() || environment.contains(&b'=')).then_some(environment)
 }
 
 /// The same, or nothing. Those of the container's first program are in its configuration too.
 pub(super) fn start_environment(
-    input: &StatusInput<'_>,
+    host: &Host,
     process: &ContainerProcess,
     config: Option<&ContainerConfig>,
-    budget: &mut Budget,
 ) -> Vec<u8> {
-    let environment = budget.wait(|_| read_environment(input, process.pid));
+    let environment = read_environment(host, process.pid);
     let configured = config.filter(|_| process.is_init);
     let configured = || configured.map(|config| config.process.env.join("\0").into_bytes());
-    environment.flatten().or_else(configured).unwrap_or_default()
+    environment.or_else(configured).unwrap_or_default()
 }
 
 pub(super) fn find_variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
@@ -285,6 +295,11 @@ impl ContainerFacts {
             || self.has_open("/dev/vfio")
             || is_container && !self.root.nodes.is_empty()
             || !self.grants.is_empty()
+    }
+
+    /// Whether it is listed. One that did not answer may have anything.
+    pub(super) fn is_shown(&self) -> bool {
+        self.is_relevant() || self.unanswered.is_some() || self.is_stuck
     }
 
     pub(super) fn maps_library(&self) -> bool {
@@ -360,10 +375,6 @@ impl ContainerFacts {
         let pinning = self.processes.iter().filter(pins);
         let limit = |process: &ContainerProcess| process.memlock;
         pinning.filter_map(limit).min().or(first.and_then(limit))
-    }
-
-    pub(super) fn is_truncated(&self) -> bool {
-        self.processes.iter().any(|process| process.is_cut)
     }
 
     pub(super) fn is_partly_unseen(&self) -> bool {

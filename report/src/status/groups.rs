@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::{Host, HostError};
+use serde::{Deserialize, Serialize};
 
 use super::cgroup::{self, ContainerEngine};
 use super::process;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContainerGroup {
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
-    /// What it shares how much is looked at with: all that are in one container.
-    pub(super) outer: String,
+    /// What tells it from others: the path of its cgroup, or its id if it is known by its namespace.
+    pub(super) key: String,
     /// Whether its cgroup names it, or a lease does. Sandboxes of programs have none of their own.
     pub(super) is_named: bool,
     pub(super) pids: Vec<u32>,
@@ -79,9 +80,9 @@ pub(super) fn group_processes(
         if let Some(container) =
             cgroup::parse_container(&table, &|namespace, id| tasks.has_task(namespace, id))
         {
-            let group = groups.entry(container.path).or_insert_with(|| ContainerGroup {
+            let group = groups.entry(container.path.clone()).or_insert_with(|| ContainerGroup {
                 engine: container.engine,
-                outer: container.outer,
+                key: container.path,
                 id: container.id,
                 user: container.user,
                 is_named: true,
@@ -97,7 +98,7 @@ pub(super) fn group_processes(
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
                 let group = groups.entry(id.clone()).or_insert_with(|| ContainerGroup {
                     engine: ContainerEngine::Unknown,
-                    outer: id.clone(),
+                    key: id.clone(),
                     id,
                     user: None,
                     is_named: lease.is_some(),

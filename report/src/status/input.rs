@@ -1,17 +1,11 @@
 //! What a look at a host is made with.
 
-use std::path::Path;
+use std::io::Write;
 
 use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::netlink::netns_links::NetnsLinks;
-
-use super::process::proc_dir;
-
-/// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
-/// known.
-pub type GuardedRead<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
 
 pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<NetnsLinks>;
 
@@ -21,14 +15,27 @@ pub struct StatusInput<'l> {
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
     pub leases: Option<&'l [LeaseEntry]>,
-    pub guarded: GuardedRead<'l>,
     pub networks: NetworkLookup<'l>,
 }
 
-impl StatusInput<'_> {
-    /// A file of a process, read so.
-    pub(super) fn read_guarded(&self, pid: u32, name: &str, max: usize) -> Option<Vec<u8>> {
-        let path = proc_dir(pid).join(name);
-        (self.guarded)(&self.host.outside_path(&path), max)
-    }
+/// A container as the processes that examine it are named.
+#[derive(Clone, Copy, Debug)]
+pub struct ExaminedContainer<'c> {
+    /// Unique on this host.
+    pub key: &'c str,
+    /// Whether an engine of root's made it: users may make any number of others.
+    pub is_of_root: bool,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExaminationDepth {
+    /// What the kernel shows of its processes. Reading it can be interrupted.
+    Processes,
+    /// Also file systems and the memory of programs, which may never answer.
+    Everything,
+}
+
+/// Writes what it finds.
+pub type Examination<'e> = &'e mut dyn FnMut(ExaminationDepth, &mut dyn Write);
+/// Runs an examination, and returns what it has written by the time that the caller will not wait longer.
+pub type RunExamination<'r> = &'r mut dyn FnMut(ExaminedContainer<'_>, Examination<'_>) -> Vec<u8>;

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use onload_host::host::Host;
+use serde::{Deserialize, Serialize};
 
 use super::process::ContainerProcess;
 
@@ -16,7 +17,7 @@ const RECORD: usize = 16 * 1024;
 /// Characters of a program's name that its library writes; the kernel keeps 15 of the same.
 const NAME: usize = 15;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct StackFailure {
     /// Hundredths of a second since boot.
     time: u64,
@@ -26,7 +27,7 @@ pub(super) struct StackFailure {
     pub(super) error: StackError,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum StackError {
     /// The driver's error, `rc` of "Failed to allocate stack (rc=-16)".
     Refused(i32),

@@ -10,15 +10,11 @@ use onload_host::host::Host;
 use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, find_variable, start_environment,
 };
-use super::input::StatusInput;
 use super::kernel_log::{StackError, StackFailure, read_failures};
 use super::link_judge::PortId;
 use super::names::ContainerConfig;
 use super::network::{AcceleratedInterfaces, ContainerInterface};
-use super::patience::{PATIENCE, patiently};
-use super::process::{
-    Budget, ContainerProcess, LibraryMapping, parse_column, proc_dir, socket_inode,
-};
+use super::process::{ContainerProcess, LibraryMapping, parse_column, proc_dir, socket_inode};
 use super::stack::logs_by_driver;
 
 const MAX_SOCKETS: usize = 8;
@@ -28,13 +24,13 @@ const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 const INODE: usize = 9;
 
 pub(super) struct KernelSocketReader<'l> {
-    input: StatusInput<'l>,
+    host: &'l Host,
     failures: OnceCell<Vec<StackFailure>>,
 }
 
 impl<'l> KernelSocketReader<'l> {
-    pub(super) fn new(input: StatusInput<'l>) -> Self {
-        KernelSocketReader { input, failures: OnceCell::new() }
+    pub(super) fn new(host: &'l Host) -> Self {
+        KernelSocketReader { host, failures: OnceCell::new() }
     }
 
     pub(super) fn read(
@@ -42,9 +38,8 @@ impl<'l> KernelSocketReader<'l> {
         facts: &mut ContainerFacts,
         config: Option<&ContainerConfig>,
         accelerators: &AcceleratedInterfaces<'_>,
-        budget: &mut Budget,
     ) {
-        self.find_sockets(&mut facts.processes, budget);
+        self.find_sockets(&mut facts.processes);
         let interfaces = match facts.has_host_network {
             Some(true) => Some(&accelerators.host_interfaces),
             _ => facts.interfaces.as_ref(),
@@ -59,7 +54,7 @@ impl<'l> KernelSocketReader<'l> {
             let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
             let is_inspected = has_library && index < MAX_SOCKETS;
             let (cause, logged) = if is_inspected {
-                let variables = start_environment(&self.input, process, config, budget);
+                let variables = start_environment(self.host, process, config);
                 self.find_cause(process, &variables, network)
             } else {
                 (KernelSocketCause::Unknown, None)
@@ -75,7 +70,7 @@ impl<'l> KernelSocketReader<'l> {
         facts.kernel_socket_programs = programs;
     }
 
-    fn find_sockets(&self, processes: &mut [ContainerProcess], budget: &mut Budget) {
+    fn find_sockets(&self, processes: &mut [ContainerProcess]) {
         let networks: BTreeSet<_> =
             processes.iter().map(|process| process.network.clone()).collect();
         for network in networks {
@@ -91,10 +86,7 @@ impl<'l> KernelSocketReader<'l> {
             let sockets =
                 network_processes.iter().flat_map(|process| process.sockets.iter().copied());
             let sockets: BTreeSet<u64> = sockets.collect();
-            let read = move |host: &Host| kernel_sockets(host, pid, &sockets);
-            let inodes =
-                budget.wait(|remaining| patiently(self.input.host, PATIENCE.min(remaining), read));
-            let inodes = inodes.flatten().flatten();
+            let inodes = kernel_sockets(self.host, pid, &sockets);
             for process in &mut network_processes {
                 let has = |inodes: &BTreeSet<u64>| {
                     process.sockets.iter().any(|socket| inodes.contains(socket))
@@ -119,9 +111,8 @@ impl<'l> KernelSocketReader<'l> {
             next().and_then(|_| next()).is_none()
         };
         let lines = all.iter().flat_map(|facts| &facts.kernel_socket_programs);
-        let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0));
-        let mut lines: BTreeSet<usize> = lines.collect();
-        lines.retain(|line| self.failures().get(*line).is_some_and(is_of_one));
+        let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0.clone()));
+        let lines: BTreeSet<StackFailure> = lines.filter(is_of_one).collect();
         for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
             if let Some((line, cause)) = program.logged.take()
                 && lines.contains(&line)
@@ -132,12 +123,12 @@ impl<'l> KernelSocketReader<'l> {
     }
 
     fn failures(&self) -> &[StackFailure] {
-        self.failures.get_or_init(|| read_failures(self.input.host))
+        self.failures.get_or_init(|| read_failures(self.host))
     }
 
     /// The name of the file that it runs.
     fn program_file(&self, process: &ContainerProcess) -> Option<String> {
-        let file = self.input.host.link(&proc_dir(process.pid).join("exe"));
+        let file = self.host.link(&proc_dir(process.pid).join("exe"));
         let file = file.ok()??;
         Some(file.file_name()?.to_string_lossy().into_owned())
     }
@@ -148,25 +139,27 @@ impl<'l> KernelSocketReader<'l> {
         process: &ContainerProcess,
         variables: &[u8],
         network: (&[ContainerInterface], bool),
-    ) -> (KernelSocketCause, Option<(usize, KernelSocketCause)>) {
+    ) -> (KernelSocketCause, Option<(StackFailure, KernelSocketCause)>) {
         let value = find_variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
         if !value.is_empty() && value != b"0" {
             return (KernelSocketCause::Forbidden, None);
         }
         let file = self.program_file(process);
-        let mut failures = self.failures().iter().enumerate();
-        let failure =
-            failures.rfind(|(_, record)| record.matches_process(process, file.as_deref()));
-        let failure = failure.map(|(line, record)| (line, record.error));
+        let mut failures = self.failures().iter();
+        let failure = failures.rfind(|line| line.matches_process(process, file.as_deref()));
         match (failure, allowed_interfaces(variables, network)) {
-            (Some((line, error @ StackError::Refused(_))), AllowedInterfaces::Nothing(cause)) => {
-                (cause, Some((line, KernelSocketCause::Failed(error))))
+            (Some(line), AllowedInterfaces::Nothing(cause))
+                if line.error != StackError::NoInterface =>
+            {
+                (cause, Some((line.clone(), KernelSocketCause::Failed(line.error))))
             }
             (_, AllowedInterfaces::Nothing(cause)) => (cause, None),
             (failure, allowed) => {
-                let logged = failure.map(|(line, error)| match (error, allowed) {
-                    (StackError::NoInterface, AllowedInterfaces::NotKnown(cause)) => (line, cause),
-                    _ => (line, KernelSocketCause::Failed(error)),
+                let logged = failure.map(|line| match (line.error, allowed) {
+                    (StackError::NoInterface, AllowedInterfaces::NotKnown(cause)) => {
+                        (line.clone(), cause)
+                    }
+                    (error, _) => (line.clone(), KernelSocketCause::Failed(error)),
                 });
                 (cause_without_log(process, variables), logged)
             }
@@ -229,7 +222,7 @@ fn allowed_interfaces(
         let (ports, are_known) = parse_list(&text);
         allowed.retain(|port| ports.contains(port) == is_allow_list);
         let value = text.chars().take(MAX_SHOWN).collect();
-        let cause = KernelSocketCause::Interfaces { variable, value };
+        let cause = KernelSocketCause::Interfaces { variable: variable.to_owned(), value };
         // Names that are not known may leave more by the one list, and less by the other.
         match (allowed.is_empty(), are_known) {
             (true, _) if is_known && (are_known || !is_allow_list) => {

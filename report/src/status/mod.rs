@@ -11,11 +11,9 @@ mod input;
 mod kernel_log;
 mod kernel_sockets;
 mod link_judge;
-mod mounts;
 mod names;
 mod network;
 mod onload;
-mod patience;
 mod process;
 mod rdma;
 mod requests;
@@ -28,15 +26,13 @@ mod test_host;
 #[cfg(test)]
 mod test_hostile_containers;
 #[cfg(test)]
-mod test_mounts;
-#[cfg(test)]
 mod test_onload;
 #[cfg(test)]
 mod test_requests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -47,7 +43,9 @@ pub use cgroup::ContainerEngine;
 use container_reader::{ContainerReader, pids_with_stacks};
 use facts::ContainerFacts;
 use groups::{ContainerGroup, group_processes};
-pub use input::{GuardedRead, NetworkLookup, StatusInput};
+pub use input::{
+    Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, RunExamination, StatusInput,
+};
 pub use kernel_sockets::has_kernel_socket;
 use names::ContainerNames;
 pub use network::read_network;
@@ -55,7 +53,6 @@ pub(crate) use onload::OTHER_BUILD_EFFECT;
 pub use onload::RESTART_REMEDY;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::host::{Host, HostError};
-use process::Budget;
 pub(crate) use process::boot_time;
 use requests::parse_grants;
 pub use requests::{Evidence, Grant};
@@ -113,28 +110,27 @@ impl ContainerStatus {
     }
 }
 
-pub fn read_status(input: StatusInput<'_>) -> Result<StatusReport, HostError> {
+pub fn read_status(
+    input: StatusInput<'_>,
+    run: RunExamination<'_>,
+) -> Result<StatusReport, HostError> {
     let dirs = ContainerDirs::read(input.host);
     let leases = input.leases.unwrap_or_default();
-    let (groups, mut unseen) = group_processes(input.host, &dirs, leases)?;
+    let (mut groups, mut unseen) = group_processes(input.host, &dirs, leases)?;
     let host_facts = read_host_facts(&input);
     let mut reader = ContainerReader::new(input, host_facts, dirs);
-    let (mut user_budget, mut root_budgets) = (Budget::WHOLE, BTreeMap::new());
+    // Users may make any number of containers that take all the time that there is.
+    groups.sort_by_key(|group| !group.is_of_root());
     let mut all = Vec::new();
     for group in groups {
-        let budget = if group.is_of_root() {
-            let entry = root_budgets.entry(group.outer.clone());
-            entry.or_insert(Budget::WHOLE)
-        } else {
-            &mut user_budget
-        };
-        let (facts, missed) = reader.read_facts(group, budget);
-        unseen += missed;
-        all.extend(facts);
+        if let Some(facts) = reader.read_facts(group, run) {
+            unseen += facts.processes.iter().filter(|process| process.open.is_none()).count();
+            all.push(facts);
+        }
     }
     reader.decide_shared_causes(&mut all);
     let (relevant, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
-        all.into_iter().partition(|facts| facts.is_relevant() || facts.unanswered.is_some());
+        all.into_iter().partition(ContainerFacts::is_shown);
     let to_statuses = |facts: Vec<ContainerFacts>| {
         let statuses = facts.into_iter().map(|facts| container_status(facts, host_facts));
         statuses.collect::<Vec<ContainerStatus>>()
@@ -231,7 +227,11 @@ pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError>
         pids.retain(|pid| !group.pids.contains(pid));
         if pids.len() < count {
             let config = names.read_config(group.engine, &group.id);
-            let name = names.find(group.engine, &group.id, group.user, config.as_ref());
+            // A user's home may never answer.
+            let name = match group.user {
+                None => names.find(group.engine, &group.id, None, config.as_ref()),
+                Some(_) => None,
+            };
             users.push(StackUser::Container {
                 engine: group.engine,
                 name: name.unwrap_or(group.id),

@@ -15,8 +15,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::cgroup::{ContainerEngine, is_id};
-use super::mounts::Mounts;
-use super::patience::{PATIENCE, patiently};
 
 /// Bytes of a file that are read; podman has all containers of a user in one.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
@@ -68,7 +66,8 @@ impl<'h> ContainerNames<'h> {
         ContainerNames { host, dirs, podman: HashMap::new() }
     }
 
-    /// None where its engine's files do not say, or are not ours to read.
+    /// None where its engine's files do not say, or are not ours to read. With a user it reads that user's home, which may never
+    /// answer.
     pub(super) fn find(
         &mut self,
         engine: ContainerEngine,
@@ -217,15 +216,8 @@ fn read_podman_names(
         }
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
-            let mounts = Mounts::of(host);
-            let file = |list: &&str| home.join(USER_STORAGE).join(list);
-            let lists = PODMAN.into_iter().filter(|list| mounts.answers(&file(list)));
-            let lists: Vec<&str> = lists.collect();
-            // It may be slow all the same.
-            patiently(host, PATIENCE, move |host| {
-                let read_list = |list| read_in_home(host, &home, list);
-                lists.into_iter().filter_map(read_list).collect()
-            })?
+            let read_list = |list| read_in_home(host, &home, list);
+            PODMAN.into_iter().filter_map(read_list).collect()
         }
     };
     let lists = lists.into_iter();

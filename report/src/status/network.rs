@@ -9,10 +9,10 @@ use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
 use onload_host::netlink::netns_links::{NetnsLinks, list_links};
 use onload_sys::netlink::link::{self, Link, format_hwaddr};
+use serde::{Deserialize, Serialize};
 
 use super::input::StatusInput;
 use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
-use super::patience::{PATIENCE, patiently};
 use super::process::proc_dir;
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
@@ -22,14 +22,11 @@ const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
 /// None where the kernel does not say.
 pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
-    let list = move |host: &Host| {
-        let file = proc_dir(pid).join("ns/net");
-        host.is_running().then(|| list_links(&file).ok()).flatten()
-    };
-    patiently(host, PATIENCE, list).flatten()
+    let file = proc_dir(pid).join("ns/net");
+    host.is_running().then(|| list_links(&file).ok()).flatten()
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContainerInterface {
     pub(super) name: String,
     pub(super) other_names: Vec<String>,

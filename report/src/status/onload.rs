@@ -20,19 +20,6 @@ pub(crate) const OTHER_BUILD_EFFECT: &str =
 pub const RESTART_REMEDY: &str = "start it again";
 const MAX_SHOWN: usize = 3;
 
-/// More is open in its processes than was looked at, or one did not show what it maps: what was not found may be there.
-pub(super) fn incomplete_verdict(facts: &ContainerFacts, subject: &str) -> Verdict {
-    let cut = facts.processes.iter().find(|process| process.is_cut);
-    let pid = cut.map_or(0, |process| process.pid);
-    Verdict::with_remedy(
-        VerdictState::Unknown,
-        format!(
-            "{subject}: its processes have more files open or mapped than are looked at, or do not show them in time"
-        ),
-        format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
-    )
-}
-
 pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     let has_onload = facts.has_node("/dev/onload") || facts.maps_library();
     let is_broken = |node: &super::facts::NodeFact| {
@@ -141,9 +128,6 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     let is_unknown = |process: &ContainerProcess| {
         !process.sockets.is_empty() && process.has_kernel_socket.is_none()
     };
-    if facts.is_truncated() {
-        return incomplete_verdict(facts, "whether a program has a stack of Onload is not known");
-    }
     if let Some(first) = preloading.first() {
         return no_stack_verdict(facts, &describe_programs(&preloading), &first.cause);
     }
@@ -286,9 +270,6 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
     let lost = |reason: &str, remedy: &str| {
         Verdict::with_remedy(VerdictState::PreloadLost, reason, remedy)
     };
-    if facts.is_truncated() {
-        return incomplete_verdict(facts, "whether a program has the library is not known");
-    }
     let is_wanted = facts.start.has_preload_file
         || facts.start.is_preload_configured.unwrap_or(facts.start.has_our_variables);
     if !is_wanted {

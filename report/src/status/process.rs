@@ -1,19 +1,15 @@
 //! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
 
 use std::borrow::Cow;
-use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_core::timestamp::since_boot_ms;
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::{is_zombie, start_time};
 use rustix::io::Errno;
-
-use super::patience::{PATIENCE, patiently};
+use serde::{Deserialize, Serialize};
 
 /// How the library's file is called; a version may stand behind it.
 const LIBRARY: &[u8] = b"libonload.so";
@@ -30,14 +26,8 @@ const STDERR: &str = "2";
 const MAX_PATH_BYTES: usize = 64;
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
-/// Processes whose `maps` have not come yet: each keeps a thread waiting, so it is asked once however often is looked, and
-/// beside so many of them none is asked.
-static ASKED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-const MOST_ASKED: usize = 64;
-/// How long an answer may take that is no late one. So much of each costs nothing: a host may have thousands of processes.
-const AT_ONCE: Duration = Duration::from_millis(10);
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContainerProcess {
     /// Its number, or that of another of its threads where the first one has ended.
     pub(super) pid: u32,
@@ -62,14 +52,12 @@ pub(super) struct ContainerProcess {
     pub(super) has_stack: bool,
     /// Whether its stderr is a terminal.
     pub(super) has_terminal: bool,
-    pub(super) is_cut: bool,
     pub(super) memlock: Option<MemlockLimit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
-    pub(super) mounts: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum LibraryMapping {
     No,
     Yes,
@@ -80,7 +68,7 @@ pub(super) enum LibraryMapping {
 }
 
 /// In bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum MemlockLimit {
     Bytes(u64),
     Unlimited,
@@ -123,36 +111,6 @@ pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
     Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
 }
 
-/// How much is looked at: a process may have a million of descriptors and of mappings, and share them with as many
-/// others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    pub(super) descriptors: usize,
-    /// Lines of `maps`.
-    pub(super) mappings: usize,
-    /// For files and mounts that answer late or never.
-    pub(super) waiting: Duration,
-}
-
-impl Budget {
-    /// What one container may have, with all that are in it, or all together that their users alone vouch for.
-    pub(super) const WHOLE: Budget =
-        Budget { descriptors: 1 << 18, mappings: 1 << 22, waiting: Duration::from_secs(5) };
-
-    /// Looks at something that may not answer at once, as long as there is patience left, and takes from that by how much
-    /// it was late. None where there is none left.
-    pub(super) fn wait<T>(&mut self, look: impl FnOnce(Duration) -> T) -> Option<T> {
-        if self.waiting.is_zero() {
-            return None;
-        }
-        let begin = Instant::now();
-        let found = look(self.waiting);
-        let late = begin.elapsed().saturating_sub(AT_ONCE);
-        self.waiting = self.waiting.saturating_sub(late);
-        Some(found)
-    }
-}
-
 pub(super) struct ProcessReader<'h> {
     host: &'h Host,
     /// The user namespace in which a capability counts for the whole host.
@@ -169,11 +127,11 @@ impl<'h> ProcessReader<'h> {
     }
 
     /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
-    pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<ContainerProcess> {
+    pub(super) fn read(&self, pid: u32) -> Option<ContainerProcess> {
         let start_time = self.start_time(pid)?;
         let mut process = self.read_process(pid).ok()?;
-        self.read_maps(&mut process, budget).ok()?;
-        self.open(&mut process, budget).ok()?;
+        self.read_maps(&mut process).ok()?;
+        self.open(&mut process).ok()?;
         (self.start_time(pid) == Some(start_time))
             .then_some(ContainerProcess { start_time, ..process })
     }
@@ -208,7 +166,6 @@ impl<'h> ProcessReader<'h> {
                 parse_memlock(&String::from_utf8_lossy(&limits))
             },
             network: namespace_link(self.host, visible_pid, "net"),
-            mounts: namespace_link(self.host, visible_pid, "mnt"),
             ..ContainerProcess::default()
         })
     }
@@ -233,20 +190,10 @@ impl<'h> ProcessReader<'h> {
             })
     }
 
-    fn read_maps(
-        &self,
-        process: &mut ContainerProcess,
-        budget: &mut Budget,
-    ) -> Result<(), ProcessEnded> {
-        if budget.mappings == 0 {
-            (process.preload, process.is_cut) = (Some(LibraryMapping::No), true);
-            return Ok(());
-        }
-        let Some(lines) = read_mappings(self.host, process.pid, is_onload_library, budget) else {
-            process.is_cut = true;
+    fn read_maps(&self, process: &mut ContainerProcess) -> Result<(), ProcessEnded> {
+        let Some(lines) = read_mappings(self.host, process.pid, &is_onload_library)? else {
             return Ok(());
         };
-        let Some(lines) = lines? else { return Ok(()) };
         let lines = || {
             let lines = lines.split(|byte| *byte == b'\n');
             lines.filter(|line| !line.is_empty())
@@ -267,24 +214,13 @@ impl<'h> ProcessReader<'h> {
         Ok(())
     }
 
-    fn open(
-        &self,
-        process: &mut ContainerProcess,
-        budget: &mut Budget,
-    ) -> Result<(), ProcessEnded> {
-        if budget.descriptors == 0 {
-            (process.open, process.is_cut) = (Some(Vec::new()), true);
-            return Ok(());
-        }
+    fn open(&self, process: &mut ContainerProcess) -> Result<(), ProcessEnded> {
         let directory = proc_dir(process.pid).join("fd");
         let Some(descriptors) = if_readable(self.host.list(&directory).map(Some))? else {
             return Ok(());
         };
-        let max = budget.descriptors;
-        budget.descriptors = max.saturating_sub(descriptors.names.len());
-        process.is_cut |= descriptors.names.len() > max;
         let mut targets = Vec::new();
-        for name in descriptors.names.iter().take(max) {
+        for name in &descriptors.names {
             let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
                 continue;
             };
@@ -337,34 +273,21 @@ impl ContainerProcess {
     }
 }
 
-/// The wanted lines of a process's `maps`. None where they do not come: whoever reads them waits while the process changes
-/// what it maps, and what it maps may be a file whose server never answers.
+/// Returns the wanted lines of a process's `maps`; `None` if this user may not read them.
 pub(super) fn read_mappings(
     host: &Host,
     pid: u32,
-    is_wanted: fn(&[u8]) -> bool,
-    budget: &mut Budget,
-) -> Option<Result<Option<Vec<u8>>, ProcessEnded>> {
-    let in_progress = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    let read_lines = move |host: &Host| {
-        let line_count = Cell::new(0);
-        let count_line = |line: &[u8]| {
-            line_count.set(line_count.get() + 1);
-            is_wanted(line)
-        };
-        let lines = host.lines(&proc_dir(pid).join("maps"), &count_line);
-        in_progress().remove(&pid);
-        (if_readable(lines), line_count.get())
-    };
-    let is_first = |pids: &mut BTreeSet<u32>| pids.len() < MOST_ASKED && pids.insert(pid);
-    let result = budget.wait(|remaining| {
-        // Files that stand for a host answer.
-        let may_ask = !host.is_running() || is_first(&mut in_progress());
-        may_ask.then(|| patiently(host, PATIENCE.min(remaining), read_lines))?
-    });
-    let (lines, line_count) = result??;
-    budget.mappings = budget.mappings.saturating_sub(line_count);
-    Some(lines)
+    is_wanted: &dyn Fn(&[u8]) -> bool,
+) -> Result<Option<Vec<u8>>, ProcessEnded> {
+    if_readable(host.lines(&proc_dir(pid).join("maps"), is_wanted))
+}
+
+/// Returns whether a process preloads by a file of ours, mounted over the container's own /etc/ld.so.preload.
+pub(super) fn has_preload_file(host: &Host, pid: u32) -> bool {
+    let is_wanted =
+        |line: &[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(b"/etc/ld.so.preload");
+    let lines = host.lines(&proc_dir(pid).join("mountinfo"), &is_wanted);
+    lines.ok().flatten().is_some_and(|lines| !lines.is_empty())
 }
 
 fn if_readable<T>(result: Result<Option<T>, HostError>) -> Result<Option<T>, ProcessEnded> {

@@ -8,15 +8,15 @@ use onload_core::rdma_providers::{
 use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::process::{self, Budget, ContainerProcess};
+use super::process::{self, ContainerProcess};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
 const NO_DEVICE: &str = "programs find no RDMA device";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum LibraryUse {
     #[default]
     Unknown,
@@ -116,9 +116,9 @@ pub(super) fn judge_libraries(
 }
 
 /// What a process that has a device open has loaded for it.
-pub(super) fn loaded_libraries(host: &Host, pid: u32, budget: &mut Budget) -> LibraryUse {
+pub(super) fn loaded_libraries(host: &Host, pid: u32) -> LibraryUse {
     let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let Some(Ok(Some(lines))) = process::read_mappings(host, pid, is_library, budget) else {
+    let Ok(Some(lines)) = process::read_mappings(host, pid, &is_library) else {
         return LibraryUse::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);

@@ -7,7 +7,7 @@ use std::path::Path;
 use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
 use onload_host::generate::parse_assignment;
 use onload_sys::text::{Quoted, quote_for_shell};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strsim::damerau_levenshtein;
 
 use super::cgroup::ContainerEngine;
@@ -21,14 +21,14 @@ const WRONG: usize = 1;
 /// The runtime of ours, by its name in engines and by its file.
 const OUR_RUNTIME_NAMES: [&str; 2] = ["onload", "onload-container-runtime"];
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Grant {
     /// As CLASS=NAME.
     pub device: String,
     pub by: Evidence,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
     Configuration,

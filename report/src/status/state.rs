@@ -1,9 +1,9 @@
 //! How a container may do, and what every container's verdict takes from the host.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How a container does with what it was given; the worse, the later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictState {
     Accelerated,
@@ -61,7 +61,7 @@ impl VerdictState {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Verdict {
     pub state: VerdictState,
     pub reason: String,

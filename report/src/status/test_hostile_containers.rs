@@ -1,9 +1,6 @@
 //! What containers and users do that must not change what is said of others, nor of themselves to their good: names
 //! that lead elsewhere, mounts of the host, processes that end, and more of everything than is looked at.
 
-use std::path::Path;
-use std::time::Duration;
-
 use crate::test_tree::AsHost;
 use onload_core::config::Config;
 use onload_core::lease::Holder;
@@ -233,17 +230,15 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
     made.tree.node("/proc/90/root/dev/onload", 243, 0);
     let host = made.tree.host();
     let inventory = discover(&host, &Config::default());
-    let found = read_status(StatusInput {
+    // Whoever reads its environment fails.
+    made.link("/proc/90/environ", "/proc/90/environ");
+    let input = StatusInput {
         host: &host,
         inventory: &inventory,
         leases: None,
-        guarded: &|path: &Path, _| {
-            assert!(!path.to_string_lossy().contains("/proc/90/"), "{path:?}");
-            None
-        },
         networks: &|pid| panic!("the network of {pid} is asked for"),
-    });
-    assert_eq!(found.unwrap().containers, []);
+    };
+    assert_eq!(read_status(input, &mut run_here).unwrap().containers, []);
 }
 
 #[test]
@@ -263,81 +258,69 @@ fn a_container_of_ctr_and_one_of_a_cgroup_parent_are_containers() {
 }
 
 #[test]
-fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
-    let little = Budget { descriptors: 3, ..Budget::WHOLE };
-    let mut made = Made::new();
-    made.lease("vfio:0000:81:10.0", ID, 77);
-    made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
-    made.open(1, "socket:[1]").open(2, "socket:[2]");
-    made.open(3, "socket:[3]").open(9, "/dev/vfio/15");
-    let verdicts = decided(&made, little);
-    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
-    assert!(verdicts[0].reason.contains("more files open"));
-    // Nor is a library that was not looked for said to be lost.
-    let none = Budget { mappings: 0, ..Budget::WHOLE };
-    let made = preloaded();
-    let verdicts = decided(&made, none);
-    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
-    // Nor one that was not looked for since the process does not show what it maps: it is not even known to be absent.
-    let impatient = Budget { waiting: Duration::ZERO, ..Budget::WHOLE };
-    let host = made.tree.host();
-    let process = process::ProcessReader::new(&host, None).read(77, &mut impatient.clone());
-    let process = process.unwrap();
-    assert_eq!((process.preload, process.is_cut), (None, true));
-    // What was found is found.
-    let made = preloaded();
-    made.link("/proc/77/ns/net", HOST_NET);
-    made.stack().open(9, "socket:[9]");
-    let verdicts = decided(&made, little);
-    assert_eq!(verdicts[0].state, VerdictState::Accelerated, "{verdicts:?}");
-}
-
-#[test]
 fn paths_that_are_longer_than_any_device_s_are_not_kept() {
     let made = Made::new();
     made.open(3, &format!("/dev/shm/{}", "x".repeat(4000)));
     made.open(4, "/dev/vfio/devices/vfio4294967295");
-    let open = within(&made, Budget::WHOLE).open;
+    let open = after(&made, 2).open;
     assert_eq!(open, ["/dev/vfio/devices/vfio4294967295".to_owned()].into());
 }
 
-/// The container, of which no more is looked at.
-fn within(made: &Made, budget: Budget) -> ContainerStatus {
-    let (facts, host) = facts_within(made, budget);
-    container_status(facts, host)
+/// The container, of whose examination so many lines came in time.
+fn after(made: &Made, lines: usize) -> ContainerStatus {
+    let facts = facts_after(made, lines);
+    container_status(
+        facts,
+        HostFacts {
+            has_nic: true,
+            library_matches: None,
+            is_rdma_exclusive: false,
+            accelerates_veth: None,
+        },
+    )
 }
 
 #[test]
-fn who_has_a_device_open_has_it_though_nothing_else_of_it_is_looked_at() {
-    let impatient = Budget { waiting: Duration::ZERO, ..Budget::WHOLE };
-    let made = Made::new();
-    made.open(3, "/dev/onload").open(4, "/home/onload");
-    let container = within(&made, impatient);
-    assert_eq!(container.open, ["/dev/onload".to_owned()].into());
-    assert!(container.hidden.is_some() && container.nodes.is_empty());
+fn a_container_that_does_not_answer_in_time_is_shown_with_what_is_known() {
+    let mut made = preloaded();
+    made.link("/proc/77/ns/net", HOST_NET).stack();
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    let name = format!("/var/lib/docker/containers/{ID}/config.v2.json");
+    made.file(&name, r#"{"Name":"/redis"}"#);
+    for (lines, open) in [(0, vec![]), (1, vec!["/dev/onload"])] {
+        let container = after(&made, lines);
+        assert_eq!(container.name.as_deref(), Some("redis"));
+        assert_eq!(container.leases, ["vfio=0000:81:10.0"]);
+        assert_eq!(container.open, open.into_iter().map(str::to_owned).collect());
+        let [verdict] = container.verdicts.as_slice() else {
+            panic!("{:?}", container.verdicts);
+        };
+        assert_eq!(verdict.state, VerdictState::Unknown);
+        assert!(verdict.reason.starts_with("it did not answer in time"), "{verdict:?}");
+        assert_eq!(
+            verdict.remedy.as_deref(),
+            Some("look at what it has mounted: findmnt --task 77")
+        );
+    }
+    assert_eq!(after(&made, 2).verdicts[0].state, VerdictState::Unused);
 }
 
-const FUSE: &str = "9 1 0:50 / / rw - fuse x rw\n";
-
 #[test]
-fn what_may_have_more_than_was_found_is_told_though_nothing_was() {
-    let little = Budget { descriptors: 1, ..Budget::WHOLE };
+fn a_container_that_does_not_answer_may_have_more_unless_its_configuration_says_what() {
     let made = Made::new();
-    made.open(1, "socket:[1]").open(2, "socket:[2]");
-    let why = |made: &Made, budget| within(made, budget).hidden.map(|hidden| hidden.reason);
-    assert_eq!(why(&made, Budget::WHOLE), None);
-    let cut = why(&made, little).unwrap();
-    assert!(cut.starts_with("what it has open is not known"), "{cut}");
-    made.file("/proc/77/mountinfo", FUSE);
-    let stuck = why(&made, Budget::WHOLE).unwrap();
-    assert!(stuck.contains("did not answer in time"), "{stuck}");
-    let status = made.status();
-    assert_eq!(status.containers, []);
-    assert!(status.others[0].hidden.is_some(), "{status:?}");
-    // Its configuration says what it may open.
+    let hidden = |lines| after(&made, lines).hidden.map(|hidden| hidden.reason);
+    assert_eq!(hidden(2), None);
+    assert!(hidden(1).unwrap().contains("did not answer in time"));
     made_with(&made, "");
-    assert_eq!(why(&made, Budget::WHOLE), None);
-    assert_eq!(why(&made, little), None);
+    assert_eq!((hidden(1), hidden(0)), (None, None));
+}
+
+/// Every process of it has ended: it is not one that did not answer.
+#[test]
+fn a_container_that_ends_is_not_listed() {
+    let made = preloaded();
+    made.tree.remove("/proc/77/stat");
+    assert_eq!(made.status().containers, []);
 }
 
 #[test]
@@ -351,38 +334,8 @@ fn a_sandbox_of_some_program_may_have_no_more_than_was_found_and_none_of_the_hos
         sandboxes.next().unwrap()
     };
     assert_eq!(sandbox(&made).nodes, Vec::<String>::new());
-    made.file("/proc/90/mountinfo", FUSE);
-    assert_eq!(sandbox(&made).hidden, None);
     made.link("/proc/90/fd/3", "/dev/pps0");
     assert_eq!(sandbox(&made).open, ["/dev/pps0".to_owned()].into());
-}
-
-#[test]
-fn an_answer_at_once_costs_no_patience_and_a_late_one_does() {
-    let mut budget = Budget::WHOLE;
-    (0..100).for_each(|_| {
-        budget.wait(|_| ());
-    });
-    assert_eq!(budget.waiting, Budget::WHOLE.waiting);
-    budget.wait(|_| std::thread::sleep(Duration::from_millis(50)));
-    let taken = Budget::WHOLE.waiting.saturating_sub(budget.waiting);
-    assert!(taken >= Duration::from_millis(40), "{taken:?}");
-}
-
-#[test]
-fn a_process_that_showed_what_it_maps_is_asked_again() {
-    let host = Host::open(Path::new("/")).unwrap();
-    for _ in 0..2 {
-        let pid = std::process::id();
-        let maps = process::read_mappings(&host, pid, |_| true, &mut Budget::WHOLE.clone());
-        assert!(matches!(maps, Some(Ok(Some(_)))));
-    }
-}
-
-/// What is so of a container of which no more is looked at.
-fn decided(made: &Made, budget: Budget) -> Vec<Verdict> {
-    let (facts, host) = facts_within(made, budget);
-    decide(&facts, host)
 }
 
 #[test]
@@ -408,7 +361,7 @@ fn a_library_of_the_images_own_is_not_judged_by_the_hosts() {
     let host = made.tree.host();
     let process = |library| {
         let reader = process::ProcessReader::new(&host, library);
-        reader.read(77, &mut Budget::WHOLE.clone()).unwrap().preload
+        reader.read(77).unwrap().preload
     };
     // `maps` says inode 5.
     assert_eq!(process(Some(5)), Some(process::LibraryMapping::Yes));

@@ -7,7 +7,7 @@ use onload_host::devices::RETRIEVE_REMEDY;
 use onload_sys::text::{join_first, quote_for_shell};
 
 use super::facts::{ContainerFacts, NodeState};
-use super::onload::{incomplete_verdict, onload_verdict};
+use super::onload::onload_verdict;
 use super::process::MemlockLimit;
 use super::rdma::LibraryUse;
 use super::state::{HostFacts, Verdict, VerdictState};
@@ -16,6 +16,11 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
     if let Some(unanswered) = &facts.unanswered {
         return vec![unanswered.clone()];
     }
+    if facts.is_stuck {
+        let mut verdicts: Vec<Verdict> = facts.lost.iter().map(lost_verdict).collect();
+        verdicts.push(stuck_verdict(facts));
+        return verdicts;
+    }
     let mut verdicts = device_verdicts(facts, host);
     verdicts.extend(facts.lost.iter().map(lost_verdict));
     verdicts.extend(onload_verdict(facts, host));
@@ -23,9 +28,7 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
     verdicts.extend(vfio_verdict(facts));
     verdicts.extend(memlock_verdict(facts));
     verdicts.extend(down_verdict(facts));
-    if facts.is_stuck {
-        verdicts.push(stuck_verdict(facts));
-    } else if facts.is_partly_unseen() {
+    if facts.is_partly_unseen() {
         verdicts.push(Verdict::with_remedy(
             VerdictState::Unknown,
             "not all of its processes could be inspected",
@@ -41,10 +44,10 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
 }
 
 fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
-    let pid = facts.processes.first().map_or(0, |process| process.pid);
+    let pid = facts.group.pids.first().copied().unwrap_or_default();
     Verdict::with_remedy(
         VerdictState::Unknown,
-        "a file system in it did not answer in time, or is of a kind that may never (FUSE, NFS, an overlay on one)",
+        "it did not answer in time: a file system in it may never answer (FUSE, NFS), or its processes have too much open",
         format!("look at what it has mounted: findmnt --task {pid}"),
     )
 }
@@ -52,14 +55,8 @@ fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
 /// Why a container may have more than was found of it. The configuration of one of root's says what it may open, and what a
 /// sandbox of some program shows is the host's.
 pub(super) fn hidden_verdict(facts: &ContainerFacts) -> Option<Verdict> {
-    if facts.is_configured {
-        return None;
-    }
-    if facts.is_stuck && facts.group.is_named {
-        return Some(stuck_verdict(facts));
-    }
-    let subject = "what it has open is not known";
-    facts.is_truncated().then(|| incomplete_verdict(facts, subject))
+    let is_hidden = facts.is_stuck && facts.group.is_named && !facts.is_configured;
+    is_hidden.then(|| stuck_verdict(facts))
 }
 
 fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
@@ -160,10 +157,6 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     // Descriptors that are not ours to see may be among them.
     if facts.is_partly_unseen() {
         return None;
-    }
-    if facts.is_truncated() {
-        let subject = format!("whether its programs use vfio {names} is not known");
-        return Some(incomplete_verdict(facts, &subject));
     }
     Some(Verdict::with_remedy(
         VerdictState::Unused,

@@ -11,6 +11,7 @@
     clippy::unwrap_used
 )]
 
+pub(crate) mod fuse;
 pub(crate) mod hosts;
 pub(crate) mod strace;
 
@@ -116,7 +117,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn new(output: Output) -> Run {
+    pub(crate) fn new(output: Output) -> Run {
         // Shown where a test fails.
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
         Run {
