@@ -13,6 +13,7 @@ use onload_report::metrics::{MetricsInput, render_openmetrics};
 use onload_report::status::list_grants;
 
 use super::generate::write_file;
+use super::status::inspect_containers;
 use super::{open_host_of_incident, resolve_spec_dirs};
 use crate::cli::{GlobalArgs, MetricsArgs};
 use crate::exit::ExitAnswer;
@@ -42,12 +43,14 @@ pub fn run(
         );
     }
     let grantees = list_grants(&host).ok();
+    let status = inspect_containers(&host, &inventory, printer).ok();
     let text = render_openmetrics(MetricsInput {
         host: &host,
         inventory: &inventory,
         devices: &devices,
         leases: leases.as_deref(),
         grantees: grantees.as_deref(),
+        containers: status.as_ref().map(|status| status.containers.as_slice()),
         now: SystemTime::now(),
     })?;
     match &args.output {

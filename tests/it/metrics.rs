@@ -15,6 +15,8 @@ use crate::common::{
     Commands, Pci, Tree, every_host, is_root, needs, on, run, run_unprivileged, skipped,
 };
 
+use crate::status;
+
 const PYTHON: &str = "/usr/bin/python3";
 /// Reads OpenMetrics strictly, and prints each sample as the name, the labels and the value.
 const READER: &str = "
@@ -67,7 +69,7 @@ fn exported(directory: &Path) -> String {
         Some(address?.trim_matches('"').to_owned())
     });
     let mut stream = TcpStream::connect(address.unwrap()).unwrap();
-    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.0\r\n\r\n";
     std::io::Write::write_all(&mut stream, request).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -234,6 +236,22 @@ fn containers_are_counted_by_what_they_were_made_with() {
     let text = metrics(&tree);
     assert_has(&text, "onload_ctk_containers{class=\"hugepages\"} 1.0");
     assert_has(&text, "onload_ctk_containers{class=\"nic\"} 1.0");
+}
+
+#[test]
+fn containers_are_counted_by_state_and_every_state_has_a_series() {
+    let tree = x3();
+    status::process(&tree, 1, None, "systemd");
+    assert_has(&metrics(&tree), "onload_ctk_container_states{state=\"accelerated\"} 0.0");
+    let id = "3f2a".repeat(16);
+    status::process(&tree, 77, Some(&id), "redis");
+    for (number, target) in [(3, "/dev/onload"), (4, "/dev/onload"), (5, "onload:[tcp:0:1]")] {
+        tree.link(&format!("/proc/77/fd/{number}"), target);
+    }
+    let text = metrics(&tree);
+    assert_has(&text, "onload_ctk_container_states{state=\"accelerated\"} 1.0");
+    assert_has(&text, "onload_ctk_container_states{state=\"partly-accelerated\"} 0.0");
+    assert_eq!(text.lines().filter(|line| line.contains("_container_states{")).count(), 17);
 }
 
 /// A physical function with so many virtual ones on vfio-pci.

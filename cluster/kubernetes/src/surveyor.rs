@@ -99,6 +99,7 @@ impl KubernetesSurveyor {
             leases: Some(&survey.leases),
             // It sees no process of the node.
             grantees: None,
+            containers: None,
             now: SystemTime::now(),
         });
         match text {

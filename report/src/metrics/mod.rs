@@ -13,7 +13,7 @@ use onload_host::host::{Host, HostError};
 use onload_host::offers::HostDevice;
 use onload_host::specdir::{FILE_PREFIX, OUTPUT_DIR};
 
-use crate::status::ContainerGrants;
+use crate::status::{ContainerGrants, ContainerStatus};
 use family::{MetricFamily, MetricKind, render};
 
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub struct MetricsInput<'m> {
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [LeaseEntry]>,
     pub grantees: Option<&'m [ContainerGrants]>,
+    /// Those that `status` lists; none where they cannot be examined.
+    pub containers: Option<&'m [ContainerStatus]>,
     pub now: SystemTime,
 }
 
@@ -66,6 +68,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
         ),
     ]);
     families.extend(input.grantees.map(offers::container_family));
+    families.extend(input.containers.map(offers::state_family));
     if let Some(leases) = input.leases {
         families.extend([held, offers::lease_family(leases)]);
     }

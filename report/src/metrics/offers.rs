@@ -9,7 +9,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::offers::{Health, HostDevice};
 
 use super::family::{MetricFamily, MetricKind, count};
-use crate::status::ContainerGrants;
+use crate::status::{ContainerGrants, ContainerStatus, VerdictState};
 
 /// Devices whose reason is told. A broken card may take thousands of functions with it.
 const MAX_REASONS: usize = 64;
@@ -112,6 +112,21 @@ pub(super) fn container_family(grantees: &[ContainerGrants]) -> MetricFamily {
         "containers",
         "Containers that were made with a device, as the configurations of root's engines say",
         classes.map(|class| (class, 1)),
+    )
+}
+
+/// Every state has a series, so that a graph shows when the last container leaves it.
+pub(super) fn state_family(containers: &[ContainerStatus]) -> MetricFamily {
+    let samples = VerdictState::ALL.into_iter().filter_map(|state| {
+        let in_state = containers.iter().filter(|container| container.state() == state);
+        let label = serde_json::to_value(state).ok()?.as_str()?.to_owned();
+        Some((vec![("state", label)], count(in_state.count())))
+    });
+    MetricFamily::new(
+        "container_states",
+        "Containers that onload-ctk status lists, by the worst of their verdicts",
+        MetricKind::Count,
+        samples,
     )
 }
 

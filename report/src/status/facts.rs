@@ -57,12 +57,15 @@ pub(super) struct ContainerFacts {
     pub(super) unanswered: Option<Verdict>,
 }
 
-/// A program that uses sockets of the kernel, and has no stack of Onload.
+/// A program that uses sockets of the kernel, and no socket of Onload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KernelSocketProgram {
     pub(super) pid: u32,
     pub(super) name: String,
+    /// The addresses of its sockets, with their interfaces where these are known.
+    pub(super) addresses: Vec<String>,
     pub(super) has_library: bool,
+    pub(super) has_stack: bool,
     pub(super) cause: KernelSocketCause,
     /// A line of the kernel's log that may be of it, and the cause if it is.
     pub(super) logged: Option<(kernel_log::StackFailure, KernelSocketCause)>,
@@ -71,6 +74,10 @@ pub(super) struct KernelSocketProgram {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum KernelSocketCause {
     Forbidden,
+    /// It has a stack, and talks only by interfaces that Onload does not have.
+    OtherInterface,
+    /// It has a stack.
+    LeftToKernel,
     /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
     Interfaces {
         variable: String,
@@ -332,6 +339,10 @@ impl ContainerFacts {
     pub(super) fn count_stacks(&self) -> usize {
         let processes = self.processes.iter();
         processes.filter(|process| process.has_stack).count()
+    }
+
+    pub(super) fn count_accelerated(&self) -> usize {
+        self.processes.iter().filter(|process| process.is_accelerated()).count()
     }
 
     pub(super) fn has_accelerated(&self) -> Option<bool> {

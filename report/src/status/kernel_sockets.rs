@@ -2,8 +2,8 @@
 //! why, as far as that can be found out.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_host::host::Host;
 
@@ -14,14 +14,19 @@ use super::kernel_log::{StackError, StackFailure, read_failures};
 use super::link_judge::PortId;
 use super::names::ContainerConfig;
 use super::network::{AcceleratedInterfaces, ContainerInterface};
-use super::process::{ContainerProcess, LibraryMapping, parse_column, proc_dir, socket_inode};
+use super::process::{ContainerProcess, LibraryMapping, find_column, parse_column, proc_dir};
 use super::stack::logs_by_driver;
 
 const MAX_SOCKETS: usize = 8;
 const MAX_SHOWN: usize = 64;
 const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
-/// The column of a socket's inode (proc_pid_net(5)).
+/// The columns of a socket's local and remote address and of its inode (proc_pid_net(5)).
+const LOCAL: usize = 1;
+const REMOTE: usize = 2;
 const INODE: usize = 9;
+const DNS_PORT: u16 = 53;
+/// Addresses of one process that are kept.
+const MAX_ADDRESSES: usize = 64;
 
 pub(super) struct KernelSocketReader<'l> {
     host: &'l Host,
@@ -47,13 +52,15 @@ impl<'l> KernelSocketReader<'l> {
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let network = (interfaces, facts.has_host_network == Some(false));
         let candidates = facts.processes.iter();
-        let candidates = candidates
-            .filter(|process| process.has_kernel_socket == Some(true) && !process.has_stack);
+        let candidates =
+            candidates.filter(|process| process.has_kernel_socket() && !process.is_accelerated());
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {
             let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
             let is_inspected = has_library && index < MAX_SOCKETS;
-            let (cause, logged) = if is_inspected {
+            let (cause, logged) = if process.has_stack {
+                (cause_beside_stack(process, facts, accelerators), None)
+            } else if is_inspected {
                 let variables = start_environment(self.host, process, config);
                 self.find_cause(process, &variables, network)
             } else {
@@ -62,7 +69,9 @@ impl<'l> KernelSocketReader<'l> {
             programs.push(KernelSocketProgram {
                 pid: process.pid,
                 name: process.name.clone(),
+                addresses: describe_addresses(process, facts.has_host_network, accelerators),
                 has_library,
+                has_stack: process.has_stack,
                 cause,
                 logged,
             });
@@ -76,9 +85,7 @@ impl<'l> KernelSocketReader<'l> {
         for network in networks {
             let network_processes = processes.iter_mut();
             let mut network_processes: Vec<_> = network_processes
-                .filter(|process| {
-                    process.network == network && !process.has_stack && !process.sockets.is_empty()
-                })
+                .filter(|process| process.network == network && !process.sockets.is_empty())
                 .collect();
             let Some(pid) = network_processes.first().map(|process| process.pid) else {
                 continue;
@@ -86,12 +93,12 @@ impl<'l> KernelSocketReader<'l> {
             let sockets =
                 network_processes.iter().flat_map(|process| process.sockets.iter().copied());
             let sockets: BTreeSet<u64> = sockets.collect();
-            let inodes = kernel_sockets(self.host, pid, &sockets);
+            let found = kernel_sockets(self.host, pid, &sockets);
             for process in &mut network_processes {
-                let has = |inodes: &BTreeSet<u64>| {
-                    process.sockets.iter().any(|socket| inodes.contains(socket))
-                };
-                process.has_kernel_socket = inodes.as_ref().map(has);
+                process.kernel_addresses = found.as_ref().map(|found| {
+                    let addresses = process.sockets.iter().filter_map(|socket| found.get(socket));
+                    addresses.copied().take(MAX_ADDRESSES).collect()
+                });
             }
         }
     }
@@ -175,6 +182,31 @@ fn cause_without_log(process: &ContainerProcess, variables: &[u8]) -> KernelSock
     if is_refused { KernelSocketCause::OtherBuild } else { KernelSocketCause::Unknown }
 }
 
+/// Why a program with a stack has only sockets of the kernel.
+fn cause_beside_stack(
+    process: &ContainerProcess,
+    facts: &ContainerFacts,
+    accelerators: &AcceleratedInterfaces<'_>,
+) -> KernelSocketCause {
+    let mut addresses = process.kernel_addresses.iter().flatten();
+    let is_elsewhere = match facts.has_host_network {
+        Some(true) => addresses.all(|address| {
+            let name = accelerators.host_addresses.get(address);
+            let mut interfaces = accelerators.host_interfaces.iter();
+            interfaces.any(|interface| {
+                Some(&interface.name) == name && interface.is_accelerated == Some(false)
+            })
+        }),
+        // Which of its interfaces has an address is not known.
+        _ => {
+            let mut interfaces = facts.interfaces.iter().flatten();
+            addresses.all(|address| !address.is_unspecified())
+                && interfaces.any(|interface| interface.is_accelerated == Some(false))
+        }
+    };
+    if is_elsewhere { KernelSocketCause::OtherInterface } else { KernelSocketCause::LeftToKernel }
+}
+
 /// What the lists of a program's variables leave it of the accelerated interfaces.
 enum AllowedInterfaces {
     Something,
@@ -236,28 +268,64 @@ fn allowed_interfaces(
     AllowedInterfaces::Something
 }
 
-/// Whether a process has a socket of the kernel's TCP or UDP; none where that is not known.
-pub fn has_kernel_socket(host: &Host, pid: u32) -> Option<bool> {
-    let directory = proc_dir(pid).join("fd");
-    let mut sockets = BTreeSet::new();
-    for name in host.list(&directory).ok()?.names {
-        let target = host.link(&directory.join(name)).ok().flatten();
-        sockets.extend(target.as_deref().and_then(Path::to_str).and_then(socket_inode));
-    }
-    Some(!kernel_sockets(host, pid, &sockets)?.is_empty())
-}
-
-/// Which of these sockets are of the kernel's TCP and UDP, in the network of a process; none where a table cannot be
-/// read. Those that Onload has taken over are in no table under a descriptor of the program.
-fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
-    let inode = |line: &[u8]| parse_column(line, INODE);
-    let mut sockets = BTreeSet::new();
+/// Returns the local addresses of those of these sockets that are of the kernel's TCP and UDP, for other machines, in the network
+/// of a process; `None` if a table cannot be read. Sockets that Onload has taken over are in no table under a descriptor of the
+/// program.
+fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeMap<u64, IpAddr>> {
+    let mut sockets = BTreeMap::new();
     for table in TABLES {
-        let has_inode = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
+        let has_inode =
+            |line: &[u8]| parse_column(line, INODE).is_some_and(|inode| inodes.contains(&inode));
         let path = proc_dir(pid).join("net").join(table);
         // A kernel without IPv6 has no tables of it.
         let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
-        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
+        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(parse_socket));
     }
     Some(sockets)
+}
+
+/// `None` for a socket within the host, and for one that looks up names: Onload leaves these to the kernel.
+fn parse_socket(line: &[u8]) -> Option<(u64, IpAddr)> {
+    let inode = parse_column(line, INODE)?;
+    let local = find_column(line, LOCAL).and_then(parse_address);
+    let remote = find_column(line, REMOTE).and_then(parse_address);
+    let is_within_host = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
+    if is_within_host || remote.is_some_and(|(_, port)| port == DNS_PORT) {
+        return None;
+    }
+    Some((inode, local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address)))
+}
+
+/// `0100007F:1F90`: the address as words of this machine's byte order (net/ipv4/tcp_ipv4.c, `get_tcp4_sock`).
+fn parse_address(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::new();
+    for word in address.as_bytes().chunks(8) {
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let address = match bytes.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+    };
+    Some((address.to_canonical(), port))
+}
+
+/// The addresses of a program's sockets, each with its interface on the host's network.
+fn describe_addresses(
+    process: &ContainerProcess,
+    has_host_network: Option<bool>,
+    accelerators: &AcceleratedInterfaces<'_>,
+) -> Vec<String> {
+    let addresses = process.kernel_addresses.iter().flatten();
+    let addresses = addresses.filter(|address| !address.is_unspecified());
+    let describe = |address: &IpAddr| {
+        let interface = accelerators.host_addresses.get(address);
+        match interface.filter(|_| has_host_network == Some(true)) {
+            Some(interface) => format!("{address} of {interface}"),
+            None => address.to_string(),
+        }
+    };
+    addresses.map(describe).collect()
 }

@@ -46,7 +46,6 @@ use groups::{ContainerGroup, group_processes};
 pub use input::{
     Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, RunExamination, StatusInput,
 };
-pub use kernel_sockets::has_kernel_socket;
 use names::ContainerNames;
 pub use network::read_network;
 pub(crate) use onload::OTHER_BUILD_EFFECT;

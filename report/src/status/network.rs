@@ -1,8 +1,10 @@
 //! The interfaces of a container's network, as rtnetlink(7) lists them there, and which of them Onload accelerates.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 
+use onload_core::netdev::usage::NetworkState;
 use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
@@ -48,6 +50,8 @@ pub(super) struct AcceleratedInterfaces<'l> {
     host_paths: BTreeMap<u32, LowerPath>,
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
     pub(super) host_interfaces: Vec<ContainerInterface>,
+    /// The names of the host's interfaces by their addresses.
+    pub(super) host_addresses: BTreeMap<IpAddr, String>,
     /// What Onload has attached to, in whatever network; none where that is not known.
     attached: Option<Vec<nic::DebugfsNic>>,
     accelerates_veth: bool,
@@ -62,8 +66,13 @@ impl<'l> AcceleratedInterfaces<'l> {
         };
         let index_by_name = input.inventory.attached.iter();
         let index_by_name: BTreeMap<String, u32> = index_by_name.filter_map(number).collect();
-        let links = host.network().ok().flatten();
-        let links = links.map(|all| all.links).unwrap_or_default();
+        let NetworkState { links, addresses, .. } =
+            host.network().ok().flatten().unwrap_or_default();
+        let host_addresses = addresses.into_iter().filter_map(|address| {
+            let link = links.iter().find(|link| link.index == address.index)?;
+            Some((address.address, link.name.clone()))
+        });
+        let host_addresses = host_addresses.collect();
         let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
         let host_interfaces =
@@ -76,6 +85,7 @@ impl<'l> AcceleratedInterfaces<'l> {
         AcceleratedInterfaces {
             functions: &input.inventory.functions,
             host_interfaces: host_interfaces.collect(),
+            host_addresses,
             host_paths,
             attached: read_attached(host),
             accelerates_veth,

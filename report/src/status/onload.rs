@@ -70,28 +70,43 @@ fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         Some(false) if !facts.lost.is_empty() => return None,
         Some(false) => no_interface_verdict(facts, host),
         None => unknown_interfaces_verdict(facts),
-        Some(true) if facts.count_stacks() > 0 => accelerated_verdict(facts),
+        Some(true) if facts.count_accelerated() > 0 => accelerated_verdict(facts),
         Some(true) => without_stack_verdict(facts),
     })
 }
 
 fn describe_programs(programs: &[&KernelSocketProgram]) -> String {
-    let names = programs.iter().map(|program| format!("{} {}", program.pid, program.name));
+    let names = programs.iter().map(|program| {
+        let name = format!("{} {}", program.pid, program.name);
+        match program.addresses.as_slice() {
+            [] => name,
+            addresses => format!("{name} ({})", join_first(addresses, 1)),
+        }
+    });
     join_first(&names.collect::<Vec<_>>(), MAX_SHOWN)
 }
 
 fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
-    let (stacks, all) = (facts.count_stacks(), facts.processes.len());
-    let programs: Vec<&KernelSocketProgram> = facts.kernel_socket_programs.iter().collect();
-    let others_text = if programs.is_empty() {
-        String::new()
-    } else {
-        format!("; on the kernel's sockets: {}", describe_programs(&programs))
+    let (preloading, plain): (Vec<_>, Vec<_>) =
+        facts.kernel_socket_programs.iter().partition(|program| program.has_library);
+    let accelerated = facts.count_accelerated();
+    let mut reason = format!(
+        "processes with a stack of Onload: {accelerated} of {}",
+        accelerated + preloading.len()
+    );
+    if !plain.is_empty() {
+        reason += &format!(
+            "; on the kernel's sockets, without libonload.so: {}",
+            describe_programs(&plain)
+        );
+    }
+    reason += replaced_note(facts);
+    let Some(first) = preloading.first() else {
+        return Verdict::without_remedy(VerdictState::Accelerated, reason);
     };
-    let replaced = replaced_note(facts);
-    let reason =
-        format!("processes with a stack of Onload: {stacks} of {all}{others_text}{replaced}");
-    Verdict::without_remedy(VerdictState::Accelerated, reason)
+    let (cause, remedy) = cause_and_remedy(facts, &first.cause);
+    reason += &format!("; on the kernel's sockets: {}; {cause}", describe_programs(&preloading));
+    Verdict::with_remedy(VerdictState::PartlyAccelerated, reason, remedy)
 }
 
 /// What comes of a library that was replaced while the old driver is loaded. A start before the new driver is loaded fails: no
@@ -126,10 +141,18 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     let (preloading, plain): (Vec<_>, Vec<_>) =
         facts.kernel_socket_programs.iter().partition(|program| program.has_library);
     let is_unknown = |process: &ContainerProcess| {
-        !process.sockets.is_empty() && process.has_kernel_socket.is_none()
+        !process.sockets.is_empty() && process.kernel_addresses.is_none()
     };
     if let Some(first) = preloading.first() {
-        return no_stack_verdict(facts, &describe_programs(&preloading), &first.cause);
+        let (cause, remedy) = cause_and_remedy(facts, &first.cause);
+        let stack = if first.has_stack {
+            "although it has a stack of Onload"
+        } else {
+            "with the library and without a stack of Onload"
+        };
+        let programs = describe_programs(&preloading);
+        let reason = format!("on the kernel's sockets, {stack}: {programs}; {cause}");
+        return Verdict::with_remedy(VerdictState::NoStack, reason, remedy);
     }
     // The driver refuses every other build than its own, and a program then goes on without it.
     if facts.count_mapping(LibraryMapping::Foreign) > 0
@@ -167,13 +190,18 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     )
 }
 
-fn no_stack_verdict(
-    facts: &ContainerFacts,
-    program_names: &str,
-    cause: &KernelSocketCause,
-) -> Verdict {
+/// Why a program with the library uses the kernel's sockets, and what to do.
+fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (String, String) {
     let names = facts.accelerated.join(", ");
-    let (reason, remedy) = match cause {
+    match cause {
+        KernelSocketCause::OtherInterface => (
+            format!("Onload leaves to the kernel what does not go by {names}"),
+            format!("use an address of {names}, or a route over it; or have Onload accelerate the other interface, and {RESTART_REMEDY}"),
+        ),
+        KernelSocketCause::LeftToKernel => (
+            "why Onload left them to the kernel is not known".to_owned(),
+            format!("look at dmesg, and with AF_XDP at the channels of the interface (ethtool -l {names}): a stack gets the packets of one"),
+        ),
         KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
             format!("leave EF_DONT_ACCELERATE out, and {RESTART_REMEDY}"),
@@ -202,11 +230,7 @@ fn no_stack_verdict(
             format!("why is not known; it may have been started before Onload had {names}"),
             format!("{RESTART_REMEDY}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
         ),
-    };
-    let reason = format!(
-        "on the kernel's sockets, with the library and without a stack of Onload: {program_names}; {reason}"
-    );
-    Verdict::with_remedy(VerdictState::NoStack, reason, remedy)
+    }
 }
 
 fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {

@@ -1,6 +1,8 @@
 //! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -47,8 +49,8 @@ pub(super) struct ContainerProcess {
     /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
     pub(super) open: Option<Vec<String>>,
     pub(super) sockets: Vec<u64>,
-    /// Whether a socket of it is of the kernel's TCP or UDP; none where that was not asked, or is not known.
-    pub(super) has_kernel_socket: Option<bool>,
+    /// The addresses of its sockets of the kernel's TCP and UDP for other machines; none where that was not asked, or is not known.
+    pub(super) kernel_addresses: Option<BTreeSet<IpAddr>>,
     pub(super) has_stack: bool,
     /// Whether its stderr is a terminal.
     pub(super) has_terminal: bool,
@@ -245,8 +247,12 @@ impl<'h> ProcessReader<'h> {
 /// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
 /// one of that name. No file of a container's own is called so: their names begin with `/`.
 pub(super) fn is_onload_descriptor(target: &str) -> bool {
-    let name = target.strip_prefix("anon_inode:").unwrap_or(target);
-    name.starts_with("onload:[")
+    onload_descriptor(target).is_some()
+}
+
+/// What stands behind the bracket.
+fn onload_descriptor(target: &str) -> Option<&str> {
+    target.strip_prefix("anon_inode:").unwrap_or(target).strip_prefix("onload:[")
 }
 
 fn is_terminal(target: &str) -> bool {
@@ -255,7 +261,7 @@ fn is_terminal(target: &str) -> bool {
 }
 
 /// The inode of a socket: `socket:[1234]`.
-pub(super) fn socket_inode(target: &str) -> Option<u64> {
+fn socket_inode(target: &str) -> Option<u64> {
     let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
 }
@@ -264,6 +270,20 @@ impl ContainerProcess {
     pub(super) fn has_open(&self, start: &str) -> bool {
         let mut open = self.open.iter().flatten();
         open.any(|target| target.starts_with(start))
+    }
+
+    pub(super) fn has_kernel_socket(&self) -> bool {
+        self.kernel_addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())
+    }
+
+    /// Whether it has a stack and uses it. One that connects only by interfaces that Onload does not have has a stack too.
+    pub(super) fn is_accelerated(&self) -> bool {
+        let mut open = self.open.iter().flatten();
+        let is_socket = |target: &String| {
+            onload_descriptor(target)
+                .is_some_and(|name| ["tcp", "udp"].iter().any(|kind| name.starts_with(kind)))
+        };
+        self.has_stack && (open.any(is_socket) || !self.has_kernel_socket())
     }
 
     /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.
@@ -349,9 +369,13 @@ fn is_onload_library(line: &[u8]) -> bool {
 
 /// The number in a column of one of the kernel's tables.
 pub(super) fn parse_column(line: &[u8], column: usize) -> Option<u64> {
+    find_column(line, column)?.parse().ok()
+}
+
+pub(super) fn find_column(line: &[u8], column: usize) -> Option<&str> {
     let words = line.split(|byte| *byte == b' ');
     let word = words.filter(|word| !word.is_empty()).nth(column)?;
-    std::str::from_utf8(word).ok()?.parse().ok()
+    std::str::from_utf8(word).ok()
 }
 
 fn parse_memlock(text: &str) -> Option<MemlockLimit> {

@@ -16,6 +16,8 @@ pub enum VerdictState {
     Unused,
     Memlock,
     InterfaceDown,
+    /// Some of its programs have sockets of Onload, and others with the library do not.
+    PartlyAccelerated,
     NoInterface,
     /// Its programs have the library and an accelerated interface, and no stack of Onload.
     NoStack,
@@ -35,6 +37,26 @@ pub enum VerdictState {
 }
 
 impl VerdictState {
+    pub const ALL: [VerdictState; 17] = [
+        VerdictState::Accelerated,
+        VerdictState::Ready,
+        VerdictState::Plain,
+        VerdictState::Unknown,
+        VerdictState::Unused,
+        VerdictState::Memlock,
+        VerdictState::InterfaceDown,
+        VerdictState::PartlyAccelerated,
+        VerdictState::NoInterface,
+        VerdictState::NoStack,
+        VerdictState::NothingGiven,
+        VerdictState::NoProvider,
+        VerdictState::RdmaNamespace,
+        VerdictState::PreloadLost,
+        VerdictState::OtherLibrary,
+        VerdictState::DeviceRenumbered,
+        VerdictState::DeviceGone,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             VerdictState::Accelerated => "accelerated",
@@ -44,6 +66,7 @@ impl VerdictState {
             VerdictState::Unused => "held and unused",
             VerdictState::Memlock => "memlock too small",
             VerdictState::InterfaceDown => "interface down",
+            VerdictState::PartlyAccelerated => "partly accelerated",
             VerdictState::NoInterface => "no accelerated interface",
             VerdictState::NoStack => "not accelerated",
             VerdictState::NothingGiven => "asked and got nothing",

@@ -35,6 +35,8 @@ pub(super) struct Made {
     pub(super) network: Option<NetnsLinks>,
 }
 
+/// The mapping of the host's library.
+pub(super) const MAPS: &str = "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n";
 pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
 
 /// An interface in a container that is set up and has a link.
@@ -187,6 +189,22 @@ impl Made {
             "   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0\n"
         );
         self.file(&format!("/proc/{pid}/net/tcp"), heads.to_owned() + &line)
+    }
+
+    /// A socket of the kernel with these addresses of IPv4, as `HOST:PORT`.
+    pub(super) fn connects(&self, pid: u32, inode: u64, local: &str, remote: &str) -> &Made {
+        let hex = |text: &str| {
+            let address: std::net::SocketAddrV4 = text.parse().unwrap();
+            let number = u32::from_ne_bytes(address.ip().octets());
+            format!("{number:08X}:{:04X}", address.port())
+        };
+        self.link(&format!("/proc/{pid}/fd/9"), &format!("socket:[{inode}]"));
+        let line = format!(
+            "   0: {} {} 01 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0\n",
+            hex(local),
+            hex(remote)
+        );
+        self.file(&format!("/proc/{pid}/net/tcp"), format!("  sl  local_address\n{line}"))
     }
 
     pub(super) fn open(&self, number: u32, target: &str) -> &Made {

@@ -83,28 +83,28 @@ fn a_descriptor_of_a_stack_is_a_stack_however_many_of_the_device_there_are() {
 fn where_onload_logs_to_a_terminal_the_one_descriptor_is_the_stacks() {
     let terminal = || {
         let made = of_host();
-        made.open(2, "/dev/pts/0").listens(77, 901);
+        made.open(2, "/dev/pts/0");
         made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
         made
     };
     let made = terminal();
-    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Ready);
     made.open(3, "/dev/onload");
     assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
     // The stack of another: none of its own.
     made.file("/proc/driver/onload/stacks", "0: 70 0 1 2 3\n");
-    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Ready);
     let made = terminal();
     made.open(3, "/dev/onload");
     made.file("/proc/77/environ", "EF_LOG_VIA_IOCTL=1\0");
-    assert_eq!(made.verdicts()[0].state, VerdictState::NoStack);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Ready);
 }
 
 #[test]
 fn the_variables_of_a_program_say_whether_its_log_has_a_descriptor() {
     let listed = |variables: &str| {
-        let made = by_kernel();
-        made.open(2, "pipe:[9]");
+        let made = of_host();
+        made.open(2, "pipe:[9]").open(3, "/dev/onload");
         made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
         made
@@ -114,10 +114,10 @@ fn the_variables_of_a_program_say_whether_its_log_has_a_descriptor() {
         ("EF_LOG_VIA_IOCTL=0", VerdictState::Accelerated),
         ("EF_LOG=-banner", VerdictState::Accelerated),
         ("EF_LOG=conn_drop,-b", VerdictState::Accelerated),
-        ("EF_LOG_FILE=/tmp/log\0EF_LOG_VIA_IOCTL=1", VerdictState::NoStack),
-        ("EF_LOG_VIA_IOCTL=no", VerdictState::NoStack),
-        ("EF_LOG=-conn_drop", VerdictState::NoStack),
-        ("EF_LOG=-banner,banner", VerdictState::NoStack),
+        ("EF_LOG_FILE=/tmp/log\0EF_LOG_VIA_IOCTL=1", VerdictState::Ready),
+        ("EF_LOG_VIA_IOCTL=no", VerdictState::Ready),
+        ("EF_LOG=-conn_drop", VerdictState::Ready),
+        ("EF_LOG=-banner,banner", VerdictState::Ready),
     ] {
         assert_eq!(listed(variables).verdicts()[0].state, state, "{variables}");
     }
@@ -153,7 +153,10 @@ fn a_container_is_ready_while_no_program_has_a_socket() {
 fn a_socket_of_the_kernel_is_told_from_one_of_onload() {
     let made = of_host();
     made.stack().open(6, "socket:[901]");
-    let has = |made: &Made| has_kernel_socket(&made.tree.host(), 77);
+    let has = |made: &Made| {
+        let addresses = facts_of(made).processes[0].kernel_addresses.clone();
+        addresses.map(|addresses| !addresses.is_empty())
+    };
     assert_eq!(has(&made), Some(false));
     made.listens(77, 902);
     assert_eq!(has(&made), Some(true));
@@ -177,13 +180,83 @@ fn a_server_that_was_started_without_the_preload_is_named() {
     made.stack();
     made.assert_is(
         VerdictState::Accelerated,
-        "processes with a stack of Onload: 1 of 2; on the kernel's sockets: 81 nc",
+        "processes with a stack of Onload: 1 of 1; on the kernel's sockets, without libonload.so: 81 nc",
         "",
     );
 }
 
 /// The host's interface that is Onload's, and another.
-const PORTS: &str = "link 5 ens1 - - - -\nlink 6 ens0 - - - -\n";
+const PORTS: &str =
+    "link 5 ens1 - - - -\nlink 6 ens0 - - - -\naddress 5 192.0.2.8/24\naddress 6 192.0.2.7/24\n";
+
+/// As a real one that connects by an interface that Onload does not have: a stack in the list, no descriptor of it.
+fn with_unused_stack() -> Made {
+    let made = of_host();
+    made.file("/network.table", PORTS);
+    made.open(3, "/dev/onload").open(4, "/dev/onload");
+    made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
+    made
+}
+
+#[test]
+fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_has_a_stack() {
+    let made = with_unused_stack();
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
+    made.connects(77, 901, "192.0.2.7:50000", "192.0.2.9:6379");
+    made.assert_is(
+        VerdictState::NoStack,
+        "on the kernel's sockets, although it has a stack of Onload: 77 redis (192.0.2.7 of ens0)",
+        "an address of ens1",
+    );
+    // Of its own interface that is not the reason.
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
+    made.assert_is(
+        VerdictState::NoStack,
+        "77 redis (192.0.2.8 of ens1); why Onload left them to the kernel is not known",
+        "ethtool -l ens1",
+    );
+    // One of its sockets is Onload's.
+    made.open(5, "onload:[tcp:0:2047]");
+    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
+}
+
+#[test]
+fn sockets_within_the_host_and_of_name_lookups_change_no_verdict() {
+    for (local, remote) in [
+        ("127.0.0.1:6379", "0.0.0.0:0"),
+        ("127.0.0.1:50000", "127.0.0.1:6379"),
+        ("192.0.2.7:50000", "192.0.2.1:53"),
+    ] {
+        let made = with_unused_stack();
+        made.connects(77, 901, local, remote);
+        assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated, "{local} {remote}");
+        made.file("/proc/driver/onload/stacks", "");
+        assert_eq!(made.verdicts()[0].state, VerdictState::Ready, "{local} {remote}");
+    }
+}
+
+#[test]
+fn a_container_of_which_some_processes_are_accelerated_is_partly_accelerated() {
+    let made = of_host();
+    made.stack();
+    let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
+    for pid in 101..113 {
+        made.process(pid, &cgroup, "worker", HOST_NET, "pid:[7]");
+        made.file(&format!("/proc/{pid}/maps"), MAPS).listens(pid, 900);
+        made.link(&format!("/proc/{pid}/fd/3"), "/dev/onload");
+    }
+    // Neither a helper without the library nor one that has no socket is counted.
+    for pid in [200, 201] {
+        made.process(pid, &cgroup, "helper", HOST_NET, "pid:[7]");
+    }
+    made.listens(200, 905).file("/proc/201/maps", MAPS);
+    made.assert_is(
+        VerdictState::PartlyAccelerated,
+        "processes with a stack of Onload: 1 of 13; on the kernel's sockets: 101 worker, 102 worker, 103 worker and 9 more",
+        "start it again",
+    );
+    assert!(!made.verdicts()[0].state.is_good());
+}
 
 /// What is said of a program with these variables.
 fn said_with(made: &Made, variables: &str) -> String {

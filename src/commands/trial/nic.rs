@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
 use onload_host::netlink::netns_links::route_interface;
-use onload_report::status::{RESTART_REMEDY, VerdictState, has_kernel_socket};
+use onload_report::status::{RESTART_REMEDY, VerdictState};
 use onload_sys::text::quote_for_shell;
 
 use super::{Trial, TrialOutcome, image};
@@ -51,10 +51,7 @@ impl Trial<'_> {
             let report = status::inspect_containers(self.host, self.inventory, printer)?;
             let mut containers = report.containers.into_iter();
             let container = containers.find(|status| status.matches_name(&self.names.container()));
-            let result = container.and_then(|container| {
-                Some((container.verdicts.into_iter().next()?, container.processes))
-            });
-            let (verdict, processes) = result.unzip();
+            let verdict = container.and_then(|container| container.verdicts.into_iter().next());
             let is_good =
                 verdict.as_ref().is_some_and(|verdict| verdict.state == VerdictState::Accelerated);
             if !is_good && Instant::now() < deadline {
@@ -66,10 +63,7 @@ impl Trial<'_> {
             };
             if is_good {
                 let sent = self.sent_since(before, &path.ports)?;
-                let mut processes = processes.into_iter().flatten();
-                let is_by_kernel =
-                    processes.any(|(pid, _)| has_kernel_socket(self.host, pid) == Some(true));
-                return Ok(path.judge(&verdict.reason, sent, is_by_kernel));
+                return Ok(path.judge(&verdict.reason, sent));
             }
             return Ok(TrialOutcome::Fails(
                 verdict.reason,
@@ -157,19 +151,10 @@ impl TrafficPath {
         })
     }
 
-    /// What follows for a program with a stack: the stack alone does not say that it sends by it, and by that port.
-    fn judge(&self, reason: &str, sent: u64, is_by_kernel: bool) -> TrialOutcome {
+    /// What follows for an accelerated program: that alone does not say that it sends by that port.
+    fn judge(&self, reason: &str, sent: u64) -> TrialOutcome {
         let neighbour = self.neighbour;
         let counting = self.ports.join(" and ");
-        if is_by_kernel {
-            return TrialOutcome::Fails(
-                format!("{reason}; but datagrams to {neighbour} go by a socket of the kernel"),
-                Some(
-                    "look at dmesg, and at the variables EF_… that \"onload-ctk cdi show\" shows of the device; a bond has to be of the mode 802.3ad or active-backup, with ports of Onload alone"
-                        .to_owned(),
-                ),
-            );
-        }
         if sent == 0 {
             return TrialOutcome::Fails(
                 format!(
@@ -367,7 +352,7 @@ mod tests {
         assert!(why.starts_with("ens1 is a member of bond0, which has no IPv4 address"), "{why}");
         assert_eq!(remedy, "give bond0, or a VLAN on it, an IPv4 address");
         let way = by_number(&own, 4).ok().unwrap();
-        let TrialOutcome::Works(text) = way.judge("a stack", 5, false) else {
+        let TrialOutcome::Works(text) = way.judge("a stack", 5) else {
             panic!("it works");
         };
         assert!(text.contains("ens1 and ens2 counted 5 packets"), "{text}");
@@ -430,25 +415,17 @@ mod tests {
     #[test]
     fn a_stack_alone_does_not_make_a_program_accelerated() {
         let way = to([192, 0, 2, 1], &["ens1"]).unwrap();
-        let outcome = |sent, is_by_kernel| way.judge("a stack", sent, is_by_kernel);
-        let TrialOutcome::Works(text) = outcome(5, false) else {
+        let TrialOutcome::Works(text) = way.judge("a stack", 5) else {
             panic!("it works");
         };
         assert_eq!(
             text,
             "a stack; meanwhile ens1 counted 5 packets sent, with datagrams to 192.0.2.1"
         );
-        for (sent, is_by_kernel, words) in [
-            (0, false, "ens1 counted no packet sent"),
-            (5, true, "go by a socket of the kernel"),
-            (0, true, "go by a socket of the kernel"),
-        ] {
-            let TrialOutcome::Fails(why, Some(_)) = outcome(sent, is_by_kernel) else {
-                panic!("{sent} {is_by_kernel}: it does not work");
-            };
-            assert!(why.starts_with("a stack; but "), "{why}");
-            assert!(why.contains(words), "{why}");
-        }
+        let TrialOutcome::Fails(reason, Some(_)) = way.judge("a stack", 0) else {
+            panic!("it does not work");
+        };
+        assert!(reason.starts_with("a stack; but ens1 counted no packet sent"), "{reason}");
     }
 
     #[test]

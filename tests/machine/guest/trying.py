@@ -87,7 +87,7 @@ def nic(bench):
     OVERRIDE.write_text(f'[containers]\nenv = ["BASH_ENV=/opens"]\nvolumes = ["{OPENS}:/opens:ro"]\n', encoding="ascii")
     variables = dict(os.environ, CONTAINERS_CONF_OVERRIDE=str(OVERRIDE))
     answers(f"a program with a stack that sends by the kernel{STAND_INS}", "podman", f"nic={interface}", 1,
-            ["in a container of podman: not accelerated", "by a socket of the kernel"], env=variables)
+            ["in a container of podman: not accelerated", "on the kernel's sockets, although it has a stack of Onload"], env=variables)
     done = tried("docker", f"nic={ABSENT['nic']}")
     check("try: nic: a device that does not exist is refused by name", done.status == 2 and ABSENT["nic"] in done.text, done)
 
