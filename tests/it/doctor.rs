@@ -789,6 +789,14 @@ checks! {
     onload_without_an_interface_is_warned_of: "onload-interface", x3(),
         |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
         => "warn", "no interface is accelerated", "onload-ctk discover --explain";
+    an_interface_that_only_root_sees_is_not_missing: "onload-interface", af_xdp("", "1"),
+        |tree| {
+            tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n[host]\naf-xdp = [\"ens1\"]\n");
+            tree.remove("/sys/kernel/debug");
+            tree.link("/sys/kernel/debug", "loop");
+            tree.link("/sys/kernel/loop", "debug");
+        }
+        => "unknown", "which interfaces Onload accelerates is not known", "onload-ctk d";
     an_interface_that_is_down_is_warned_of: "interface-up", x3(),
         |tree| { tree.attribute("/sys/devices/pci0000:3b/0000:3b:00.0/net/ens3/operstate", "down"); }
         => "warn", "ens3 is down", "ip link set dev ens3 up";

@@ -1,5 +1,6 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
+use onload_core::class::Class;
 use onload_core::config::CONFIG_PATH;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
@@ -132,7 +133,9 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let names: Vec<&str> = inventory.nics.iter().map(|nic| nic.device.as_str()).collect();
-    let finding = if names.is_empty() {
+    let finding = if names.is_empty() && inventory.undecided_classes().contains(&Class::Nic) {
+        Finding::unknown("which interfaces Onload accelerates is not known", Remedy::for_unread())
+    } else if names.is_empty() {
         let explain = Remedy::run(EXPLAIN);
         let text = "Onload works, and no interface is accelerated";
         match reapply_remedy(context)? {

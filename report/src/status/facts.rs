@@ -83,6 +83,13 @@ pub(super) enum KernelSocketCause {
         variable: String,
         value: String,
     },
+    /// The stack that EF_NAME names is of this user, who does not share it.
+    SharedStack {
+        name: String,
+        owner: u32,
+    },
+    /// It makes its system calls itself.
+    GoProgram,
     /// Onload failed, and said so in the kernel's log.
     Failed(kernel_log::StackError),
     /// Its library is not the host's, and the driver gave it no descriptor for its log.
@@ -212,6 +219,8 @@ pub(super) struct RootFacts {
     /// None where that is not known.
     pub(super) has_rdma: Option<bool>,
     pub(super) has_own_devices: bool,
+    /// Whether it has every node of the host, as with `--privileged` and `-v /dev:/dev`: by the node of the kernel's log.
+    pub(super) has_every_node: bool,
 }
 
 /// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
@@ -225,6 +234,7 @@ pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
         nodes: read_nodes(host, &view),
         has_rdma: shows_network.then(|| !view.list_names(rdma, MAX_NAMES).is_empty()),
         has_own_devices: view.has_own_devices(),
+        has_every_node: view.node_number(Path::new("/dev/kmsg")).is_some(),
     })
 }
 
@@ -234,6 +244,13 @@ fn read_start(host: &Host, pid: u32, name: &str, max: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// Whether a program was built by Go, by the note that names its build (cmd/internal/buildid): size of the name, of the content,
+/// kind 4, name.
+pub(super) fn is_go_program(host: &Host, pid: u32) -> bool {
+    let head = read_start(host, pid, "exe", HEAD);
+    head.is_some_and(|head| memchr::memmem::find(&head, b"\x04\0\0\0Go\0\0").is_some())
 }
 
 pub(super) fn read_linkage(host: &Host, pid: u32) -> ProgramLinkage {
@@ -368,6 +385,14 @@ impl ContainerFacts {
             let nodes = &mut self.root.nodes;
             nodes.retain(|node| node.path != VFIO_CONTAINER || node.state != NodeState::Gone);
         }
+    }
+
+    /// Whether it has devices that pin memory, and not only their nodes among all those of the host.
+    pub(super) fn pins_memory(&self) -> bool {
+        let was_given = self.is_granted(Class::Rdma) || self.is_granted(Class::Vfio);
+        let is_used = self.has_open("/dev/infiniband") || self.has_open("/dev/vfio");
+        let has_node = self.has_node("/dev/infiniband/uverbs") || self.has_node("/dev/vfio/");
+        has_node && (!self.root.has_every_node || was_given || is_used)
     }
 
     pub(super) fn has_node(&self, start: &str) -> bool {

@@ -35,6 +35,28 @@ pub(super) enum StackError {
     NoInterface,
 }
 
+/// A user was refused a stack that EF_NAME names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ShareRefusal {
+    /// Hundredths of a second since boot.
+    time: u64,
+    pub(super) stack: String,
+    pub(super) owner: u32,
+}
+
+impl ShareRefusal {
+    pub(super) fn is_since_start(&self, process: &ContainerProcess) -> bool {
+        self.time + time_slack(self.time) >= process.start_time
+    }
+}
+
+/// What the log has of programs that got no stack, the latest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StackLog {
+    pub(super) failures: Vec<StackFailure>,
+    pub(super) refusals: Vec<ShareRefusal>,
+}
+
 impl StackFailure {
     /// Whether that is a program's, as it runs now. The library writes the name of its file where a link led there, as
     /// `redis-check-rdb` for Debian's `redis-server`.
@@ -54,10 +76,10 @@ fn time_slack(time: u64) -> u64 {
     time / 5_000 + 100
 }
 
-/// The programs that got none, the latest last; empty where the log is not there or not ours to read.
-pub(super) fn read_failures(host: &Host) -> Vec<StackFailure> {
+/// Empty where the log is not there or not ours to read.
+pub(super) fn read_log(host: &Host) -> StackLog {
     let Ok(Some(mut file)) = host.file(Path::new(LOG)) else {
-        return Vec::new();
+        return StackLog::default();
     };
     let (mut record, mut log) = (vec![0; RECORD], Vec::new());
     while log.len() < MAX_BYTES {
@@ -69,15 +91,34 @@ pub(super) fn read_failures(host: &Host) -> Vec<StackFailure> {
             Err(_) => break,
         }
     }
-    let lines = log.split(|byte| *byte == b'\n');
-    lines.filter_map(parse_failure).collect()
+    let lines = || log.split(|byte| *byte == b'\n');
+    StackLog {
+        failures: lines().filter_map(parse_failure).collect(),
+        refusals: lines().filter_map(parse_refusal).collect(),
+    }
+}
+
+/// Hundredths of a second since boot, and the text.
+fn parse_record(line: &[u8]) -> Option<(u64, &str)> {
+    let (head, text) = std::str::from_utf8(line).ok()?.split_once(';')?;
+    let microseconds: u64 = head.split(',').nth(2)?.parse().ok()?;
+    Some((microseconds / 10_000, text))
+}
+
+/// `[onload] User 1000:1000 can't share stack 0(feed) owned by 0:0 share_with=0` (Onload, `efab_thr_table_lookup`).
+fn parse_refusal(line: &[u8]) -> Option<ShareRefusal> {
+    let (time, text) = parse_record(line)?;
+    let (_, text) = text.split_once("can't share stack ")?;
+    let (stack, owner) = text.split_once(" owned by ")?;
+    let (_, stack) = stack.strip_suffix(')')?.split_once('(')?;
+    let owner = owner.split(':').next()?.parse().ok()?;
+    Some(ShareRefusal { time, stack: stack.to_owned(), owner })
 }
 
 /// `3,1042,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)`
 /// (Documentation/ABI/testing/dev-kmsg; Onload, `citp_setup_logging_prefix` and `lib/transport/ip/netif_init.c`).
 fn parse_failure(line: &[u8]) -> Option<StackFailure> {
-    let (head, text) = std::str::from_utf8(line).ok()?.split_once(';')?;
-    let microseconds: u64 = head.split(',').nth(2)?.parse().ok()?;
+    let (time, text) = parse_record(line)?;
     let (_, text) = text.split_once("oo:")?;
     let (name, text) = text.split_once('[')?;
     let (pid, text) = text.split_once("]: ")?;
@@ -86,12 +127,7 @@ fn parse_failure(line: &[u8]) -> Option<StackFailure> {
         None if text.contains(": ENODEV.") => StackError::NoInterface,
         None => return None,
     };
-    Some(StackFailure {
-        time: microseconds / 10_000,
-        pid: pid.parse().ok()?,
-        name: name.to_owned(),
-        error,
-    })
+    Some(StackFailure { time, pid: pid.parse().ok()?, name: name.to_owned(), error })
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use onload_host::host::Host;
 
 use super::facts::{
-    ContainerFacts, KernelSocketCause, KernelSocketProgram, find_variable, start_environment,
+    ContainerFacts, KernelSocketCause, KernelSocketProgram, find_variable, is_go_program,
+    start_environment,
 };
-use super::kernel_log::{StackError, StackFailure, read_failures};
+use super::kernel_log::{StackError, StackFailure, StackLog, read_log};
 use super::link_judge::PortId;
 use super::names::ContainerConfig;
 use super::network::{AcceleratedInterfaces, ContainerInterface};
@@ -30,12 +31,12 @@ const MAX_ADDRESSES: usize = 64;
 
 pub(super) struct KernelSocketReader<'l> {
     host: &'l Host,
-    failures: OnceCell<Vec<StackFailure>>,
+    log: OnceCell<StackLog>,
 }
 
 impl<'l> KernelSocketReader<'l> {
     pub(super) fn new(host: &'l Host) -> Self {
-        KernelSocketReader { host, failures: OnceCell::new() }
+        KernelSocketReader { host, log: OnceCell::new() }
     }
 
     pub(super) fn read(
@@ -103,23 +104,35 @@ impl<'l> KernelSocketReader<'l> {
         }
     }
 
-    /// Where a line of the kernel's log can be of no other program without a stack, it says why that one has none: programs of
-    /// several containers may be called the same, and have the same number in each.
+    /// Assigns lines of the kernel's log to programs without a stack. Programs of several containers may be called the same, and
+    /// have the same number in each: a line is used only if it decides which program it is of, or if that makes no difference.
     pub(super) fn assign_logged_causes(&self, all: &mut [ContainerFacts]) {
         let programs = all.iter().flat_map(|facts| &facts.processes);
         let programs = programs
             .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack);
         let programs: Vec<_> =
             programs.map(|process| (process, self.program_file(process))).collect();
-        let is_of_one = |failure: &StackFailure| {
-            let mut all = programs.iter();
-            let mut next =
-                || all.find(|(process, file)| failure.matches_process(process, file.as_deref()));
-            next().and_then(|_| next()).is_none()
+        let candidates = |failure: &StackFailure| {
+            let all = programs.iter();
+            let matching =
+                all.filter(|(process, file)| failure.matches_process(process, file.as_deref()));
+            matching.collect::<Vec<_>>()
+        };
+        // Where each of several may have a line, and all their lines have the same error, so has each of them.
+        let is_decided = |failure: &StackFailure| {
+            let candidates = candidates(failure);
+            let lines = self.log().failures.iter().filter(|line| {
+                let mut all = candidates.iter();
+                all.any(|(process, file)| line.matches_process(process, file.as_deref()))
+            });
+            let errors: Vec<StackError> = lines.map(|line| line.error).collect();
+            candidates.len() == 1
+                || errors.len() >= candidates.len()
+                    && errors.iter().all(|error| *error == failure.error)
         };
         let lines = all.iter().flat_map(|facts| &facts.kernel_socket_programs);
         let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0.clone()));
-        let lines: BTreeSet<StackFailure> = lines.filter(is_of_one).collect();
+        let lines: BTreeSet<StackFailure> = lines.filter(is_decided).collect();
         for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
             if let Some((line, cause)) = program.logged.take()
                 && lines.contains(&line)
@@ -129,8 +142,8 @@ impl<'l> KernelSocketReader<'l> {
         }
     }
 
-    fn failures(&self) -> &[StackFailure] {
-        self.failures.get_or_init(|| read_failures(self.host))
+    fn log(&self) -> &StackLog {
+        self.log.get_or_init(|| read_log(self.host))
     }
 
     /// The name of the file that it runs.
@@ -151,8 +164,16 @@ impl<'l> KernelSocketReader<'l> {
         if !value.is_empty() && value != b"0" {
             return (KernelSocketCause::Forbidden, None);
         }
+        let name = find_variable(variables, "EF_NAME").unwrap_or_default();
+        let mut refusals = self.log().refusals.iter();
+        let refusal = refusals
+            .rfind(|refusal| refusal.stack.as_bytes() == name && refusal.is_since_start(process));
+        if let Some(refusal) = refusal {
+            let (name, owner) = (refusal.stack.clone(), refusal.owner);
+            return (KernelSocketCause::SharedStack { name, owner }, None);
+        }
         let file = self.program_file(process);
-        let mut failures = self.failures().iter();
+        let mut failures = self.log().failures.iter();
         let failure = failures.rfind(|line| line.matches_process(process, file.as_deref()));
         match (failure, allowed_interfaces(variables, network)) {
             (Some(line), AllowedInterfaces::Nothing(cause))
@@ -168,18 +189,24 @@ impl<'l> KernelSocketReader<'l> {
                     }
                     (error, _) => (line.clone(), KernelSocketCause::Failed(error)),
                 });
-                (cause_without_log(process, variables), logged)
+                (self.cause_without_log(process, variables), logged)
             }
         }
     }
-}
 
-fn cause_without_log(process: &ContainerProcess, variables: &[u8]) -> KernelSocketCause {
-    let is_refused = process.preload == Some(LibraryMapping::Foreign)
-        && process.open.is_some()
-        && !process.has_driver()
-        && logs_by_driver(process, variables);
-    if is_refused { KernelSocketCause::OtherBuild } else { KernelSocketCause::Unknown }
+    fn cause_without_log(&self, process: &ContainerProcess, variables: &[u8]) -> KernelSocketCause {
+        let is_refused = process.preload == Some(LibraryMapping::Foreign)
+            && process.open.is_some()
+            && !process.has_driver()
+            && logs_by_driver(process, variables);
+        if is_refused {
+            KernelSocketCause::OtherBuild
+        } else if is_go_program(self.host, process.pid) {
+            KernelSocketCause::GoProgram
+        } else {
+            KernelSocketCause::Unknown
+        }
+    }
 }
 
 /// Why a program with a stack has only sockets of the kernel.

@@ -36,6 +36,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
+use onload_core::class::Class;
 use onload_sys::text::quote_for_shell;
 use serde::Serialize;
 
@@ -270,7 +271,10 @@ fn read_host_facts(input: &StatusInput<'_>) -> HostFacts {
     let inventory = input.inventory;
     let veth = input.host.attribute(Path::new(VETH)).ok().flatten();
     HostFacts {
-        has_nic: !inventory.attached.is_empty(),
+        has_nic: match inventory.attached.is_empty() {
+            true if inventory.undecided_classes().contains(&Class::Nic) => None,
+            is_empty => Some(!is_empty),
+        },
         library_matches: inventory.onload.as_ref().and_then(|onload| onload.library_matches),
         is_rdma_exclusive: inventory.is_rdma_exclusive(),
         accelerates_veth: veth.map(|veth| matches!(veth.as_str(), "Y" | "1")),

@@ -61,7 +61,8 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
 
 fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     let has_interface = match facts.has_host_network {
-        Some(true) => Some(host.has_nic),
+        // A program of this network has a stack only if Onload has an interface.
+        Some(true) => host.has_nic.or((facts.count_stacks() > 0).then_some(true)),
         Some(false) => facts.has_accelerated(),
         None => None,
     };
@@ -210,6 +211,14 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
             format!("{variable}={value} leaves no accelerated interface ({names})"),
             format!("leave {variable} out, or correct it, and {RESTART_REMEDY}"),
         ),
+        KernelSocketCause::SharedStack { name, owner } => (
+            format!("EF_NAME={name} is the name of a stack of user {owner}, which does not share it"),
+            format!("set another EF_NAME, or EF_SHARE_WITH=UID with this program's user in the programs of user {owner}; then {RESTART_REMEDY}"),
+        ),
+        KernelSocketCause::GoProgram => (
+            "it is a Go program, which opens sockets by system calls of its own, past every preload".to_owned(),
+            "use a program that opens its sockets by libc".to_owned(),
+        ),
         KernelSocketCause::Failed(StackError::Refused(-16)) => (
             "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free".to_owned(),
             format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {RESTART_REMEDY}"),
@@ -240,11 +249,13 @@ fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
         .map(|interface| interface.name.as_str())
         .collect();
     if unknown.is_empty() {
-        Verdict::with_remedy(
-            VerdictState::Unknown,
-            "it preloads the library, and its interfaces could not be looked at",
-            "run as root: sudo onload-ctk status",
-        )
+        let reason = match facts.has_host_network {
+            Some(true) => {
+                "it preloads the library, and whether Onload has an interface of the host is not known"
+            }
+            _ => "it preloads the library, and its interfaces could not be looked at",
+        };
+        Verdict::with_remedy(VerdictState::Unknown, reason, "run as root: sudo onload-ctk status")
     } else {
         Verdict::with_remedy(
             VerdictState::Unknown,

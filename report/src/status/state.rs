@@ -108,8 +108,8 @@ impl Verdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostFacts {
-    /// Whether Onload has an interface of the host, offered or not.
-    pub(super) has_nic: bool,
+    /// Whether Onload has an interface of the host, offered or not; none where this user may not see that.
+    pub(super) has_nic: Option<bool>,
     pub(super) library_matches: Option<bool>,
     pub(super) is_rdma_exclusive: bool,
     /// None where this Onload has no such setting.

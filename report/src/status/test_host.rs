@@ -116,8 +116,8 @@ impl Made {
 
     /// What the kernel says in `stat`: the state, and the number of threads.
     pub(super) fn runs(&self, pid: u32, state: &str, threads: u32) -> &Made {
-        let head = "0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0";
-        let stat = format!("{pid} (x) {state} 1 {head} {threads} 0 700 0\n");
+        let stat = stat_of(pid, 700).replacen(" S ", &format!(" {state} "), 1);
+        let stat = stat.replacen(" 20 0 1 0 ", &format!(" 20 0 {threads} 0 "), 1);
         self.file(&format!("/proc/{pid}/stat"), stat)
     }
 
@@ -281,6 +281,11 @@ impl Made {
         assert_eq!(state.is_good(), found.remedy.is_none(), "{found:?}");
         assert_eq!(verdicts[0].state, verdicts.iter().map(|v| v.state).max().unwrap());
     }
+}
+
+/// What the kernel says of a process that started then, in hundredths of a second since boot.
+pub(super) fn stat_of(pid: u32, started: u64) -> String {
+    format!("{pid} (x) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} 0\n")
 }
 
 /// The list that the kernel gives a program (getauxval(3)): AT_PAGESZ, AT_SECURE and the end.

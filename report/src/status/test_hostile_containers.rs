@@ -102,6 +102,31 @@ fn who_has_the_capability_to_lock_memory_has_no_limit_on_it() {
     assert_eq!(made.verdicts()[0].state, VerdictState::Memlock);
 }
 
+/// A privileged one, and one with `-v /dev:/dev`.
+#[test]
+fn a_container_with_every_node_of_the_host_pins_memory_by_what_it_uses_or_was_given() {
+    let with_every_node = || {
+        let mut made = limited();
+        made.node("/dev/kmsg", (1, 11), "mem", Some((1, 11)));
+        made.file("/proc/77/environ", "PATH=/bin\0");
+        made
+    };
+    let states = |made: &Made| -> Vec<VerdictState> {
+        made.verdicts().iter().map(|verdict| verdict.state).collect()
+    };
+    let made = with_every_node();
+    assert!(!states(&made).contains(&VerdictState::Memlock), "{:?}", made.verdicts());
+    made.open(3, "/dev/infiniband/uverbs0");
+    assert_eq!(states(&made)[0], VerdictState::Memlock);
+    let made = with_every_node();
+    made.file("/proc/77/environ", "ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\0");
+    assert_eq!(states(&made)[0], VerdictState::Memlock);
+    // By --device of the node alone it has no other.
+    let made = limited();
+    made.file("/proc/77/environ", "PATH=/bin\0");
+    assert_eq!(states(&made)[0], VerdictState::Memlock);
+}
+
 #[test]
 fn the_limit_of_who_opens_the_device_counts_and_not_that_of_a_helper() {
     let made = limited();
@@ -272,7 +297,7 @@ fn after(made: &Made, lines: usize) -> ContainerStatus {
     container_status(
         facts,
         HostFacts {
-            has_nic: true,
+            has_nic: Some(true),
             library_matches: None,
             is_rdma_exclusive: false,
             accelerates_veth: None,
@@ -376,7 +401,7 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
     let mut facts = facts_of(&made);
     facts.processes[0].preload = Some(process::LibraryMapping::Foreign);
     let host = HostFacts {
-        has_nic: true,
+        has_nic: Some(true),
         library_matches: Some(false),
         is_rdma_exclusive: false,
         accelerates_veth: None,

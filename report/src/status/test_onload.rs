@@ -5,6 +5,7 @@ use crate::test_tree::AsHost;
 use onload_core::config::Config;
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
+use onload_host::discover::unread::UnreadEntry;
 use onload_sys::netlink::link::Link;
 use onload_test_tree::{MULTIARCH, Pci};
 
@@ -39,6 +40,32 @@ fn a_program_with_a_stack_on_the_hosts_network_is_accelerated() {
     made.stack().open(6, "socket:[1]");
     let wanted = "processes with a stack of Onload: 1 of 1";
     made.assert_is(VerdictState::Accelerated, wanted, "");
+}
+
+/// debugfs, which names the interfaces of AF_XDP, is root's.
+#[test]
+fn interfaces_that_this_user_may_not_see_are_not_missing() {
+    let verdict_of = |made: &Made| {
+        let status = made.status_with(|inventory| {
+            inventory.attached.clear();
+            inventory.unread.push(UnreadEntry {
+                path: "/sys/kernel/debug".into(),
+                kinds: vec![Class::Nic],
+                reason: "permission denied".to_owned(),
+                advice: "",
+            });
+        });
+        status.containers[0].verdicts[0].clone()
+    };
+    let made = by_kernel();
+    let verdict = verdict_of(&made);
+    assert_eq!(verdict.state, VerdictState::Unknown, "{verdict:?}");
+    assert!(verdict.reason.contains("an interface of the host is not known"), "{verdict:?}");
+    made.stack();
+    let verdict = verdict_of(&made);
+    assert_eq!(verdict.state, VerdictState::Accelerated, "{verdict:?}");
+    let status = made.status_with(|inventory| inventory.attached.clear());
+    assert_eq!(status.containers[0].state(), VerdictState::NoInterface);
 }
 
 #[test]
@@ -433,6 +460,33 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     made.assert_is(VerdictState::NoStack, "why is not known", "");
 }
 
+/// As a real Onload wrote it when a container of another user had the stack of that name.
+#[test]
+fn a_stack_of_another_user_is_a_cause_for_who_names_it() {
+    let made = by_kernel();
+    let line = "4,3,93274651,-;[onload] User 1000:1000 can't share stack 0(feed) owned by 0:0 share_with=0\n";
+    made.file("/dev/kmsg", line);
+    made.file("/proc/77/environ", format!("{PRELOADED}EF_NAME=feed\0"));
+    let reason = "EF_NAME=feed is the name of a stack of user 0, which does not share it";
+    made.assert_is(VerdictState::NoStack, reason, "EF_SHARE_WITH");
+    for (variables, line) in [("EF_NAME=other", line), ("EF_NAME=feed", "")] {
+        made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
+        made.file("/dev/kmsg", line);
+        made.assert_is(VerdictState::NoStack, "why is not known", "");
+    }
+}
+
+/// The note is that of Debian's containerd, 988 bytes into the file.
+#[test]
+fn a_go_program_that_maps_the_library_opens_sockets_past_it() {
+    let made = by_kernel();
+    let mut go = program(GLIBC, 200);
+    go.resize(988, 0);
+    go.extend(b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0id");
+    made.file("/proc/77/exe", go);
+    made.assert_is(VerdictState::NoStack, "77 redis; it is a Go program", "libc");
+}
+
 #[test]
 fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     let made = by_kernel();
@@ -458,6 +512,20 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     let both = said(&made);
     assert_eq!(both.len(), 2);
     assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
+    // Where each may have a line and all lines are the same, so is the cause.
+    let second = line.replace("93274651", "93284651");
+    made.file("/dev/kmsg", format!("{line}{second}"));
+    let both = said(&made);
+    assert!(both.iter().all(|one| one.contains("no stack was free")), "{both:?}");
+    made.file("/dev/kmsg", format!("{line}{}", second.replace("-16", "-22")));
+    let both = said(&made);
+    assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
+    // A line that is older than the other program is not that one's, and leaves the newer line to it.
+    made.file("/dev/kmsg", line);
+    made.file("/proc/78/stat", stat_of(78, 20_000));
+    let both = said(&made);
+    assert_eq!(both.iter().filter(|one| one.contains("no stack was free")).count(), 1, "{both:?}");
+    made.file("/proc/78/stat", stat_of(78, 700));
     // One that has another name, or a stack, is not the one that got none.
     called("other");
     let first = |made: &Made| {

@@ -129,7 +129,7 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     made.link("/proc/77/ns/net", HOST_NET);
     let verdict = |library_matches| {
         let host = HostFacts {
-            has_nic: true,
+            has_nic: Some(true),
             library_matches,
             is_rdma_exclusive: false,
             accelerates_veth: None,
@@ -160,7 +160,7 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
 #[test]
 fn a_library_of_another_build_than_the_driver_is_told() {
     let host = HostFacts {
-        has_nic: true,
+        has_nic: Some(true),
         library_matches: Some(false),
         is_rdma_exclusive: false,
         accelerates_veth: None,

@@ -166,9 +166,8 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
 }
 
 fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
-    let pins = facts.has_node("/dev/infiniband/uverbs") || facts.has_node("/dev/vfio/");
     match facts.memlock() {
-        Some(MemlockLimit::Bytes(bytes)) if pins && bytes < MIN_MEMLOCK => {
+        Some(MemlockLimit::Bytes(bytes)) if facts.pins_memory() && bytes < MIN_MEMLOCK => {
             Some(Verdict::with_remedy(
                 VerdictState::Memlock,
                 format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
