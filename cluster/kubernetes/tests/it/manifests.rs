@@ -158,10 +158,16 @@ fn every_manifest_is_what_kubernetes_understands() {
     assert!(manifests.len() > 8, "{}", manifests.len());
 }
 
+/// A page of the documentation.
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
 #[test]
-fn the_pods_of_the_page_are_what_kubernetes_understands() {
-    let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
-    let blocks = page.split("```yaml\n").skip(1);
+fn the_objects_of_the_pages_are_what_kubernetes_understands() {
+    let pages = ["kubernetes.md", "kubernetes-device-plugin.md", "kubernetes-dra.md"];
+    let text = pages.map(page).concat();
+    let blocks = text.split("```yaml\n").skip(1);
     let blocks = blocks.map(|rest| rest.split_once("```").unwrap().0);
     let objects: Vec<Value> = blocks.flat_map(objects).collect();
     assert!(!objects.is_empty());
@@ -392,7 +398,7 @@ fn asking(text: &str) -> Vec<(String, bool)> {
 
 #[test]
 fn whatever_a_plain_pod_does_not_have_has_its_reason_beside_it_and_in_the_page() {
-    let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let page = page("kubernetes-reference.md");
     for (path, least) in [("daemonset.yaml", 8), ("uninstall/daemonset.yaml", 1)] {
         let asked = asking(&text(path));
         assert!(asked.len() > least, "{path}: {asked:?}");
@@ -401,7 +407,7 @@ fn whatever_a_plain_pod_does_not_have_has_its_reason_beside_it_and_in_the_page()
             let what = what.trim_end_matches(": true");
             let row = format!("| `{what}`");
             let of_page = page.lines().any(|line| line.starts_with(&row));
-            assert!(of_page, "docs/kubernetes.md has no row that begins with {row}");
+            assert!(of_page, "docs/kubernetes-reference.md has no row that begins with {row}");
         }
     }
 }
@@ -497,7 +503,7 @@ fn named_attributes(expression: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_names_each_attribute() {
-    let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let page = page("kubernetes-reference.md");
     let mut seen = BTreeSet::new();
     for class in [Class::Nic, Class::NicPlain, Class::Rdma, Class::Vfio, Class::Ptp] {
         seen.extend(published(class));
@@ -588,7 +594,7 @@ fn the_role_has_the_rights_that_the_server_of_the_tests_asks_for_and_no_others()
 fn the_page_on_security_names_each_right_of_the_token() {
     let role = objects(&text("dra/clusterrole.yaml")).remove(0);
     let role: ClusterRole = serde_json::from_value(role).unwrap();
-    let page = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let page = page("security.md");
     let rows: Vec<String> = page.lines().map(str::to_lowercase).collect();
     for rule in role.rules.unwrap() {
         for resource in rule.resources.unwrap() {

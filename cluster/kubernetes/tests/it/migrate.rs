@@ -297,13 +297,10 @@ fn a_selector_that_no_device_matches_would_be_noticed() {
     assert!(!chosen_by_us(&ours(&section), name, HOSTS[0]).is_empty());
 }
 
-/// Every piece of configuration in docs/kubernetes.md is one; containerd's is not ours.
+/// The configuration in docs/kubernetes-device-plugin.md is valid.
 #[test]
 fn the_configuration_of_the_page_about_kubernetes_is_one() {
-    let page = fs::read_to_string(sources().join("docs/kubernetes.md")).unwrap();
-    let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
-    let ours: Vec<&str> = blocks.filter(|block| !block.contains("[plugins.")).collect();
-    assert_eq!(ours.len(), 1);
-    let config = Config::parse(ours[0]).unwrap();
+    let page = fs::read_to_string(sources().join("docs/kubernetes-device-plugin.md")).unwrap();
+    let config = Config::parse(&block(&page, "toml")).unwrap();
     assert_eq!(config.kubernetes.resources.len(), 2);
 }

@@ -546,7 +546,7 @@ fn the_host_s_root_is_read_only_and_what_is_mounted_below_it_is_not() {
     let (status, said) = made.run();
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("'/host/usr/x': Read-only file system"), "{said}");
-    assert!(said.starts_with("written\n"), "docs/kubernetes.md says so, {said}");
+    assert!(said.starts_with("written\n"), "docs/kubernetes-reference.md says so, {said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
