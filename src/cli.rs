@@ -2,7 +2,7 @@
 //! it: [`add_variables()`] names them. A flag takes precedence over its variable, and that over config.toml.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{
     BoolishValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
@@ -105,7 +105,8 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
     let lines = text.strip_prefix("error: ").unwrap_or(&text).lines();
     let mut line = String::new();
     for part in lines.map(str::trim).filter(|part| !part.is_empty()) {
-        if part.starts_with("For more information") {
+        let is_misleading = line.contains("; write ") && part.starts_with("tip: to pass");
+        if is_misleading || part.starts_with("For more information") {
             continue;
         }
         let between = match line.chars().next_back() {
@@ -116,8 +117,27 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
         };
         line.push_str(between);
         line.push_str(&part.replacen("Usage:", "usage:", 1));
+        if let Some(meant) = line.strip_prefix(part).and_then(|_| usual_word(part)) {
+            line.push_str(&format!("; write {meant}"));
+        }
     }
     Some(line)
+}
+
+/// What to write instead of a word that other programs understand.
+fn usual_word(reason: &str) -> Option<String> {
+    let word = reason.split('\'').nth(1)?;
+    let meant = match word {
+        "version" => "onload-ctk --version",
+        "list" => "onload-ctk cdi list or onload-ctk lease list",
+        "explain" => "onload-ctk container explain",
+        "--json" | "-o" | "--output" => "--format json",
+        engine if Engine::ALL.iter().any(|known| known.name() == engine) => {
+            return Some(format!("--runtime {engine}"));
+        }
+        _ => return None,
+    };
+    (reason.starts_with("un")).then(|| meant.to_owned())
 }
 
 /// The colours of help and of lines that clap does not understand: they are printed before, or
@@ -315,22 +335,22 @@ pub struct ExplainArgs {
 pub struct DrainArgs {
     /// A device or a pool as CLASS=NAME, a class, or the PCI address of a function, which stands for the devices on
     /// it and on its virtual functions
-    #[arg(value_name = "NAME", conflicts_with = "all")]
+    #[arg(value_name = "NAME", conflicts_with = "all", group = "targets")]
     pub names: Vec<String>,
     /// Drain every class
-    #[arg(long)]
+    #[arg(long, group = "targets")]
     pub all: bool,
     /// Why, for everybody who asks for the device
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// End with the next boot
-    #[arg(long)]
+    #[arg(long, requires = "targets")]
     pub until_reboot: bool,
     /// Wait until no container holds any of it
     #[arg(long)]
     pub wait: bool,
     /// Wait at most this long [default: forever]
-    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    #[arg(long, value_name = "SECONDS", requires = "wait", value_parser = parse_seconds)]
     pub timeout: Option<u64>,
     /// Show what would be drained and who holds it, without draining it
     #[arg(long)]
@@ -580,9 +600,15 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// Of the two places for the output one holds: a flag takes precedence over the other's variable. clap's
-    /// own conflicts make no such difference.
+    /// A flag takes precedence over the variable of the other place for the output, which clap's own conflicts do not
+    /// support. Without `--format` the name of the output file chooses the format.
     fn resolve_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let extension = self.output.as_deref().and_then(Path::extension).and_then(OsStr::to_str);
+        if matches.value_source("format") == Some(ValueSource::DefaultValue)
+            && matches!(extension, Some("yaml" | "yml"))
+        {
+            self.format = SpecFormat::Yaml;
+        }
         if self.output.is_none() || self.output_dir.is_none() {
             return Ok(());
         }
@@ -780,6 +806,10 @@ impl TypedValueParser for ClassParser {
 
 fn class_values() -> impl Iterator<Item = PossibleValue> {
     Class::ALL.into_iter().map(|class| PossibleValue::new(class.as_str()))
+}
+
+fn parse_seconds(word: &str) -> Result<u64, &'static str> {
+    word.parse().map_err(|_| "write a number of seconds, such as 300")
 }
 
 fn engine_parser() -> impl TypedValueParser<Value = Engine> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use strsim::damerau_levenshtein;
 
 use onload_sys::error::{Error, Result, bail, read_as_text};
 
@@ -170,6 +171,17 @@ impl fmt::Display for Class {
     }
 }
 
+/// The known word that is spelled most like `word`, if fewer than half of its letters differ.
+pub(crate) fn nearest_word<'k>(
+    word: &str,
+    known: impl IntoIterator<Item = &'k str>,
+) -> Option<&'k str> {
+    let max_distance = word.chars().count().max(3) / 2;
+    let distances = known.into_iter().map(|known| (damerau_levenshtein(known, word), known));
+    let (distance, known) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance <= max_distance).then_some(known)
+}
+
 pub(crate) fn list() -> String {
     Class::ALL.map(Class::as_str).join(", ")
 }
@@ -183,8 +195,11 @@ impl FromStr for Class {
         }
         let is_meant =
             |class: &Class| class.cdi_kind() == word || class.as_str().eq_ignore_ascii_case(word);
-        match Class::ALL.into_iter().find(is_meant) {
-            Some(class) => bail!("unknown class {word:?}; write {class}"),
+        if let Some(class) = Class::ALL.into_iter().find(is_meant) {
+            bail!("unknown class {word:?}; write {class}");
+        }
+        match nearest_word(word, Class::ALL.map(Class::as_str)) {
+            Some(class) => bail!("unknown class {word:?}; did you mean {class}?"),
             None => bail!("unknown class {word:?}; known are {}", list()),
         }
     }

@@ -23,6 +23,9 @@ use crate::pod;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::text::{Quoted, ShortList, parse_decimal, parse_kib};
 
+/// What an annotation may say beside the devices of a class.
+const SETTINGS: [&str; 7] =
+    ["preload", "ipc-lock", "hugepages-limit", "numa", "near", "address", "vlan"];
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
 /// The same without a class. An annotation of that name asks for something, and does not say for what.
@@ -346,9 +349,12 @@ impl Request {
                 let word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = match word.parse() {
                     Ok(class) => class,
-                    Err(unknown) => bail!(
-                        "{origin}: {unknown}; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan"
-                    ),
+                    Err(unknown) => match class::nearest_word(&word, SETTINGS) {
+                        Some(setting) => {
+                            bail!("{origin}: unknown setting {word:?}; did you mean {setting}?")
+                        }
+                        None => bail!("{origin}: {unknown}; settings are {}", SETTINGS.join(", ")),
+                    },
                 };
                 self.devices.insert(class, origin.entry(parse_names(origin, value)?));
             }

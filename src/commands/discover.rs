@@ -1,9 +1,10 @@
 //! `discover`: what this host has, and what of it is offered.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use onload_core::config::Config;
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
@@ -44,7 +45,8 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (mut host, config) = open_host(global)?;
-    if args.capture.is_some() {
+    if let Some(path) = &args.capture {
+        check_capture_name(path)?;
         host.start_recording();
     }
     printer.progress("looking at this host");
@@ -138,6 +140,19 @@ fn print_json(
     }
     let pools = pools.iter().map(PoolView::to_json).collect();
     printer.print_json(&DiscoverOutput { inventory, pools })?;
+    Ok(())
+}
+
+/// A name that promises another format would mislead its reader.
+fn check_capture_name(path: &Path) -> anyhow::Result<()> {
+    const OTHER_FORMATS: [&str; 7] = ["tar", "gz", "tgz", "xz", "bz2", "zip", "json"];
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    if OTHER_FORMATS.contains(&extension) {
+        bail!(
+            "writing {}: a capture is a tar archive that is compressed with zstd; name it FILE.tar.zst",
+            path.display()
+        );
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anstyle::Style;
 use onload_cdi::Registry;
+use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
 use onload_host::pools::discover_with_pools;
 use onload_host::settings;
@@ -56,6 +57,7 @@ pub(super) fn check_host(
     let context = CheckContext {
         host: &host,
         config: &config,
+        config_file: global.config.as_deref().unwrap_or(Path::new(CONFIG_PATH)),
         config_problems: &problems,
         inventory: &inventory,
         pools: &pools,

@@ -9,6 +9,7 @@ use onload_cdi::oci::{HostNode, NodeLookup};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::drain::DrainList;
+use onload_core::request::PREFIX;
 use onload_hooks::decide::host_view::{HookSettings, HostView, LocalHost, Privilege};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::sysfs::Sysfs;
@@ -46,6 +47,10 @@ pub fn run(
     for reason in &explanation.reasons {
         printer.note(reason);
     }
+    for name in misspelled_annotations(&explanation.before) {
+        let right_name = name.to_lowercase();
+        printer.warning(format_args!("annotation {name:?} has no effect; write {right_name:?}"));
+    }
     if explanation.before == explanation.after {
         printer.note("nothing would be changed");
         return Ok(ExitAnswer::Yes);
@@ -54,6 +59,16 @@ pub fn run(
     let (before, after) = (&explanation.before, &explanation.after);
     print_diff(&path, Some(before), Some(after), printer)?;
     Ok(ExitAnswer::Yes)
+}
+
+/// Annotations whose prefix is that of ours but for capital letters. Engines keep the letters as they are.
+fn misspelled_annotations(config: &str) -> Vec<String> {
+    let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let annotations = config.get("annotations").and_then(serde_json::Value::as_object);
+    let names = annotations.into_iter().flat_map(|annotations| annotations.keys());
+    let is_misspelled =
+        |name: &&String| !name.starts_with(PREFIX) && name.to_lowercase().starts_with(PREFIX);
+    names.filter(is_misspelled).cloned().collect()
 }
 
 fn with_advice(error: anyhow::Error) -> anyhow::Error {

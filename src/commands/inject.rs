@@ -9,7 +9,8 @@ use onload_host::host::{DeviceKind, Host};
 use onload_sys::fs::regular;
 use onload_sys::text::ErrorChain;
 
-use super::{open_host, parse_names, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
+use super::device_name::parse_qualified_names;
+use super::{open_host, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
 use crate::cli::{GlobalArgs, InjectArgs};
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
@@ -60,9 +61,9 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host(global)?;
-    let names = parse_names(&args.devices)?;
     let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
+    let names = parse_qualified_names(&args.devices, &registry)?;
     warn_of_files(&registry, printer);
     let mut edits = resolve_devices(&registry, &dirs, &names)?;
     let stdin = io::stdin().lock();

@@ -4,6 +4,7 @@ pub mod behind;
 pub mod check;
 pub mod completion;
 pub mod configure;
+mod device_name;
 pub mod discover;
 pub mod doctor;
 pub mod drain;
@@ -81,10 +82,31 @@ fn open_host_of_incident(
 /// A host; with `--verbose` each file and directory that is read is told of on stderr.
 fn open_traced_host(global: &GlobalArgs) -> anyhow::Result<Host> {
     let mut host = Host::open(&global.host_root)?;
+    check_host_root(&host, &global.host_root)?;
     if global.verbose {
         host.watch(log_access);
     }
     Ok(host)
+}
+
+/// An empty directory would look like a host without devices.
+fn check_host_root(host: &Host, root: &Path) -> anyhow::Result<()> {
+    if host.is_running() {
+        return Ok(());
+    }
+    if root.join("overlay.table").exists() {
+        bail!(
+            "opening host root {}: it has only what differs from another host (overlay.table); copy it over that host's directory first",
+            root.display()
+        );
+    }
+    if !["sys", "proc", "etc", "usr", "var"].iter().any(|directory| root.join(directory).is_dir()) {
+        bail!(
+            "opening host root {}: it has none of the directories sys, proc, etc, usr and var; name the directory into which a capture was unpacked, or one where / of a host is mounted",
+            root.display()
+        );
+    }
+    Ok(())
 }
 
 /// The devices of some directories; with `--verbose` each directory and file is told of.
@@ -253,17 +275,4 @@ fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
         .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-fn parse_names(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
-    let name = |name: &String| {
-        let class = name.split_once('=').map(|(class, _)| class);
-        if class.is_some_and(|class| class.parse::<Class>().is_ok()) {
-            bail!("reading device {name:?}: write onload.dev/{name}");
-        }
-        name.parse::<QualifiedName>().map_err(|error| {
-            anyhow!("reading device {name:?}: {error}; \"onload-ctk cdi list\" shows the names")
-        })
-    };
-    names.iter().map(name).collect()
 }

@@ -7,9 +7,10 @@ use onload_host::generate::{GeneratedSpecs, InstalledFiles};
 use onload_host::spec_name::SpecName;
 use onload_host::specdir::SpecFormat;
 
+use super::device_name::parse_qualified_names;
 use super::discover::print_devices;
 use super::show::print_edits;
-use super::{OUTPUT_DIR, discover_host, generate_specs, open_host, parse_names, resolve_devices};
+use super::{OUTPUT_DIR, discover_host, generate_specs, open_host, resolve_devices};
 use crate::cli::{GlobalArgs, Preview};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_labelled, format_pairs};
@@ -20,7 +21,6 @@ pub fn run(
     args: &Preview,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let names = parse_names(&args.devices)?;
     let (host, config) = open_host(global)?;
     let (inventory, pools) = discover_host(&host, &config, printer);
     // The hook comes with the package, which a captured host need not have.
@@ -42,6 +42,7 @@ pub fn run(
             })
             .collect(),
     );
+    let names = parse_qualified_names(&args.devices, &registry)?;
     let edits = resolve_devices(&registry, &[Path::new(OUTPUT_DIR).to_owned()], &names)?;
     print_edits(&edits, printer)?;
     let next =

@@ -7,7 +7,8 @@ use onload_cdi::{
     ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, ResolvedDevice, Spec, to_json,
 };
 
-use super::{open_host, parse_names, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
+use super::device_name::parse_qualified_names;
+use super::{open_host, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
 use crate::cli::{GlobalArgs, ListFormat, ShowArgs};
 use crate::exit::ExitAnswer;
 use crate::layout::format_pairs;
@@ -20,8 +21,8 @@ pub fn run(
 ) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host(global)?;
     let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
-    let names = parse_names(&args.devices)?;
     let registry = scan(&dirs, printer);
+    let names = parse_qualified_names(&args.devices, &registry)?;
     warn_of_files(&registry, printer);
     let edits = resolve_devices(&registry, &dirs, &names)?;
     let devices: Vec<ResolvedDevice<'_>> =

@@ -105,7 +105,6 @@ const TYPED: &[(&[&str], i32, &str)] = &[
         2,
         "reading device \"onload.dev/nic:ens3\": \"onload.dev/nic:ens3\" is not a qualified device name: want vendor/class=device; \"onload-ctk cdi list\" shows the names",
     ),
-    (&["cdi", "show", "nic=ens3"], 2, "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
     (
         &["cdi", "show", "ens3"],
         2,
@@ -115,6 +114,51 @@ const TYPED: &[(&[&str], i32, &str)] = &[
         &["cdi", "list", "--spec-dir", "ROOT/nowhere"],
         2,
         "reading specifications: ROOT/nowhere is no directory; name one with --spec-dir, or leave that out",
+    ),
+    (
+        &["cdi", "generate", "--kind", "rmda"],
+        2,
+        "reading --kind: unknown class \"rmda\"; did you mean rdma?",
+    ),
+    (
+        &["drain", "--until-reboot"],
+        2,
+        "the following required arguments were not provided: <NAME|--all>; usage: onload-ctk drain --until-reboot <NAME|--all>",
+    ),
+    (
+        &["drain", "vfio", "--wait", "--timeout", "5m"],
+        2,
+        "invalid value '5m' for '--timeout <SECONDS>': write a number of seconds, such as 300",
+    ),
+    (
+        &["discover", "--capture", "/tmp/x.tar.gz"],
+        2,
+        "writing /tmp/x.tar.gz: a capture is a tar archive that is compressed with zstd; name it FILE.tar.zst",
+    ),
+    (
+        &["version"],
+        2,
+        "unrecognized subcommand 'version'; write onload-ctk --version; usage: onload-ctk [OPTIONS] [COMMAND]",
+    ),
+    (
+        &["list"],
+        2,
+        "unrecognized subcommand 'list'; write onload-ctk cdi list or onload-ctk lease list; usage: onload-ctk [OPTIONS] [COMMAND]",
+    ),
+    (
+        &["status", "--json"],
+        2,
+        "unexpected argument '--json' found; write --format json; usage: onload-ctk status [OPTIONS] [CONTAINER]",
+    ),
+    (
+        &["discover", "-o", "json"],
+        2,
+        "unexpected argument '-o' found; write --format json; usage: onload-ctk discover [OPTIONS]",
+    ),
+    (
+        &["runtime", "configure", "docker"],
+        2,
+        "unexpected argument 'docker' found; write --runtime docker; usage: onload-ctk runtime configure [OPTIONS] --runtime <ENGINE>",
     ),
     (
         &["runtime", "configure"],
@@ -174,6 +218,37 @@ fn a_command_that_is_typed_wrong_is_answered_with_what_to_type() {
         let found = tree.run(&args);
         answers.expect(&tree, &typed.join(" "), &found, *code, &format!("error: {wanted}"));
     }
+}
+
+#[test]
+fn a_device_is_named_with_or_without_its_vendor() {
+    let tree = onload();
+    let shown = tree.run(&["cdi", "show", "onload.dev/nic=ens3"]);
+    assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
+    assert_eq!(tree.run(&["cdi", "show", "nic=ens3"]).stdout, shown.stdout);
+    let released = tree.run(&["lease", "release", "onload.dev/vfio=0000:41:10.0"]);
+    assert!(released.stderr.contains("is not leased"), "{}", released.stderr);
+    let config = r#"{"annotations": {"Onload.dev/nic": "all"}}"#;
+    tree.file("/bundle/config.json", config);
+    let bundle = tree.path("/bundle").display().to_string();
+    let explained = tree.run(&["container", "explain", &bundle]);
+    let warning =
+        "warning: annotation \"Onload.dev/nic\" has no effect; write \"onload.dev/nic\"\n";
+    assert!(explained.stderr.starts_with(warning), "{}", explained.stderr);
+}
+
+#[test]
+fn a_host_root_that_holds_no_host_is_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    let tree = Tree::at(empty.path());
+    let root = tree.root().display().to_string();
+    let found = tree.run(&["discover"]);
+    let expected =
+        format!("error: opening host root {root}: it has none of the directories sys, proc,");
+    assert!(found.code == Some(2) && found.stderr.starts_with(&expected), "{}", found.stderr);
+    tree.file("/overlay.table", "base other\n");
+    let found = tree.run(&["discover"]);
+    assert!(found.stderr.contains("only what differs from another host"), "{}", found.stderr);
 }
 
 /// config.toml, and the line behind [`IN_CONFIG`].
@@ -381,7 +456,7 @@ const ANNOTATED: &[(&str, &str, &str)] = &[
     (
         "onload.dev/rmda",
         "mlx5_0",
-        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan",
+        "annotation \"onload.dev/rmda\": unknown class \"rmda\"; did you mean rdma?; settings are preload, ipc-lock, hugepages-limit, numa, near, address, vlan",
     ),
     (
         "onload.dev/RDMA",

@@ -16,6 +16,8 @@ use super::distribution::Distribution;
 pub struct CheckContext<'e> {
     pub host: &'e Host,
     pub config: &'e Config,
+    /// The configuration file, as the operator names it.
+    pub config_file: &'e Path,
     /// What of it is left out.
     pub config_problems: &'e [anyhow::Error],
     pub inventory: &'e Inventory,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::config::CONFIG_PATH;
 use onload_core::host_settings::{NumaNodeId, PageSize};
 use onload_host::discover::hugepages::NODES;
 use onload_host::discover::nic::Nic;
@@ -94,7 +93,7 @@ fn config_remedy<'n>(context: &CheckContext<'_>, nodes: impl Iterator<Item = &'n
         format!("{size} = {{ {} }}", nodes.collect::<Vec<_>>().join(", "))
     });
     let line = format!("hugepages = {{ {} }}", sizes.collect::<Vec<_>>().join(", "));
-    Remedy::write_under(CONFIG_PATH, "[host]", line)
+    Remedy::write_under(context.config_file, "[host]", line)
 }
 
 /// Pages on a node that are of use there.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use onload_core::config::{CONFIG_PATH, Memlock};
+use onload_core::config::Memlock;
 use onload_core::policy::MIN_MEMLOCK;
 
 use super::check::{Finding, Remedy};
@@ -30,7 +30,7 @@ pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
             ),
             match find_hook(context)? {
                 Some(hook) => Remedy::write_under(
-                    CONFIG_PATH,
+                    context.config_file,
                     "[cdi]",
                     format!("hook-path = {:?}", hook.display().to_string()),
                 ),
@@ -64,8 +64,8 @@ pub(super) fn check_limit(context: &CheckContext<'_>) -> Findings {
             format!(
                 "memlock is {bytes}, so that containers may lock that many bytes: too few to register buffers"
             ),
-            Remedy::write_under(CONFIG_PATH, "[cdi]", "memlock = \"unlimited\""),
+            Remedy::write_under(context.config_file, "[cdi]", "memlock = \"unlimited\""),
         ),
     };
-    Ok(vec![finding.with_path(CONFIG_PATH)])
+    Ok(vec![finding.with_path(context.config_file)])
 }

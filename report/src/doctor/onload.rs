@@ -1,7 +1,6 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
 use onload_core::class::Class;
-use onload_core::config::CONFIG_PATH;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
 use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
@@ -51,7 +50,7 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
         let line = "host-library-dirs = [\"DIRECTORY\"]";
         return Ok(vec![
             Finding::fail(finding, search)
-                .with_remedy(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
+                .with_remedy(Remedy::write_under(context.config_file, "[cdi]", line))
                 .with_path("/usr/lib64/libonload.so"),
         ]);
     };
@@ -180,7 +179,7 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
                     // The file has the line already, and takes no second one.
                     (None, Some(false)) => Finding::fail(text, apply),
                     (None, _) => {
-                        let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
+                        let set = Remedy::write_under(context.config_file, "[host]", SWITCH_OFF);
                         Finding::fail(text, set).with_remedy(apply)
                     }
                 }

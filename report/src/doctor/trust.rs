@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::DEFAULT_DIRS;
-use onload_core::config::{CONFIG_PATH, Preload};
+use onload_core::config::Preload;
 use onload_core::onload::PRELOAD_FILE;
 use onload_core::onload::RUNTIMES;
 use onload_host::host::HostError;
@@ -76,7 +76,8 @@ fn trust_finding(
 
 fn trusted_paths(context: &CheckContext<'_>) -> Result<Vec<PathBuf>, HostError> {
     let config = context.config;
-    let mut paths: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
+    let mut paths: Vec<PathBuf> =
+        vec![context.config_file.to_owned(), config.cdi.hook_path.clone()];
     if config.runtime.path.as_os_str().is_empty() {
         paths.push(WRAPPER.into());
         paths.extend(RUNTIMES.map(PathBuf::from));

@@ -1,23 +1,22 @@
 //! Whether what decides could be read: the configuration, and what discovery looks at.
 
-use onload_core::config::CONFIG_PATH;
 use onload_host::discover::nic::absent_warnings;
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
 pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
-    let edit = || Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
+    let edit = || Remedy::run(format!("${{EDITOR:-vi}} {}", context.config_file.display()));
     let problems = context.config_problems.iter().map(|problem| {
         let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
-        Finding::fail(text, edit()).with_path(CONFIG_PATH)
+        Finding::fail(text, edit()).with_path(context.config_file)
     });
     let inventory = context.inventory;
     let ignored = &context.config.discover.ignored_interfaces;
     // What could not be read may have it.
     let warnings =
         absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
-    let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(CONFIG_PATH));
+    let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(context.config_file));
     Ok(problems.chain(warnings).collect())
 }
 

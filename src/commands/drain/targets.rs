@@ -13,6 +13,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::ShortList;
 
 use crate::commands::MAX_TYPING_ERRORS;
+use crate::commands::device_name::{complete_address, is_address, strip_vendor};
 use crate::printer::Printer;
 
 const DISCOVER_HINT: &str = "\"onload-ctk discover\" shows what this host has";
@@ -94,11 +95,12 @@ fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> an
 enum TargetWord {
     Class(Class),
     Device(Class, String),
-    Function(PciAddress),
+    /// A PCI address, perhaps without its domain.
+    Function(String),
 }
 
 fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
-    let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+    let short = strip_vendor(word);
     let class = |text: &str| -> anyhow::Result<Class> {
         let class: Class = text.parse()?;
         if class == Class::Bundle {
@@ -111,10 +113,8 @@ fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
     Ok(match short.split_once('=') {
         Some((class_name, "all")) => TargetWord::Class(class(class_name)?),
         Some((class_name, name)) => TargetWord::Device(class(class_name)?, name.to_owned()),
-        None => match short.parse() {
-            Ok(address) => TargetWord::Function(address),
-            Err(_) => TargetWord::Class(class(short)?),
-        },
+        None if is_address(short) => TargetWord::Function(short.to_owned()),
+        None => TargetWord::Class(class(short)?),
     })
 }
 
@@ -133,7 +133,14 @@ fn resolve_word(
     match parsed {
         TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
         TargetWord::Function(address) => {
-            let targets = function_targets(address, inventory);
+            let known = inventory.functions.iter().map(|function| function.address.to_string());
+            let known: Vec<String> = known.collect();
+            let address =
+                complete_address(&address, known.iter().map(String::as_str))?.unwrap_or(&address);
+            let targets = match address.parse() {
+                Ok(address) => function_targets(address, inventory),
+                Err(_) => Vec::new(),
+            };
             if targets.is_empty() {
                 bail!(
                     "reading {word:?}: no device of onload.dev is on that function; {DISCOVER_HINT}"
@@ -153,6 +160,10 @@ fn resolve_word(
             }
             if is_known(class, &name, inventory) {
                 return Ok(vec![DrainTarget::new(class, Some(&name))]);
+            }
+            let names = class_devices(class, inventory).map(|device| device.name.as_str());
+            if let Some(name) = complete_address(&name, names)? {
+                return Ok(vec![DrainTarget::new(class, Some(name))]);
             }
             let suggestion = similar_device(class, &name, inventory, pools);
             let suggestion =

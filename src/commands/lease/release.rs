@@ -6,6 +6,7 @@ use onload_host::leases;
 use onload_sys::fs::lock::COMMAND_TIMEOUT;
 
 use crate::cli::{GlobalArgs, LeaseReleaseArgs};
+use crate::commands::device_name::{complete_address, strip_vendor};
 use crate::commands::open_host_of_incident;
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
@@ -16,15 +17,16 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let name = &args.device;
-    let device: DeviceId = name
-        .replacen('=', ":", 1)
-        .parse()
-        .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
+    let read_error = || anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\"");
+    let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
-    let entries = leases.as_ref().map(Leases::list).transpose()?;
-    let is_leased =
-        entries.is_some_and(|entries| entries.iter().any(|lease| lease.device == device));
+    let entries = leases.as_ref().map(Leases::list).transpose()?.unwrap_or_default();
+    let same_class = entries.iter().filter(|lease| lease.device.class.as_str() == class);
+    let known = same_class.map(|lease| lease.device.name.as_str());
+    let device_name = complete_address(device_name, known)?.unwrap_or(device_name);
+    let device: DeviceId = format!("{class}:{device_name}").parse().map_err(|_| read_error())?;
+    let is_leased = entries.iter().any(|lease| lease.device == device);
     let Some(mut leases) = leases.filter(|_| is_leased) else {
         printer.note(format_args!(
             "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"

@@ -7,6 +7,8 @@ use onload_host::devices::LOOPBACK;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::ExclusionSubject;
 
+use crate::commands::device_name::{complete_address, strip_vendor};
+
 /// The classes that have a probe.
 const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
 
@@ -18,7 +20,7 @@ pub(super) struct TrialDevice {
 
 impl TrialDevice {
     pub(super) fn read(word: &str) -> anyhow::Result<TrialDevice> {
-        let short = word.strip_prefix("onload.dev/").unwrap_or(word);
+        let short = strip_vendor(word);
         let Some((class, name)) = short.split_once('=') else {
             bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
         };
@@ -28,6 +30,17 @@ impl TrialDevice {
             bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
         }
         Ok(TrialDevice { class, name: name.to_owned() })
+    }
+
+    /// Completes a PCI address that was typed without its domain.
+    pub(super) fn complete(&mut self, inventory: &Inventory) -> anyhow::Result<()> {
+        let devices = inventory.devices.iter().filter(|device| device.class == self.class);
+        if let Some(name) =
+            complete_address(&self.name, devices.map(|device| device.name.as_str()))?
+        {
+            self.name = name.to_owned();
+        }
+        Ok(())
     }
 
     /// As `--device` takes it.

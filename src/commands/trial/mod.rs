@@ -71,7 +71,7 @@ pub fn run(
     args: &TryArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let trial_device = TrialDevice::read(&args.device)?;
+    let mut trial_device = TrialDevice::read(&args.device)?;
     let short = trial_device.short_name();
     if !open_traced_host(global)?.is_running() {
         bail!(
@@ -83,6 +83,7 @@ pub fn run(
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
     let (inventory, checks) = check_host(global, printer)?;
+    trial_device.complete(&inventory)?;
     let devices = trial_device.resolve_devices(&inventory)?;
     require_written(&short, &checks)?;
     let engine = match choose(&short, &checks, args.engine) {

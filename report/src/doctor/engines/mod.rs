@@ -12,7 +12,6 @@ mod spec_dirs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_engines::installed::DOCKER_SNAP;
 use onload_engines::kind::EngineKind;
@@ -250,7 +249,7 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
         } else {
             return Ok(None);
         };
-        Ok(Some(finding.with_path(CONFIG_PATH)))
+        Ok(Some(finding.with_path(context.config_file)))
     })
 }
 
@@ -264,7 +263,7 @@ fn missing_runtime_finding(context: &CheckContext<'_>, named: &Path) -> Result<F
         return Ok(Finding::fail(format!("{registered} {places}"), Remedy::run(install)));
     }
     let text = format!("{registered} {}", named.display());
-    let name_it = Remedy::write_under(CONFIG_PATH, "[runtime]", "path = \"/usr/bin/runc\"");
+    let name_it = Remedy::write_under(context.config_file, "[runtime]", "path = \"/usr/bin/runc\"");
     Ok(Finding::fail(text, name_it))
 }
 

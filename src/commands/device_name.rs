@@ -1,0 +1,91 @@
+//! Devices as they are typed: with or without the vendor of the kind, and PCI addresses with or without their domain.
+
+use std::collections::BTreeSet;
+
+use anyhow::{anyhow, bail};
+use onload_cdi::{NameError, QualifiedName, Registry};
+use onload_core::class::Class;
+use onload_sys::pci::PciAddress;
+
+const VENDOR_PREFIX: &str = "onload.dev/";
+
+/// The device without the vendor of its kind, as in `nic=ens1`.
+pub(super) fn strip_vendor(word: &str) -> &str {
+    word.strip_prefix(VENDOR_PREFIX).unwrap_or(word)
+}
+
+/// Reads the names of devices of any vendor, of which these are offered.
+pub(super) fn parse_qualified_names(
+    words: &[String],
+    registry: &Registry,
+) -> anyhow::Result<Vec<QualifiedName>> {
+    words.iter().map(|word| parse_qualified_name(word, registry)).collect()
+}
+
+fn parse_qualified_name(word: &str, registry: &Registry) -> anyhow::Result<QualifiedName> {
+    let class = word.split_once('=').and_then(|(class, _)| class.parse::<Class>().ok());
+    let qualified = match class {
+        Some(_) => format!("{VENDOR_PREFIX}{}", strip_vendor(word)),
+        None => word.to_owned(),
+    };
+    let read_error = |error: NameError| {
+        anyhow!("reading device {word:?}: {error}; \"onload-ctk cdi list\" shows the names")
+    };
+    let name: QualifiedName = qualified.parse().map_err(read_error)?;
+    let offered = registry.devices().map(|device| device.name);
+    let devices = offered.filter(|offered| offered.kind() == name.kind());
+    match complete_address(name.device().as_str(), devices.map(|name| name.device().as_str()))? {
+        Some(device) => format!("{}={device}", name.kind()).parse().map_err(read_error),
+        None => Ok(name),
+    }
+}
+
+/// Whether it is a PCI address, with or without its domain.
+pub(super) fn is_address(text: &str) -> bool {
+    text.parse::<PciAddress>().is_ok() || is_short_address(text)
+}
+
+fn is_short_address(text: &str) -> bool {
+    format!("0000:{text}").parse::<PciAddress>().is_ok()
+}
+
+/// The known name that a PCI address without its domain, such as `41:10.0`, stands for; `None` if it is no such address, or not
+/// known. An error if several names match.
+pub(super) fn complete_address<'n>(
+    address: &str,
+    known: impl Iterator<Item = &'n str>,
+) -> anyhow::Result<Option<&'n str>> {
+    if !is_short_address(address) {
+        return Ok(None);
+    }
+    let matches = |name: &&str| name.split_once(':').is_some_and(|(_, rest)| rest == address);
+    let matching: BTreeSet<&str> = known.filter(matches).collect();
+    if matching.len() > 1 {
+        let names: Vec<&str> = matching.into_iter().collect();
+        bail!("reading address {address:?}: it stands for {}; write one of them", names.join(", "));
+    }
+    Ok(matching.first().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_its_domain_stands_for_the_one_device_that_it_matches() {
+        let complete = |address: &str, known: &[&str]| {
+            let name = complete_address(address, known.iter().copied());
+            name.map_err(|error| error.to_string()).map(|name| name.map(str::to_owned))
+        };
+        let known = ["0000:41:10.0", "0000:81:10.0", "10000:81:10.0", "ens1"];
+        assert_eq!(complete("41:10.0", &known), Ok(Some("0000:41:10.0".to_owned())));
+        for other in ["41:10.1", "0000:41:10.0", "ens1", "41:10", ""] {
+            assert_eq!(complete(other, &known), Ok(None), "{other}");
+        }
+        let several = complete("81:10.0", &known).unwrap_err();
+        assert_eq!(
+            several,
+            "reading address \"81:10.0\": it stands for 0000:81:10.0, 10000:81:10.0; write one of them"
+        );
+    }
+}
