@@ -302,8 +302,8 @@ mod tests {
             "it is of version 2, and this program understands 1; correct it, or remove it, which offers all again"
         );
         for broken in ["", "[]", r#"{"version":1,"drained":[{"class":"rdma"}]}"#] {
-            let said = read(broken).unwrap_err();
-            assert!(said.contains("it is no list of what is drained"), "{said}");
+            let message = read(broken).unwrap_err();
+            assert!(message.contains("it is no list of what is drained"), "{message}");
         }
     }
 
@@ -324,16 +324,16 @@ mod tests {
         tree.file("etc/onload-ctk/drain.json", written.to_bytes().unwrap());
         assert_eq!(read(), Ok(written));
         tree.chmod("etc/onload-ctk/drain.json", 0o666);
-        let said = read().unwrap_err();
-        assert!(said.contains("others can change it"), "{said}");
+        let message = read().unwrap_err();
+        assert!(message.contains("others can change it"), "{message}");
         tree.chmod("etc/onload-ctk/drain.json", 0o644);
         tree.file("etc/onload-ctk/drain.json", "{");
-        let said = read().unwrap_err();
+        let message = read().unwrap_err();
         assert!(
-            said.starts_with(
+            message.starts_with(
                 "reading /etc/onload-ctk/drain.json: it is no list of what is drained: "
             ),
-            "{said}"
+            "{message}"
         );
     }
 }

@@ -517,9 +517,9 @@ mod tests {
             "vfio:a\nb",
         ] {
             let error = text.parse::<TakeArgument>().unwrap_err().to_string();
-            let said = Quoted(text).to_string()
+            let message = Quoted(text).to_string()
                 + " is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to 128";
-            assert_eq!(error, said);
+            assert_eq!(error, message);
         }
     }
 
@@ -536,8 +536,8 @@ mod tests {
         assert!(refusal(&["--take", "x"]).contains("--take: \"x\" is not CLASS:POOL"));
         assert!(refusal(&["--take"]).contains("--take needs a value"));
         for text in ["off", "", "Auto"] {
-            let said = refusal(&["--rdma-libraries", text]);
-            assert_eq!(said, format!("--rdma-libraries: {text:?} is neither auto nor image"));
+            let message = refusal(&["--rdma-libraries", text]);
+            assert_eq!(message, format!("--rdma-libraries: {text:?} is neither auto nor image"));
         }
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
         assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
@@ -606,8 +606,8 @@ mod tests {
             ("--mtu", "ens2=1500"),
             ("--rename", "ens2=net1"),
         ] {
-            let said = format!("{flag} {value} is for an interface that no --netdev names");
-            assert_eq!(given(flag, value), said);
+            let message = format!("{flag} {value} is for an interface that no --netdev names");
+            assert_eq!(given(flag, value), message);
         }
     }
 

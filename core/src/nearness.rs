@@ -281,8 +281,8 @@ mod tests {
             ("0", "0000:1b:00.0=0:0,0:0", "with a NIC that onload.dev/pool-nics does not"),
             ("0", "../etc=0:0", "\"../etc\" is not a PCI address"),
         ] {
-            let said = format!("{:#}", read(nics, near, 4).unwrap_err());
-            assert!(said.contains(says), "{nics:?} {near:?}: {said}");
+            let message = format!("{:#}", read(nics, near, 4).unwrap_err());
+            assert!(message.contains(says), "{nics:?} {near:?}: {message}");
         }
     }
 

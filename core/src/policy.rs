@@ -270,9 +270,9 @@ mod tests {
         {
             assert!(ask(refused).1.is_err(), "{refused}");
         }
-        let said = ask("192.0.3.10/24").1.unwrap_err();
+        let message = ask("192.0.3.10/24").1.unwrap_err();
         assert_eq!(
-            said,
+            message,
             "annotation \"onload.dev/address\" sets the address 192.0.3.10/24, which is in none of the networks \
              that the operator allows; addresses = [\"192.0.2.0/24\", \"2001:db8::/64\", \"192.0.3.0/24\"] under \
              [annotations] in /etc/c.toml would allow it"

@@ -191,8 +191,8 @@ mod tests {
             ("a@1@2", no_number),
             ("a b@1 a@1", "onload.dev/pool-members lists \"a\" twice"),
         ] {
-            let said = refusal(members, "1");
-            assert!(said.contains(says), "{members:?}: {said}");
+            let message = refusal(members, "1");
+            assert!(message.contains(says), "{members:?}: {message}");
         }
     }
 
@@ -204,10 +204,10 @@ mod tests {
         assert_eq!(read("1"), Ok(1));
         assert_eq!(read("4294967295"), Ok(u32::MAX));
         for bad in ["", "0", "-1", "+1", "01", "4294967296", "1 ", "many"] {
-            let said = refusal("a", bad);
+            let message = refusal("a", bad);
             let wanted =
                 format!("onload.dev/pool-share is a number of containers from 1, not {bad:?}");
-            assert_eq!(said, wanted);
+            assert_eq!(message, wanted);
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
         let most = annotations(&names[..MAX_MEMBERS].join(" "), "1");
         let pool = Pool::from_annotations(&most).unwrap().unwrap();
         assert_eq!(pool.members.len(), MAX_MEMBERS);
-        let said = refusal(&names.join(" "), "1");
-        assert_eq!(said, "onload.dev/pool-members lists more than 65536 devices");
+        let message = refusal(&names.join(" "), "1");
+        assert_eq!(message, "onload.dev/pool-members lists more than 65536 devices");
     }
 }

@@ -737,8 +737,8 @@ mod tests {
 
     #[track_caller]
     fn refused(pairs: &[(&str, &str)], says: &str) {
-        let said = refusal(pairs);
-        assert!(said.contains(says), "{pairs:?}: {said}");
+        let message = refusal(pairs);
+        assert!(message.contains(says), "{pairs:?}: {message}");
     }
 
     fn origins(request: &Request) -> String {
@@ -795,9 +795,9 @@ mod tests {
         ] {
             let pairs = [("onload.dev/netdev", "fast*2"), ("onload.dev/address", value)];
             let error = Request::parse(&annotations(&pairs)).unwrap_err();
-            let said = format!("{error:#}");
-            assert!(said.starts_with("annotation \"onload.dev/address\""), "{said}");
-            assert!(said.contains(says), "{value:?}: {said}");
+            let message = format!("{error:#}");
+            assert!(message.starts_with("annotation \"onload.dev/address\""), "{message}");
+            assert!(message.contains(says), "{value:?}: {message}");
         }
         refused(
             &[("onload.dev/address", "fast=192.0.2.1/24")],
@@ -808,8 +808,11 @@ mod tests {
         let pairs = [("onload.dev/netdev", "a"), ("onload.dev/address", &many.join(","))];
         refused(&pairs, "more than 128 names");
         let variable = Request::parse_text("netdev=a;address=a=192.0.2.1/24", Origin::Variable);
-        let said = variable.unwrap_err().to_string();
-        assert!(said.contains("only the annotation onload.dev/address sets addresses"), "{said}");
+        let message = variable.unwrap_err().to_string();
+        assert!(
+            message.contains("only the annotation onload.dev/address sets addresses"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -934,8 +937,8 @@ mod tests {
         for bad in ["", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu"] {
             refused(&[("onload.dev/near", bad)], "want gpu");
         }
-        let said = of_text("rdma=any;near=gpu;near=gpu").unwrap_err();
-        assert!(said.contains("twice"), "{said}");
+        let message = of_text("rdma=any;near=gpu;near=gpu").unwrap_err();
+        assert!(message.contains("twice"), "{message}");
     }
 
     #[test]
@@ -1101,9 +1104,9 @@ mod tests {
             ("vfio=a*100;rdma=b*29", format!("\"vfio\" {of}: more than 128 names")),
             ("ticket:0f", format!("\"ticket:0f\" {of} is not CLASS=NAME")),
         ] {
-            let said = of_text(text).unwrap_err();
-            assert!(said.starts_with(&refusal), "{text:?}: {said}");
-            assert!(!said.contains('\n'));
+            let message = of_text(text).unwrap_err();
+            assert!(message.starts_with(&refusal), "{text:?}: {message}");
+            assert!(!message.contains('\n'));
         }
     }
 
@@ -1134,8 +1137,8 @@ mod tests {
     fn a_text_has_bounds() {
         let long = format!("nic={}", "a".repeat(MAX_VALUE_BYTES));
         assert_eq!(of_text(&long).unwrap_err(), "ONLOAD_CTK_REQUEST has more than 4096 bytes");
-        let said = of_text(&"nic=a;".repeat(600)).unwrap_err();
-        assert!(said.contains("twice"), "{said}");
+        let message = of_text(&"nic=a;".repeat(600)).unwrap_err();
+        assert!(message.contains("twice"), "{message}");
         let words: Vec<String> = Class::ALL.iter().map(|class| format!("{class}=a")).collect();
         assert_eq!(of_text(&words.join(";")).unwrap().devices.len(), Class::ALL.len());
     }

@@ -402,9 +402,9 @@ mod tests {
 
     fn refused<T: FromStr<Err = Error> + fmt::Debug>(texts: &[&str], wanted: &str) {
         for text in texts {
-            let said = text.parse::<T>().unwrap_err().to_string();
+            let message = text.parse::<T>().unwrap_err().to_string();
             assert_eq!(
-                said,
+                message,
                 format!("expected {wanted}, found {}", onload_sys::text::Quoted(text))
             );
         }

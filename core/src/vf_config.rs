@@ -294,8 +294,8 @@ mod tests {
             ("vlan-priority=3", "add vlan or vlans"),
             ("min-rate=2000;max-rate=1000", "min-rate 2000 is above max-rate 1000"),
         ] {
-            let said = text.parse::<VfConfig>().unwrap_err().to_string();
-            assert!(said.contains(says), "{text}: {said}");
+            let message = text.parse::<VfConfig>().unwrap_err().to_string();
+            assert!(message.contains(says), "{text}: {message}");
         }
         assert!(config("min-rate=2000;max-rate=0").check().is_ok());
         for bad in ["vfio:a", "vfio=vlan=1", "disk:a=vlan=1", "vfio:a="] {
@@ -306,15 +306,18 @@ mod tests {
     #[test]
     fn a_container_chooses_from_what_it_may_and_has_to_where_nothing_is_fixed() {
         let mut open = config("vlans=100-199,300");
-        let said = open.to_settings().unwrap_err().to_string();
-        assert!(said.starts_with("it has to choose a VLAN from 100-199,300; "), "{said}");
+        let message = open.to_settings().unwrap_err().to_string();
+        assert!(message.starts_with("it has to choose a VLAN from 100-199,300; "), "{message}");
         for good in [100, 199, 300] {
             open.choose(vlan(good)).unwrap();
             assert_eq!(open.to_settings().unwrap().vlan.unwrap().id, good);
         }
         for bad in [0, 99, 200, 4094] {
-            let said = open.choose(vlan(bad)).unwrap_err().to_string();
-            assert_eq!(said, format!("it may choose from 100-199,300, and {bad} is none of them"));
+            let message = open.choose(vlan(bad)).unwrap_err().to_string();
+            assert_eq!(
+                message,
+                format!("it may choose from 100-199,300, and {bad} is none of them")
+            );
         }
         let mut fixed = config("vlan=100");
         fixed.choose(vlan(100)).unwrap();

@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn a_child_answers_within_its_bounds() {
-        let say = |answer: &mut File| answer.write_all(b"yes, and more").unwrap();
-        assert_eq!(run("octk-test", 3, LONG, say), b"yes");
-        assert_eq!(run("octk-test", 300, LONG, say), b"yes, and more");
+        let answer_yes = |answer: &mut File| answer.write_all(b"yes, and more").unwrap();
+        assert_eq!(run("octk-test", 3, LONG, answer_yes), b"yes");
+        assert_eq!(run("octk-test", 300, LONG, answer_yes), b"yes, and more");
         assert_eq!(run("octk-test", 300, LONG, |_| panic!("on purpose")), b"");
         let early = Duration::from_millis(50);
         let part = run("octk-test", 300, early, |answer| {

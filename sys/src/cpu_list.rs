@@ -66,8 +66,8 @@ mod tests {
             assert_eq!(parse_kernel_list(text), Ok(BTreeSet::new()), "{text:?}");
         }
         for text in ["a", "3-1", "0-4294967295", "-1", "0-3,8-1", "0-3,", "0-3\0,8"] {
-            let said = parse_kernel_list(text).unwrap_err().to_string();
-            assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
+            let message = parse_kernel_list(text).unwrap_err().to_string();
+            assert_eq!(message, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
 
@@ -76,8 +76,8 @@ mod tests {
         let cpus: Vec<u32> = parse_user_list("0-2,8").unwrap().into_iter().collect();
         assert_eq!(cpus, [0, 1, 2, 8]);
         for text in ["", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n"] {
-            let said = parse_user_list(text).unwrap_err().to_string();
-            assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
+            let message = parse_user_list(text).unwrap_err().to_string();
+            assert_eq!(message, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
 

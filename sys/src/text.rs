@@ -194,8 +194,8 @@ mod tests {
         let cause = Step("there is no disk", None);
         let reading = Step("reading /x", Some(Box::new(cause)));
         let asked = Step("looking at a", Some(Box::new(reading)));
-        let said = ErrorChain(&asked).to_string();
-        assert_eq!(said, "looking at a: reading /x: there is no disk");
+        let message = ErrorChain(&asked).to_string();
+        assert_eq!(message, "looking at a: reading /x: there is no disk");
         assert_eq!(ErrorChain(&Step("alone", None)).to_string(), "alone");
     }
 

@@ -110,8 +110,8 @@ fn a_bundle_without_one_of_its_devices_is_left_out_and_says_why() {
         ("part", part),
     ];
     for (name, reason) in reasons {
-        let said = format!("bundle {name} is not offered: {reason}");
-        assert!(run.stderr.contains(&said), "{said}: {}", run.stderr);
+        let message = format!("bundle {name} is not offered: {reason}");
+        assert!(run.stderr.contains(&message), "{message}: {}", run.stderr);
     }
     let found = with_config(X2, config, &["discover", "--format", "json"]).done();
     let not_offered = found.json()["not_offered"].clone();

@@ -23,7 +23,7 @@ struct Capture {
 
 impl Capture {
     #[track_caller]
-    fn of(root: &Path, args: &[&str]) -> Capture {
+    fn run(root: &Path, args: &[&str]) -> Capture {
         let directory = scratch();
         let file = directory.path().join("host.tar.zst");
         let mut command = on(root, &["discover", "--format", "json", "--capture"]);
@@ -107,7 +107,7 @@ fn assert_same(found: &Path, wanted: &Path, name: &str) {
 
 #[track_caller]
 fn same(found: &(Value, String), wanted: &(Value, String), name: &str) {
-    let lines = |(object, said): &(Value, String)| format!("{object:#}\n{said}");
+    let lines = |(object, warnings): &(Value, String)| format!("{object:#}\n{warnings}");
     assert_same_text(&lines(found), &lines(wanted), name);
 }
 
@@ -129,7 +129,7 @@ fn specifications(root: &Path) -> String {
 fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let capture = Capture::of(root, &["--no-mask"]);
+        let capture = Capture::run(root, &["--no-mask"]);
         assert_eq!(capture.run.json(), answer(root).0, "{name}");
         assert_same(&capture.root(), root, name);
         let made = specifications(&capture.root());
@@ -141,8 +141,8 @@ fn discovery_says_of_an_unmasked_capture_what_it_says_of_the_host() {
 fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let capture = Capture::of(root, &[]);
-        let masked = |(object, said)| (without_masked(object), said);
+        let capture = Capture::run(root, &[]);
+        let masked = |(object, warnings)| (without_masked(object), warnings);
         same(&masked(answer(&capture.root())), &masked(answer(root)), name);
         let made = specifications(&capture.root());
         assert_same_text(&made, &specifications(root), name);
@@ -153,8 +153,8 @@ fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
 fn a_capture_of_a_capture_is_the_capture() {
     for (name, tree) in every_host() {
         let root = tree.root();
-        let first = Capture::of(root, &[]);
-        let second = Capture::of(&first.root(), &[]);
+        let first = Capture::run(root, &[]);
+        let second = Capture::run(&first.root(), &[]);
         let lines = |capture: &Capture| format!("{:#?}", capture.entries());
         assert_same_text(&lines(&second), &lines(&first), name);
         assert_eq!(second.packed(), first.packed(), "{name}");
@@ -164,11 +164,11 @@ fn a_capture_of_a_capture_is_the_capture() {
 #[test]
 fn the_same_host_gives_the_same_bytes_whoever_takes_them_and_when() {
     let tree = x2();
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     let ptp = tree.path("/sys/class/ptp");
     let time = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
     fs::File::open(ptp).unwrap().set_times(time).unwrap();
-    assert_eq!(Capture::of(tree.root(), &[]).packed(), capture.packed());
+    assert_eq!(Capture::run(tree.root(), &[]).packed(), capture.packed());
     let tar = capture.tar();
     let mut archive = tar::Archive::new(tar.as_slice());
     let mut names = Vec::new();
@@ -205,7 +205,7 @@ fn what_discovery_does_not_look_at_is_not_in_a_capture() {
     tree.file("/usr/libexec/onload/profiles/README", "SECRET");
     tree.program("/usr/bin/onload_private", "SECRET");
     tree.config("# PRIVATE remark\n[annotations]\nallow = [\"nic\"]\n");
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     for secret in [
         "example",
         "PRIVATE",
@@ -235,7 +235,7 @@ fn remarks_and_addresses_in_profiles_stay_at_home() {
     let tree = x2();
     let profile = "# asked for by Ann\nonload_set EF_X 10.1.2.3\nonload_set EF_Y $HOME\n";
     tree.file("/usr/libexec/onload/profiles/ours.opf", profile);
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     let kept = "#\nonload_set EF_X 192.0.2.1\nonload_set EF_Y $HOME\n";
     let entries = capture.entries();
     assert_eq!(entries["usr/libexec/onload/profiles/ours.opf"], kept);
@@ -246,7 +246,7 @@ fn remarks_and_addresses_in_profiles_stay_at_home() {
 #[test]
 fn hardware_addresses_and_guids_are_masked_and_the_vendor_stays() {
     let tree = rdma();
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     for own in ["aa:bb0c", "f9:bf", "f9bf", "00aa"] {
         assert!(!capture.holds(own), "{own}");
     }
@@ -260,7 +260,7 @@ fn hardware_addresses_and_guids_are_masked_and_the_vendor_stays() {
     // By the GUIDs of the ports alone: either interface says that it is on the first port.
     assert_eq!(both["ports"][0]["netdevs"], serde_json::json!(["ib1"]));
     assert_eq!(both["ports"][1]["netdevs"], serde_json::json!(["ib0"]));
-    let open = Capture::of(tree.root(), &["--no-mask"]);
+    let open = Capture::run(tree.root(), &["--no-mask"]);
     assert!(open.holds("00:02:c9:03:00:f9:bf:a1"));
 }
 
@@ -275,7 +275,7 @@ fn an_interface_that_is_named_by_its_address_is_named_by_its_mask() {
         tree.auxiliary(&function, &format!("sfc.onload.{index}"), "sfc_resource.ef10", Some("1"));
     }
     tree.config("[discover]\nignored-interfaces = [\"enx000f537a1121\"]\n");
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert!(!capture.holds("7a11") && !capture.holds("7a:11"));
     let (found, _) = answer(&capture.root());
     assert_eq!(crate::common::each(&found["nics"], "name"), ["enx000f53000001"]);
@@ -294,7 +294,7 @@ fn the_configuration_that_held_comes_along() {
     let named = directory.path().join("named.toml");
     fs::write(&named, config).unwrap();
     tree.config("[discover]\noffer-umad = false\noffer-issm = true\n");
-    let capture = Capture::of(tree.root(), &["--config", named.to_str().unwrap()]);
+    let capture = Capture::run(tree.root(), &["--config", named.to_str().unwrap()]);
     assert_eq!(capture.entries()["etc/onload-ctk/config.toml"], config);
     let (found, _) = answer(&capture.root());
     assert_eq!(without_masked(found), without_masked(capture.run.json()));
@@ -311,7 +311,7 @@ fn a_library_of_any_size_is_captured_as_a_small_stand_in() {
     }
     content.extend(b"PROPRIETARY");
     fs::write(&library, content).unwrap();
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert!(!capture.holds("PROPRIETARY"));
     assert!(capture.packed().len() < 64 * 1024, "{}", capture.packed().len());
     let (found, _) = answer(&capture.root());
@@ -334,7 +334,7 @@ fn files_that_are_not_what_they_should_be_are_captured_as_such() {
     tree.link("/sys/class/infiniband/gone", "/sys/devices/gone");
     tree.file("/dev/ptp9", "");
     tree.attribute("/sys/class/ptp/ptp9/dev", "247:9");
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert_same(&capture.root(), tree.root(), "");
     assert!(!capture.holds("yyy") && !capture.holds("secret"));
 }
@@ -352,7 +352,7 @@ fn what_stands_below_an_interface_is_captured() {
     );
     let (found, _) = answer(tree.root());
     assert!(crate::common::reason(&found, "nic", "bond0").ends_with("; ask for enp59s0f0np0"));
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert_same(&capture.root(), tree.root(), "");
 }
 
@@ -362,7 +362,7 @@ fn a_capture_can_be_unpacked_anywhere_since_its_links_stay_in_it() {
     tree.driver(crate::common::CHECKSUM).libraries("/srv/onload/lib").tools("");
     tree.link("/usr/lib64", "/srv/onload/lib");
     tree.link("/usr/lib/x86_64-linux-gnu", "../../../../../../srv/onload/lib");
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert_same(&capture.root(), tree.root(), "");
     let entries = capture.entries();
     assert_eq!(entries["usr/lib64"], "-> ../srv/onload/lib");
@@ -378,7 +378,7 @@ fn the_tar_of_the_system_unpacks_it() {
         return;
     }
     let tree = vfio();
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     let root = capture.directory.path().join("by-tar");
     fs::create_dir(&root).unwrap();
     let mut tar = Command::new("tar");
@@ -398,7 +398,7 @@ fn a_capture_replaces_an_older_one_whole_or_not_at_all() {
     let run_once = run(command.env("ONLOAD_CTK_DISCOVER_CAPTURE", &file)).done();
     assert!(run_once.stdout.contains("mlx4_0"), "{}", run_once.stdout);
     assert!(run_once.stderr.contains("GUIDs masked"), "{}", run_once.stderr);
-    assert_eq!(fs::read(&file).unwrap(), Capture::of(tree.root(), &[]).packed());
+    assert_eq!(fs::read(&file).unwrap(), Capture::run(tree.root(), &[]).packed());
     assert_eq!(names_in(directory.path()), ["host.tar.zst"]);
     let nowhere = directory.path().join("nowhere/host.tar.zst");
     let error = run(on(tree.root(), &["discover", "--capture"]).arg(&nowhere)).refused();
@@ -440,7 +440,7 @@ fn what_pairs_gpus_with_their_cards_is_captured_and_nothing_else_of_a_card() {
     let expected = near(tree.root());
     assert_eq!(expected[0]["rdma"], serde_json::json!(["mlx5_1"]));
     for args in [&[][..], &["--no-mask"]] {
-        let capture = Capture::of(tree.root(), args);
+        let capture = Capture::run(tree.root(), args);
         assert_eq!(near(&capture.root()), expected, "{args:?}");
         let tar = capture.tar();
         let has = |text: &[u8]| tar.windows(text.len()).any(|found| found == text);
@@ -450,6 +450,6 @@ fn what_pairs_gpus_with_their_cards_is_captured_and_nothing_else_of_a_card() {
     }
     // What is not VPD is as little that of a capture.
     tree.file("/sys/bus/pci/devices/0000:03:00.0/vpd", b"MT2513600TWY");
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert_eq!(answer(&capture.root()).0["not_offered"], answer(tree.root()).0["not_offered"]);
 }

@@ -82,9 +82,9 @@ fn nodes_that_were_renumbered_are_named_with_what_to_do() {
         let tree = x3();
         tree.run(&["cdi", "generate", "--format", format]).done();
         renumber(&tree, "onload", 239);
-        let told = "renumbered: /dev/onload was 243:0 and is 239:0; engines keep the old numbers until you run `systemctl start onload-cdi.service`";
+        let message = "renumbered: /dev/onload was 243:0 and is 239:0; engines keep the old numbers until you run `systemctl start onload-cdi.service`";
         let files = ["nic-nodes", "nic-plain", "nic", "zf"];
-        let wanted = files.map(|class| format!("onload.dev-{class}.{format}: {told}"));
+        let wanted = files.map(|class| format!("onload.dev-{class}.{format}: {message}"));
         assert_eq!(drift(&tree), wanted);
         tree.run(&["cdi", "generate", "--format", format]).done();
         tree.run(&["cdi", "check"]).done();

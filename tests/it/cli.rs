@@ -74,12 +74,12 @@ fn the_help_says_all_that_a_flag_allows() {
 fn each_command(
     command: &clap::Command,
     path: &[String],
-    look: &mut dyn FnMut(&[String], &clap::Command),
+    visit: &mut dyn FnMut(&[String], &clap::Command),
 ) {
-    look(path, command);
+    visit(path, command);
     for below in command.get_subcommands() {
         let path = [path, &[below.get_name().to_owned()]].concat();
-        each_command(below, &path, look);
+        each_command(below, &path, visit);
     }
 }
 
@@ -155,8 +155,8 @@ fn variables_stand_for_flags() {
     run_with_stdin(&mut inject, b"{}").done();
     let version = [("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION", "0.4.0")];
     assert!(generate(&version).refused().contains("CDI 0.4.0"));
-    for look in ["ONLOAD_CTK_CDI_GENERATE_DRY_RUN", "ONLOAD_CTK_CDI_GENERATE_DIFF"] {
-        assert_ne!(generate(&[(look, "yes")]).done().stdout, "");
+    for variable in ["ONLOAD_CTK_CDI_GENERATE_DRY_RUN", "ONLOAD_CTK_CDI_GENERATE_DIFF"] {
+        assert_ne!(generate(&[(variable, "yes")]).done().stdout, "");
         assert_eq!(names_in(&tree.specs()), [""; 0]);
     }
     let stdout = generate(&[("ONLOAD_CTK_CDI_GENERATE_OUTPUT", "-")]).done().stdout;
@@ -281,8 +281,8 @@ fn colours_of_a_line_that_is_not_understood_are_those_that_were_asked_for() {
         (&["cdi", "generate", "--output=a", "--output-dir=b", "--color=never"], &[forced], false),
         (&["cdi", "generate", "--output=a", "--output-dir=b", "--color=always"], &[], true),
     ] {
-        let said = misunderstood(args, variables);
-        assert_eq!(said.contains('\u{1b}'), colours, "{args:?} {variables:?}: {said}");
+        let message = misunderstood(args, variables);
+        assert_eq!(message.contains('\u{1b}'), colours, "{args:?} {variables:?}: {message}");
     }
     let help = |color: &str| run(program().args(["--help", "--color", color])).done().stdout;
     assert!(!help("never").contains('\u{1b}'));
@@ -311,11 +311,11 @@ fn nobody_reading_stdout_is_no_error_and_no_other_answer() {
         drop(reader);
         let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(command);
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let mut message = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
         let ended = child.wait().unwrap().code();
-        assert_eq!(ended, Some(code), "{args:?}: {said}");
-        assert_eq!(said, "", "{args:?}");
+        assert_eq!(ended, Some(code), "{args:?}: {message}");
+        assert_eq!(message, "", "{args:?}");
     }
 }
 
@@ -326,8 +326,8 @@ fn stdout_without_room_is_an_error() {
     let mut command = on(tree.root(), &["discover"]);
     let output = command.stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("error: ") && said.contains("No space left"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("error: ") && message.contains("No space left"), "{message}");
 }
 
 #[test]
@@ -536,8 +536,8 @@ fn roff_takes_every_manual_page_without_a_word() {
             fs::write(&file, page).unwrap();
             let output = std::process::Command::new(tool).args(args).arg(&file).output();
             let output = output.unwrap();
-            let said = [output.stdout, output.stderr].concat();
-            assert_eq!(String::from_utf8_lossy(&said), "", "{tool} {name}");
+            let message = [output.stdout, output.stderr].concat();
+            assert_eq!(String::from_utf8_lossy(&message), "", "{tool} {name}");
         }
     }
 }

@@ -63,9 +63,9 @@ fn typed_into_bash(root: &Path, before: &str, lines: &[&str], key: &str) -> Vec<
     bash.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = bash.spawn().unwrap();
     child.stdin.take().unwrap().write_all(keys.as_bytes()).unwrap();
-    let said = child.wait_with_output().unwrap().stderr;
+    let message = child.wait_with_output().unwrap().stderr;
     let found = fs::read_to_string(&found);
-    let found = found.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&said)));
+    let found = found.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&message)));
     found.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
@@ -316,9 +316,9 @@ fn zsh_completes_devices_at_the_first_call() {
         let mut zsh = shell("zsh", home.path(), tree.root());
         zsh.env("DIRECTORY", directory.path()).env("LINE", typed);
         let output = zsh.args(["-f", "-c", ZSH]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         let found = fs::read_to_string(home.path().join("found"));
-        assert_eq!(found.unwrap_or_else(|_| panic!("{said}")).trim_end(), wanted);
+        assert_eq!(found.unwrap_or_else(|_| panic!("{message}")).trim_end(), wanted);
     }
 }
 

@@ -67,11 +67,11 @@ fn an_ignored_interface_that_is_not_there_is_warned_of_once_and_changes_nothing_
     assert_eq!(tree.discover(), plain);
     for args in [&["discover"][..], &["cdi", "generate"]] {
         let run = tree.run(args).done();
-        let said: Vec<String> = ["ens3 ", "ens9"]
+        let warnings: Vec<String> = ["ens3 ", "ens9"]
             .iter()
             .map(|name| format!("[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"))
             .collect();
-        assert_eq!(run.warnings(), said);
+        assert_eq!(run.warnings(), warnings);
     }
     tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n");
     assert_eq!(tree.run(&["discover"]).done().warnings(), [""; 0]);
@@ -321,9 +321,9 @@ fn what_a_host_lacks_of_vhost_and_tun_is_left_out_with_a_warning() {
     tree.node("/dev/net/tun", 10, 200);
     let warned = |reason: &str| {
         for arguments in [&["discover"][..], &["cdi", "generate"]] {
-            let said = tree.run(arguments).done().stderr;
+            let message = tree.run(arguments).done().stderr;
             let wanted = format!("vfio devices come without /dev/vhost-net: {reason}");
-            assert!(said.contains(&wanted), "{said}");
+            assert!(message.contains(&wanted), "{message}");
         }
         let spec = tree.written("vfio");
         let wanted = ["/dev/vfio/vfio", "/dev/net/tun"];

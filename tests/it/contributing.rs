@@ -70,40 +70,40 @@ fn the_compiler_of_the_checks_is_no_older_than_the_oldest_that_may_build() {
 /// What `just test` prints at its end about a log.
 fn summary(log: &str) -> String {
     let mut script = std::process::Command::new(package().join("scripts/summarize-skips"));
-    let (is_done, said) = crate::common::needs::asked(&mut script, log);
-    assert!(is_done, "{said}");
-    said
+    let (is_done, message) = crate::common::needs::asked(&mut script, log);
+    assert!(is_done, "{message}");
+    message
 }
 
 #[test]
 fn skipped_tests_are_summed_up_by_reason_with_what_to_install() {
     let log = "test a ... skipped: runc::a: runc is not installed\nok\nskipped: runc is not installed\n\
         skipped: live::b: entering a sandbox needs root\ntest result: ok. 3 passed\n";
-    let said = summary(log);
+    let message = summary(log);
     for line in [
         "Skipped tests or parts of tests: 3",
         "      2 runc is not installed",
         "      1 entering a sandbox needs root",
         "To run the tests that need root, run as root: just test",
     ] {
-        assert!(said.lines().any(|found| found == line), "no {line:?} in {said}");
+        assert!(message.lines().any(|found| found == line), "no {line:?} in {message}");
     }
-    assert!(said.contains("To install what is missing"), "{said}");
-    assert!(said.contains(".ci/install-packages"), "{said}");
+    assert!(message.contains("To install what is missing"), "{message}");
+    assert!(message.contains(".ci/install-packages"), "{message}");
 }
 
 #[test]
 fn what_no_package_brings_is_counted_and_nothing_is_to_be_installed() {
-    let said = summary("skipped: rps: the kernel has no RPS\n");
-    assert_eq!(said, "\nSkipped tests or parts of tests: 1\n      1 the kernel has no RPS\n");
+    let message = summary("skipped: rps: the kernel has no RPS\n");
+    assert_eq!(message, "\nSkipped tests or parts of tests: 1\n      1 the kernel has no RPS\n");
     assert_eq!(summary("test a ... ok\n"), "");
 }
 
 #[test]
 fn many_reasons_take_few_lines() {
     let log: String = (10..40).map(|n| format!("skipped: a: the kernel has no x{n}\n")).collect();
-    let said = summary(&log);
+    let message = summary(&log);
     let rest = "     20 for 20 other reasons, each in a line \"skipped:\" above";
-    assert_eq!(said.lines().count(), 13, "{said}");
-    assert_eq!(said.lines().last(), Some(rest), "{said}");
+    assert_eq!(message.lines().count(), 13, "{message}");
+    assert_eq!(message.lines().last(), Some(rest), "{message}");
 }

@@ -53,8 +53,8 @@ fn assert_turns(
     let after = found(tree, check);
     let wanted = after.iter().find(|found| found["verdict"] == verdict);
     let wanted = wanted.unwrap_or_else(|| panic!("no {verdict} in {after:#?}"));
-    let said = text(&wanted["finding"]);
-    assert!(said.contains(finding), "{finding:?} in {said:?}");
+    let actual = text(&wanted["finding"]);
+    assert!(actual.contains(finding), "{finding:?} in {actual:?}");
     let remedies = remedies(wanted);
     assert!(remedies.iter().any(|r| r.contains(remedy)), "{remedy:?} in {remedies:?}");
 }
@@ -578,8 +578,8 @@ fn a_containerd_that_no_kubelet_asks_may_have_cdi_off() {
     tree.remove("/usr/bin/kubelet");
     let checks = found(&tree, "engine-cdi");
     assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
-    let said = text(&checks[0]["finding"]);
-    assert!(said.contains("there is no kubelet"), "{said}");
+    let finding = text(&checks[0]["finding"]);
+    assert!(finding.contains("there is no kubelet"), "{finding}");
 }
 
 #[test]
@@ -603,8 +603,8 @@ fn an_engine_that_nobody_uses_is_named_and_left_alone() {
     assert!(found(&tree, "engine-version").is_empty());
     assert!(found(&tree, "engine-cdi").is_empty());
     let engine = found(&tree, "engine");
-    let said = text(&engine[0]["finding"]);
-    assert!(said.contains("neither runs nor starts at boot"), "{said}");
+    let finding = text(&engine[0]["finding"]);
+    assert!(finding.contains("neither runs nor starts at boot"), "{finding}");
     assert_eq!(engine[0]["verdict"], "pass");
     for wanted in ["multi-user.target.wants/docker.service", "sockets.target.wants/docker.socket"] {
         let link = format!("/etc/systemd/system/{wanted}");
@@ -680,10 +680,10 @@ fn larger_huge_pages_than_of_2_mib_are_for_vfio_alone() {
         tree.hugepages(GIB, &[(0, 4, 4)]);
         tree.config(config);
         let found = found(&tree, "hugepages");
-        let said = found.first().map(|found| text(&found["finding"]));
-        let said = said.as_deref();
-        assert_eq!(said, finding, "{found:#?}");
-        if said == Some(own) {
+        let actual = found.first().map(|found| text(&found["finding"]));
+        let actual = actual.as_deref();
+        assert_eq!(actual, finding, "{found:#?}");
+        if actual == Some(own) {
             let line =
                 "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 }, 1Gi = { 0 = 2 } }";
             assert_eq!(remedies(&found[0])[1], line);
@@ -1669,24 +1669,24 @@ fn assert_writes(tree: &Tree, check: &str, file: &str, section: Option<&str>, li
 
 #[test]
 fn the_file_that_said_where_to_look_is_the_one_to_change() {
-    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let dirs_line = "cdi_spec_dirs = ['/etc/cdi']\n";
     let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
     let check = "engine-spec-dirs";
 
     let tree = podman("5.4.2", "[engine]\nenv = ['http_proxy=http://a']\n");
     let file = "/etc/containers/containers.conf";
-    tree.file(file, format!("[engine]\n{said}"));
+    tree.file(file, format!("[engine]\n{dirs_line}"));
     assert_writes(&tree, check, file, Some("[engine]"), line);
 
     let tree = crio("[crio.metrics]\nenable_metrics = true\n");
     let file = "/etc/crio/crio.conf";
-    tree.file(file, format!("[crio.runtime]\n{said}"));
+    tree.file(file, format!("[crio.runtime]\n{dirs_line}"));
     assert_writes(&tree, check, file, Some("[crio.runtime]"), line);
 
     for plugin in ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"] {
         let table = format!("[plugins.\"{plugin}\"]");
         let imports = "imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n";
-        let tree = containerd("2.0.5", &format!("{imports}{table}\n{said}"));
+        let tree = containerd("2.0.5", &format!("{imports}{table}\n{dirs_line}"));
         tree.file("/etc/containerd/conf.d/99-proxy.toml", "version = 3\n");
         let file = "/etc/containerd/config.toml";
         assert_writes(&tree, check, file, Some(&table), line);
@@ -1696,14 +1696,14 @@ fn the_file_that_said_where_to_look_is_the_one_to_change() {
 #[test]
 fn the_last_file_that_said_where_to_look_is_the_one_to_change() {
     let check = "engine-spec-dirs";
-    let said = "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n";
-    let tree = podman("5.4.2", said);
+    let text = "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = podman("5.4.2", text);
     tree.file("/etc/containers/containers.conf", "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n");
     let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
     let drop_in = "/etc/containers/containers.conf.d/50.conf";
     assert_writes(&tree, check, drop_in, Some("[engine]"), line);
     // What counts is good, whatever an earlier file said.
-    tree.file("/etc/containers/containers.conf", said);
+    tree.file("/etc/containers/containers.conf", text);
     tree.file(drop_in, "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n");
     let found = found(&tree, check);
     assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
@@ -1720,8 +1720,8 @@ fn a_file_without_sections_is_told_of_none() {
 
 #[test]
 fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
-    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
-    let tree = k3s(&format!("{CONTAINERD_2}{said}"));
+    let dirs_line = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = k3s(&format!("{CONTAINERD_2}{dirs_line}"));
     let found = found(&tree, "engine-spec-dirs");
     let remedy = &found[0]["remedy"][0];
     let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
@@ -2079,12 +2079,12 @@ fn specifications_that_nobody_wrote_yet_are_not_called_stale() {
     let tree = x3();
     let checks = found(&tree, "specs-fresh");
     assert_eq!(checks[0]["verdict"], "fail");
-    let said = text(&checks[0]["finding"]);
-    assert!(said.starts_with("not written yet: onload.dev-"), "{said}");
+    let finding = text(&checks[0]["finding"]);
+    assert!(finding.starts_with("not written yet: onload.dev-"), "{finding}");
     tree.generate();
     tree.remove("/var/run/cdi/onload.dev-nic.json");
-    let said = text(&found(&tree, "specs-fresh")[0]["finding"]);
-    assert_eq!(said, "not as the host is now: onload.dev-nic.json");
+    let finding = text(&found(&tree, "specs-fresh")[0]["finding"]);
+    assert_eq!(finding, "not as the host is now: onload.dev-nic.json");
 }
 
 #[test]
@@ -2137,10 +2137,10 @@ const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
 
 #[test]
 fn annotations_that_podmans_hooks_answer_need_no_wrapper() {
-    for told in [PODMAN_HOOKS, "/usr/share/onload-ctk/hooks.d/podman/"] {
-        let tree = allowing(podman("5.4.2", &format!("[engine]\nhooks_dir = ['{told}']\n")));
+    for dir in [PODMAN_HOOKS, "/usr/share/onload-ctk/hooks.d/podman/"] {
+        let tree = allowing(podman("5.4.2", &format!("[engine]\nhooks_dir = ['{dir}']\n")));
         tree.directory(PODMAN_HOOKS);
-        assert!(found(&tree, "engine-runtime").is_empty(), "{told}");
+        assert!(found(&tree, "engine-runtime").is_empty(), "{dir}");
         // Without them nothing answers.
         tree.remove(PODMAN_HOOKS);
         assert_eq!(found(&tree, "engine-runtime")[0]["verdict"], "warn");

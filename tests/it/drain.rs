@@ -100,8 +100,8 @@ fn a_drained_device_is_in_no_specification_and_discover_says_why() {
 fn an_interface_is_drained_for_every_class_of_onload() {
     let tree = captured();
     assert!(device_names(&tree.written("nic-nodes")).contains(&"ens1".to_owned()));
-    let said = drain(&tree, &["nic-plain=ens1"]).done().stderr;
-    assert!(said.contains("nic-plain=ens1 stands for nic=ens1"), "{said}");
+    let message = drain(&tree, &["nic-plain=ens1"]).done().stderr;
+    assert!(message.contains("nic-plain=ens1 stands for nic=ens1"), "{message}");
     for class in ["nic", "nic-plain", "nic-nodes"] {
         assert_eq!(device_names(&tree.written(class)), ["loopback"], "{class}");
     }
@@ -140,8 +140,8 @@ fn a_pool_and_a_function_stand_for_the_devices_that_they_have_now() {
         "[pools.fast]\nclass = \"vfio\"\nselect = {{ addresses = \"{SECOND}\" }}\n[bundles.b]\ndevices = [\"vfio={SECOND}\"]\n"
     );
     tree.config(&pool).generate();
-    let said = drain(&tree, &["vfio=fast"]).done().stderr;
-    assert!(said.contains(&format!("vfio=fast stands for vfio={SECOND}")), "{said}");
+    let message = drain(&tree, &["vfio=fast"]).done().stderr;
+    assert!(message.contains(&format!("vfio=fast stands for vfio={SECOND}")), "{message}");
     assert_eq!(drained(&tree), [format!("vfio={SECOND}")]);
     // `any` goes on with the other, and what has none left says why.
     let pools = tree.written_pools("vfio");
@@ -167,7 +167,7 @@ fn a_pool_and_a_function_stand_for_the_devices_that_they_have_now() {
 #[test]
 fn what_is_not_there_is_refused_with_what_is_like_it() {
     let tree = captured();
-    for (word, said) in [
+    for (word, message) in [
         ("rdma=rxe9", "this host has no rdma \"rxe9\"; did you mean rdma=rxe0?"),
         ("warp", "unknown class \"warp\"; known are "),
         ("0000:ff:00.0", "no device of onload.dev is on that function"),
@@ -175,7 +175,7 @@ fn what_is_not_there_is_refused_with_what_is_like_it() {
     ] {
         for command in ["drain", "undrain"] {
             let line = tree.run(&[command, word]).refused();
-            assert!(line.contains(said), "{command} {word}: {line}");
+            assert!(line.contains(message), "{command} {word}: {line}");
         }
     }
     let line = drain(&tree, &["rxe0"]).refused();
@@ -299,18 +299,18 @@ fn a_signal_ends_the_waiting_and_leaves_what_is_drained() {
     let mut command = on(tree.root(), &["drain", "vfio", "--wait"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains("waiting for ") {
-        let read = std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
-        assert!(read > 0, "{said}");
+    let mut message = String::new();
+    while !message.contains("waiting for ") {
+        let read = std::io::BufRead::read_line(&mut stderr, &mut message).unwrap();
+        assert!(read > 0, "{message}");
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(2), "{said}");
+    std::io::Read::read_to_string(&mut stderr, &mut message).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{message}");
     assert!(
-        said.contains("error: waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it: interrupted by a signal"),
-        "{said}"
+        message.contains("error: waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it: interrupted by a signal"),
+        "{message}"
     );
     assert_eq!(drained(&tree), ["vfio"]);
 }
@@ -359,8 +359,8 @@ fn what_somebody_else_changed_stays_with_a_warning() {
     let tree = captured();
     let path = tree.path("/var/run/cdi/onload.dev-rdma.json");
     fs::write(&path, fs::read_to_string(&path).unwrap() + " ").unwrap();
-    let said = drain(&tree, &["rdma=rxe0"]).done();
-    assert!(said.warnings().iter().any(|warning| {
+    let run = drain(&tree, &["rdma=rxe0"]).done();
+    assert!(run.warnings().iter().any(|warning| {
         warning.contains("onload.dev-rdma.json stays as it was, and may offer what is drained")
     }));
 }
@@ -388,8 +388,11 @@ fn while_the_daemon_for_kubernetes_writes_the_specifications_are_left_to_it() {
     tree.file("/run/onload-ctk/@locks/spec-writer", "");
     let lock = fs::File::open(tree.path("/run/onload-ctk/@locks/spec-writer")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let said = drain(&tree, &["rdma=rxe0"]).done().stderr;
-    assert!(said.contains("the daemon for Kubernetes writes the specifications anew"), "{said}");
+    let message = drain(&tree, &["rdma=rxe0"]).done().stderr;
+    assert!(
+        message.contains("the daemon for Kubernetes writes the specifications anew"),
+        "{message}"
+    );
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe0", "rxe1"]);
     // The package, while its service runs, comes first.
     tree.file("/run/onload-cdi/last-run", "");

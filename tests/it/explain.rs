@@ -132,10 +132,10 @@ fn nothing_is_claimed_of_libraries_for_a_driver_that_is_not_known() {
     tree.remove(&format!("{function}/driver"));
     tree.bind(function, "of_tomorrow");
     let bundle = bundle("onload.dev/rdma", "mlx5_0");
-    let said = explain(&tree, bundle.path()).done().stderr;
+    let message = explain(&tree, bundle.path()).done().stderr;
     let why = "mlx5_0 is not examined: its driver \"of_tomorrow\" is unknown";
-    assert!(said.contains(why), "{said}");
-    assert!(!said.contains("own libraries can use"), "{said}");
+    assert!(message.contains(why), "{message}");
+    assert!(!message.contains("own libraries can use"), "{message}");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn why_an_image_cannot_use_an_rdma_device_is_told() {
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains(why), "{}", refused.stderr);
     let skips = format!("{ALLOWED}on-incompatible = \"skip\"\n");
-    let told = explain(&looking_host(&skips), bundle.path());
+    let run = explain(&looking_host(&skips), bundle.path());
     let warning = format!("warning: mlx5_0 may be of no use: {why}");
-    assert!(told.stderr.contains(&warning), "{}", told.stderr);
+    assert!(run.stderr.contains(&warning), "{}", run.stderr);
 }

@@ -401,8 +401,8 @@ fn an_output_directory_that_is_a_file_or_below_one_is_named() {
     assert!(refusal.contains("/var/run/cdi: Not a directory"), "{refusal}");
     for dir in ["/var/run/cdi", "/var/run/cdi/below"] {
         let dir = tree.path(dir).display().to_string();
-        for look in [&[][..], &["--dry-run"], &["--diff"]] {
-            let args = [&["cdi", "generate", "--output-dir", &dir], look].concat();
+        for options in [&[][..], &["--dry-run"], &["--diff"]] {
+            let args = [&["cdi", "generate", "--output-dir", &dir], options].concat();
             let refusal = tree.run(&args).refused();
             assert!(refusal.contains(&dir), "{refusal}");
         }
@@ -480,11 +480,11 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
     tree.chmod("/sys/kernel/debug", 0o700);
     // Nobody, who is not the owner, may not look into debugfs.
     let args = ["discover", "--format", "json"];
-    let (said, found) = warnings(run_unprivileged(&tree, &args));
-    assert!(said.iter().any(|w| w.contains("/numa_node: Permission denied")), "{said:?}");
+    let (messages, found) = warnings(run_unprivileged(&tree, &args));
+    assert!(messages.iter().any(|w| w.contains("/numa_node: Permission denied")), "{messages:?}");
     if is_root() {
         let debugfs = "/sys/kernel/debug: Permission denied";
-        assert!(said.iter().any(|w| w.contains(debugfs)), "{said:?}");
+        assert!(messages.iter().any(|w| w.contains(debugfs)), "{messages:?}");
     }
     assert_eq!(found["nics"][0]["name"], "ens3");
     assert_eq!(found["nics"][0]["numa_node"], Value::Null);
@@ -496,8 +496,8 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
     let tree = x2();
     let function = "/sys/devices/pci0000:3b/0000:3b:02.0";
     tree.chmod(function, 0o000);
-    let (said, found) = warnings(run_unprivileged(&tree, &["discover", "--format", "json"]));
-    assert!(said.iter().any(|w| w.contains("0000:3b:02.0: Permission denied")), "{said:?}");
+    let (message, found) = warnings(run_unprivileged(&tree, &["discover", "--format", "json"]));
+    assert!(message.iter().any(|w| w.contains("0000:3b:02.0: Permission denied")), "{message:?}");
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
     tree.chmod(function, 0o755);
 }
@@ -517,8 +517,8 @@ fn a_directory_that_may_not_be_searched_is_told_once_and_hides_no_virtual_interf
     let warnings = run.warnings();
     assert_eq!(warnings.iter().filter(|line| about(line)).count(), 1, "{warnings:#?}");
     let (_, rows) = run.stdout.split_once("Not offered").unwrap();
-    let told = rows.lines().filter(about).count();
-    assert!((1..=3).contains(&told), "{rows}");
+    let count = rows.lines().filter(about).count();
+    assert!((1..=3).contains(&count), "{rows}");
     assert!(!rows.contains("virtual interface with none below"), "{rows}");
 }
 
@@ -557,7 +557,7 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
     assert!(!why.contains("write ens1"), "{why}");
     let kinds = texts(&found["unread"][0]["kinds"]);
     assert_eq!(kinds, ["nic", "nic-plain", "nic-nodes", "zf"]);
-    let advice = run.warnings().into_iter().find(|said| said.contains("run as root"));
+    let advice = run.warnings().into_iter().find(|message| message.contains("run as root"));
     assert!(advice.is_some(), "{}", run.stderr);
 }
 
@@ -717,14 +717,14 @@ fn an_attribute_of_garbage_never_ends_a_run_badly() {
             // One content each, so that this takes seconds and not minutes.
             let content = contents[index % contents.len()];
             tree.file(attribute, content);
-            let (said, _) = warnings(tree.run(&["discover", "--format", "json"]));
+            let (message, _) = warnings(tree.run(&["discover", "--format", "json"]));
             let read_whole = attribute.starts_with("/proc");
             if content.starts_with(b"\xff") {
-                let named = said.iter().any(|w| w.ends_with("not UTF-8 text"));
-                assert!(named || !is_read(attribute), "{attribute}: {said:?}");
+                let named = message.iter().any(|w| w.ends_with("not UTF-8 text"));
+                assert!(named || !is_read(attribute), "{attribute}: {message:?}");
             } else if content.len() > 1 << 19 && !read_whole {
-                let named = said.iter().any(|w| w.ends_with("longer than 4096 bytes"));
-                assert!(named || !is_read(attribute), "{attribute}: {said:?}");
+                let named = message.iter().any(|w| w.ends_with("longer than 4096 bytes"));
+                assert!(named || !is_read(attribute), "{attribute}: {message:?}");
             }
             tree.run(&["cdi", "generate", "--output", "-"]).done();
             tree.file(attribute, whole);
@@ -774,11 +774,11 @@ fn an_attribute_that_is_a_directory_a_loop_or_dangles_leaves_the_rest_of_the_hos
                 1 => tree.link(attribute, attribute),
                 _ => tree.link(attribute, "/nowhere"),
             };
-            let (said, _) = warnings(tree.run(&["discover", "--format", "json"]));
+            let (message, _) = warnings(tree.run(&["discover", "--format", "json"]));
             if index % 3 < 2 && is_read(attribute) {
                 let name = attribute.rsplit('/').next().unwrap();
-                let named = said.iter().any(|w| w.contains(&format!("/{name}")));
-                assert!(named, "{attribute}: {said:?}");
+                let named = message.iter().any(|w| w.contains(&format!("/{name}")));
+                assert!(named, "{attribute}: {message:?}");
             }
             tree.remove(attribute).file(attribute, whole);
         }
@@ -809,13 +809,16 @@ fn a_link_that_dangles_or_leads_in_a_circle_leaves_the_rest_of_the_host() {
         for (path, target) in links(&tree) {
             for broken in ["/nowhere/0000:00:00.9", &path, "/", "."] {
                 tree.remove(&path).link(&path, broken);
-                let (said, _) = warnings(tree.run(&["discover", "--format", "json"]));
+                let (message, _) = warnings(tree.run(&["discover", "--format", "json"]));
                 if *broken == path && !path.contains("iommu_groups/") {
                     let name = path.rsplit('/').next().unwrap();
                     let read = ["driver", "iommu_group", "physfn", "virtfn0", "virtfn1"];
                     // These are read and not followed.
-                    let named = said.iter().any(|w| w.contains("Too many levels"));
-                    assert!(named || read.contains(&name) || name == "device", "{path}: {said:?}");
+                    let named = message.iter().any(|w| w.contains("Too many levels"));
+                    assert!(
+                        named || read.contains(&name) || name == "device",
+                        "{path}: {message:?}"
+                    );
                 }
             }
             tree.remove(&path).link(&path, &target);
@@ -862,8 +865,8 @@ fn names_that_are_no_text_cost_a_warning() {
     let tree = x3();
     let odd = std::ffi::OsStr::from_bytes(b"eth\xff");
     fs::create_dir_all(tree.path("/sys/class/net").join(odd)).unwrap();
-    let (said, found) = warnings(tree.run(&["discover", "--format", "json"]));
-    assert!(said[0].contains("skipped the name \"eth\\xFF\": not UTF-8"), "{said:?}");
+    let (message, found) = warnings(tree.run(&["discover", "--format", "json"]));
+    assert!(message[0].contains("skipped the name \"eth\\xFF\": not UTF-8"), "{message:?}");
     assert_eq!(found["nics"][0]["name"], "ens3");
 }
 

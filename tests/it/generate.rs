@@ -634,8 +634,8 @@ fn a_run_that_changes_nothing_writes_nothing() {
     tree.generate();
     age(&tree.specs());
     let (before, directory) = (identities(&tree.specs()), fs::metadata(tree.specs()).unwrap());
-    let said = tree.generate().stderr;
-    assert!(said.contains("nothing to change"), "{said}");
+    let message = tree.generate().stderr;
+    assert!(message.contains("nothing to change"), "{message}");
     assert_eq!(identities(&tree.specs()), before);
     let after = fs::metadata(tree.specs()).unwrap();
     assert_eq!(after.modified().unwrap(), directory.modified().unwrap());
@@ -653,12 +653,12 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     tree.generate();
     age(&tree.specs());
     let before = identities(&tree.specs());
-    for look in ["--diff", "--dry-run"] {
-        let idle = tree.run(&["cdi", "generate", look]).done();
+    for option in ["--diff", "--dry-run"] {
+        let idle = tree.run(&["cdi", "generate", option]).done();
         let wanted = format!("{NOTHING} in {}\n", tree.specs().display());
-        assert!(idle.stderr.ends_with(&wanted), "{look}: {}", idle.stderr);
-        let said = idle.stdout.lines().all(|line| line.starts_with("keep "));
-        assert!(said, "{look}: {}", idle.stdout);
+        assert!(idle.stderr.ends_with(&wanted), "{option}: {}", idle.stderr);
+        let is_kept = idle.stdout.lines().all(|line| line.starts_with("keep "));
+        assert!(is_kept, "{option}: {}", idle.stdout);
     }
     tree.config("[cdi]\nfdtable-size = 4096\n");
     let run = tree.run(&["cdi", "generate", "--diff"]).done();
@@ -679,25 +679,25 @@ fn a_look_at_one_file_that_is_as_it_should_be_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nic.json").display().to_string();
     let args = ["cdi", "generate", "--kind", "nic", "--output", &file];
-    let look = |look| tree.run(&[&args[..], &[look]].concat()).done();
-    assert_eq!(look("--dry-run").stdout, format!("write  {file}\n"));
-    assert!(look("--diff").stdout.starts_with("--- /dev/null\n"));
+    let preview = |preview| tree.run(&[&args[..], &[preview]].concat()).done();
+    assert_eq!(preview("--dry-run").stdout, format!("write  {file}\n"));
+    assert!(preview("--diff").stdout.starts_with("--- /dev/null\n"));
     tree.run(&args).done();
-    let said = format!("{NOTHING} in {file}\n");
+    let message = format!("{NOTHING} in {file}\n");
     for (option, shown) in [("--dry-run", format!("keep   {file}\n")), ("--diff", String::new())] {
-        let run = look(option);
-        assert_eq!((run.stdout, run.stderr.ends_with(&said)), (shown, true));
+        let run = preview(option);
+        assert_eq!((run.stdout, run.stderr.ends_with(&message)), (shown, true));
     }
-    assert!(tree.run(&args).done().stderr.ends_with(&said));
+    assert!(tree.run(&args).done().stderr.ends_with(&message));
     fs::write(&file, "{}").unwrap();
-    assert_eq!(look("--dry-run").stdout, format!("write  {file}\n"));
-    assert!(!look("--diff").stderr.contains(NOTHING));
+    assert_eq!(preview("--dry-run").stdout, format!("write  {file}\n"));
+    assert!(!preview("--diff").stderr.contains(NOTHING));
 }
 
 #[test]
 fn a_look_at_a_host_that_offers_nothing_says_so() {
-    for look in ["--diff", "--dry-run"] {
-        let run = Tree::new().run(&["cdi", "generate", look]).done();
+    for option in ["--diff", "--dry-run"] {
+        let run = Tree::new().run(&["cdi", "generate", option]).done();
         assert_eq!(run.stdout, "");
         assert!(run.stderr.starts_with("nothing to offer: "), "{}", run.stderr);
     }
@@ -729,8 +729,8 @@ fn what_is_gone_has_its_file_removed() {
     tree.generate();
     assert!(specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
     tree.remove("/sys/class/pps").remove("/sys/devices/virtual/pps");
-    let said = tree.generate().stderr;
-    assert!(said.contains("removed "), "{said}");
+    let message = tree.generate().stderr;
+    assert!(message.contains("removed "), "{message}");
     assert!(!specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
     tree.remove("/sys").remove("/proc").remove("/usr");
     tree.generate();
@@ -972,10 +972,10 @@ fn pools_are_a_document_of_their_own_on_stdout_and_not_in_a_file_of_one_kind() {
     let path = dir.path().join("mine.json");
     let path = path.to_str().unwrap();
     let run = tree.run(&[&base[..], &[path]].concat()).done();
-    let said = format!(
+    let message = format!(
         "pools are not in {path} (vfio=any): they have a file of their own, which --output-dir writes beside it"
     );
-    assert!(run.warnings().contains(&said.as_str()), "{}", run.stderr);
+    assert!(run.warnings().contains(&message.as_str()), "{}", run.stderr);
     assert_eq!(json_file(path), documents[0]);
     assert_eq!(names_in(dir.path()), ["mine.json"]);
 }
@@ -988,8 +988,8 @@ fn a_file_that_is_written_by_name_is_replaced_whole() {
     fs::write(&file, "old").unwrap();
     let path = file.to_str().unwrap();
     let base = ["cdi", "generate", "--kind", "zf", "--output", path];
-    for look in ["--dry-run", "--diff"] {
-        let run = tree.run(&[&base[..], &[look]].concat()).done();
+    for option in ["--dry-run", "--diff"] {
+        let run = tree.run(&[&base[..], &[option]].concat()).done();
         assert!(run.stdout.contains(path), "{}", run.stdout);
         assert_eq!(fs::read(&file).unwrap(), b"old");
     }

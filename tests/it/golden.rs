@@ -39,9 +39,9 @@ fn each_host_gives_what_its_golden_files_say() {
         differences.compare(&golden.join("discover.txt"), &table.stdout);
         let mut generate = on(root, &["cdi", "generate", "--output-dir"]);
         let generated = run(generate.arg(specs.path())).done();
-        let said = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
-        let said = said.replace(&*specs.path().to_string_lossy(), "SPECS");
-        differences.compare(&golden.join("generate.txt"), &said);
+        let message = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
+        let message = message.replace(&*specs.path().to_string_lossy(), "SPECS");
+        differences.compare(&golden.join("generate.txt"), &message);
         let mut written = specs_in(specs.path());
         for file in &written {
             let content = fs::read_to_string(specs.path().join(file)).unwrap();
@@ -65,11 +65,11 @@ fn each_host_gives_what_its_golden_files_say() {
 fn a_failure_names_every_file_and_the_command_that_accepts_them() {
     let files = ["tests/golden/x2/discover.txt", "docs/topology-8-gpus.svg"];
     let differing = files.map(|file| (package().join(file), "-old\n+new\n".to_owned()));
-    let said = Differences(differing.to_vec()).to_string();
+    let message = Differences(differing.to_vec()).to_string();
     let ending = "2 golden files differ:\n  tests/golden/x2/discover.txt\n  docs/topology-8-gpus.svg\n\
         to accept all of them, run: UPDATE_GOLDEN=1 cargo test --test it";
-    assert!(said.contains(ending), "{said}");
-    assert_eq!(said.matches("\n-old\n+new\n").count(), 2, "{said}");
+    assert!(message.contains(ending), "{message}");
+    assert_eq!(message.matches("\n-old\n+new\n").count(), 2, "{message}");
 }
 
 /// Hosts whose tables are also compared as terminals show them: between them they have every class, and
@@ -202,8 +202,8 @@ fn plans(name: &str, root: &Path) -> Vec<(String, String)> {
     fs::write(&file, config).unwrap();
     let mut plan = on(root, &["host", "plan", "--config"]);
     let table = run(plan.arg(&file));
-    let said = table.stderr.replace(&*root.to_string_lossy(), "ROOT");
-    let shown = format!("{}{said}exit status {}\n", table.stdout, table.code.unwrap());
+    let message = table.stderr.replace(&*root.to_string_lossy(), "ROOT");
+    let shown = format!("{}{message}exit status {}\n", table.stdout, table.code.unwrap());
     let mut plan = on(root, &["host", "plan", "--format", "json", "--config"]);
     let json = run(plan.arg(&file));
     assert_eq!(json.code, table.code);

@@ -83,8 +83,8 @@ fn each_lease_is_listed_with_its_holder() {
     assert_eq!(listed["leases"][0]["container"], "web");
     assert_eq!(listed["leases"][0]["pid"], 42);
     assert_eq!(listed["leases"][0]["claim"], serde_json::Value::Null);
-    let told = text(&output.stderr);
-    assert!(told.contains("vfio=0000:81:10.2 counts as held"), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("vfio=0000:81:10.2 counts as held"), "{stderr}");
 
     let table = run(host.root(), &["list"]);
     let table = text(&table.stdout);
@@ -130,8 +130,8 @@ fn the_lease_of_a_container_that_may_run_is_not_released() {
     let host = host(&[("vfio=0000:81:10.0#0", &lease("this boot"))]);
     let output = run(host.root(), &["release", "vfio=0000:81:10.0", "--force"]);
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stderr);
-    assert!(told.contains("in use by container web"), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("in use by container web"), "{stderr}");
     assert!(host.root().join(LEASES).join("vfio=0000:81:10.0#0").exists());
 }
 
@@ -185,8 +185,8 @@ fn what_of_an_interface_is_not_restored_is_named() {
     ] {
         let host = host(&[("netdev=ens1v0#0", &lease)]);
         let output = run(host.root(), &["list"]);
-        let told = text(&output.stderr);
-        assert!(told.contains(says) && told.is_empty() == says.is_empty(), "{told}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(says) && stderr.is_empty() == says.is_empty(), "{stderr}");
         let output = run(host.root(), &["list", "--format", "json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let is_named = !listed["leases"][0]["not_restored"].is_null();

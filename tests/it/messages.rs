@@ -356,8 +356,8 @@ fn a_configuration_on_stdin_is_told_without_a_name_that_it_does_not_have() {
 fn options_that_exclude_each_other_are_refused_with_the_usage() {
     let mut command = program();
     command.args(["cdi", "generate", "--output=a", "--output-dir=b"]);
-    let said = run(&mut command).stderr;
-    assert!(said.contains("; usage: onload-ctk cdi generate"), "{said}");
+    let message = run(&mut command).stderr;
+    assert!(message.contains("; usage: onload-ctk cdi generate"), "{message}");
 }
 
 #[test]
@@ -386,8 +386,8 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
         tree.run(&["cdi", "generate"]).refused()
     };
     let path = tree.path("/etc/onload-ctk/config.toml");
-    let in_config = |said: &str| format!("reading configuration {}: {said}", path.display());
-    for (text, said) in [
+    let in_config = |message: &str| format!("reading configuration {}: {message}", path.display());
+    for (text, message) in [
         (
             "[annotations]\nallow = [nic]\n",
             "line 2: nic is no number, and neither true nor false; a string wants quotes: \"nic\"",
@@ -401,7 +401,7 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
             "line 2: annotations.allow: unknown class \"onload.dev/nic\"; write nic",
         ),
     ] {
-        assert_eq!(config(text), in_config(said));
+        assert_eq!(config(text), in_config(message));
     }
     tree.config("[environment]\nallow = [\"nic\", \"hugepages\"]\n");
     for (args, wanted) in [
@@ -417,9 +417,9 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
     tree.boot("this boot");
     for more in [&[][..], &["--force"]] {
         let args = [&["lease", "release", "vfio=0000:81:10.0"], more].concat();
-        let said = tree.run(&args).done().stderr;
+        let message = tree.run(&args).done().stderr;
         let wanted = "vfio=0000:81:10.0 is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is\n";
-        assert_eq!(said, wanted);
+        assert_eq!(message, wanted);
     }
     let asks = r#"{"process": {"env": ["ONLOAD_CTK_REQUEST=nic=all,hugepages=2Mi"]}}"#;
     tree.file("/bundle/config.json", asks);

@@ -48,9 +48,9 @@ fn promtool_has_nothing_to_say_of_any_host() {
         return;
     }
     for (name, text) in all() {
-        let (is_good, said) =
+        let (is_good, message) =
             needs::asked(Command::new("promtool").args(["check", "metrics"]), &text);
-        assert!(is_good && said.is_empty(), "{name}: {said}\n{text}");
+        assert!(is_good && message.is_empty(), "{name}: {message}\n{text}");
     }
 }
 
@@ -62,8 +62,8 @@ fn exported(directory: &Path) -> String {
     command.arg("--web.listen-address=127.0.0.1:0");
     let mut exporter =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(exporter.stderr.take().unwrap()).lines();
-    let address = said.find_map(|line| {
+    let mut lines = BufReader::new(exporter.stderr.take().unwrap()).lines();
+    let address = lines.find_map(|line| {
         let line = line.unwrap();
         let address = line.contains("Listening on").then(|| line.split("address=").nth(1))?;
         Some(address?.trim_matches('"').to_owned())
@@ -115,10 +115,10 @@ fn a_strict_reader_of_openmetrics_takes_every_host() {
         return;
     }
     for (name, text) in all() {
-        let (is_good, said) = needs::asked(Command::new(PYTHON).args(["-c", READER]), &text);
-        assert!(is_good, "{name}: {said}\n{text}");
+        let (is_good, message) = needs::asked(Command::new(PYTHON).args(["-c", READER]), &text);
+        assert!(is_good, "{name}: {message}\n{text}");
         let run = "gauge onload_ctk_last_run_timestamp_seconds []";
-        assert!(said.contains(run), "{name}: {said}");
+        assert!(message.contains(run), "{name}: {message}");
     }
 }
 

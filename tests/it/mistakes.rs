@@ -21,9 +21,9 @@ impl Answers {
     fn expect(&mut self, tree: &Tree, mistake: &str, run: &Run, code: i32, wanted: &str) {
         // Where the host is differs from run to run.
         let root = tree.root().to_str().unwrap();
-        let said = (run.stdout.clone() + &run.stderr).replace(root, "ROOT");
-        if run.code != Some(code) || said != format!("{wanted}\n") {
-            let found = format!("{:?} {said}", run.code);
+        let message = (run.stdout.clone() + &run.stderr).replace(root, "ROOT");
+        if run.code != Some(code) || message != format!("{wanted}\n") {
+            let found = format!("{:?} {message}", run.code);
             self.0.push(format!("{mistake}\n  wanted: {code} {wanted}\n  found:  {found}"));
         }
     }

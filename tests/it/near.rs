@@ -406,17 +406,17 @@ fn said_of_pool(tree: &Tree, config: &str, pool: &str) -> Value {
 #[test]
 fn a_pool_says_which_members_are_near_each_gpu_best_first() {
     let tree = two();
-    let said = said_of_pool(&tree, "", "any");
-    assert_eq!(said["onload.dev/pool-members"], "mlx5_0@0 mlx5_1@0 mlx5_2@0");
-    assert_eq!(said["onload.dev/pool-nics"], "0 1 2");
+    let message = said_of_pool(&tree, "", "any");
+    assert_eq!(message["onload.dev/pool-members"], "mlx5_0@0 mlx5_1@0 mlx5_2@0");
+    assert_eq!(message["onload.dev/pool-nics"], "0 1 2");
     let near = "0000:13:00.0=0:0,2:1,1:2 0000:23:00.0=2:0,0:1,1:3";
-    assert_eq!(said["onload.dev/pool-near"], near);
-    assert!(said.get("onload.dev/pool-near-unknown").is_none());
+    assert_eq!(message["onload.dev/pool-near"], near);
+    assert!(message.get("onload.dev/pool-near-unknown").is_none());
     // A pool of the operator's has its own places.
     let config = "[pools.roce]\nclass = \"rdma\"\nselect = { addresses = [\"0000:15:00.0\", \"0000:24:00.0\"] }\n";
-    let said = said_of_pool(&tree, config, "roce");
+    let message = said_of_pool(&tree, config, "roce");
     let near = "0000:13:00.0=1:1,0:2 0000:23:00.0=1:0,0:3";
-    assert_eq!(said["onload.dev/pool-near"], near);
+    assert_eq!(message["onload.dev/pool-near"], near);
 }
 
 #[test]
@@ -424,8 +424,8 @@ fn a_pool_has_the_numbers_of_the_vendor_s_own_names() {
     let tree = two_with_driver();
     let devices: &[(&str, &[&str])] = &[("0", &["/dev/nvidia0"]), ("1", &["/dev/nvidia1"])];
     tree.file(NVIDIA, vendor("nvidia.com/gpu", devices));
-    let said = said_of_pool(&tree, "", "any");
-    let near = said["onload.dev/pool-near"].as_str().unwrap();
+    let message = said_of_pool(&tree, "", "any");
+    let near = message["onload.dev/pool-near"].as_str().unwrap();
     assert!(near.starts_with("0000:13:00.0#1="), "{near}");
     assert!(near.contains(" 0000:23:00.0#0="), "{near}");
 }
@@ -435,8 +435,8 @@ fn a_member_without_an_active_port_is_the_last_to_be_given() {
     let tree = Tree::new();
     tree.rdma_cm().hook();
     tree.machine(&TWO.replace("mlx5_0 400", "mlx5_0 down400"));
-    let said = said_of_pool(&tree, "", "any");
-    let near = said["onload.dev/pool-near"].as_str().unwrap();
+    let message = said_of_pool(&tree, "", "any");
+    let near = message["onload.dev/pool-near"].as_str().unwrap();
     assert!(near.starts_with("0000:13:00.0=2:"), "{near}");
     let last = near.split(' ').next().unwrap().rsplit(',').next();
     assert!(last.unwrap().starts_with("0:"), "{near}");
@@ -450,8 +450,8 @@ fn a_virtual_function_is_where_its_physical_one_is() {
     let child = tree.pci_below(above, network);
     tree.rdma(&child, "mlx5_9", 9);
     tree.virtual_function(&format!("/sys/devices/{above}/0000:24:00.0"), 0, &child);
-    let said = said_of_pool(&tree, "", "any");
-    assert_eq!(said["onload.dev/pool-nics"], "0 1 2-3");
+    let message = said_of_pool(&tree, "", "any");
+    assert_eq!(message["onload.dev/pool-nics"], "0 1 2-3");
 }
 
 #[test]
@@ -463,11 +463,11 @@ fn a_nic_s_own_device_comes_before_its_virtual_ones_and_those_that_are_down_afte
         let child = tree.pci_below(above, network);
         device_below(&tree, &child, "mlx5_10", 10, state);
         tree.virtual_function(&format!("/sys/devices/{above}/0000:24:00.0"), 0, &child);
-        let said = said_of_pool(&tree, "", "any");
+        let message = said_of_pool(&tree, "", "any");
         let members = "mlx5_0@0 mlx5_1@0 mlx5_10@0 mlx5_2@0";
-        assert_eq!(said["onload.dev/pool-members"], members);
-        let near = said["onload.dev/pool-near"].as_str().unwrap().split_once(' ');
-        let nics = said["onload.dev/pool-nics"].as_str().unwrap().to_owned();
+        assert_eq!(message["onload.dev/pool-members"], members);
+        let near = message["onload.dev/pool-near"].as_str().unwrap().split_once(' ');
+        let nics = message["onload.dev/pool-nics"].as_str().unwrap().to_owned();
         (nics, near.unwrap().1.to_owned())
     };
     let (nics, near) = second("4: ACTIVE");
@@ -483,14 +483,14 @@ fn where_nothing_is_known_a_pool_says_why_and_without_gpus_it_says_nothing() {
     let tree = Tree::new();
     tree.rdma_cm().hook();
     tree.machine("pci0000:00 0\n  gpu 0000:00:05.0 10de:20b0\n  nic 0000:00:06.0 mlx5_0 200\n");
-    let said = said_of_pool(&tree, "", "any");
-    assert_eq!(said["onload.dev/pool-near"], "0000:00:05.0=");
-    assert_eq!(said["onload.dev/pool-near-unknown"], "the hypervisor shows one flat PCI bus");
+    let message = said_of_pool(&tree, "", "any");
+    assert_eq!(message["onload.dev/pool-near"], "0000:00:05.0=");
+    assert_eq!(message["onload.dev/pool-near-unknown"], "the hypervisor shows one flat PCI bus");
     let tree = Tree::new();
     tree.rdma_cm().hook();
     tree.machine("pci0000:10 0\n  nic 0000:10:05.0 mlx5_0 200\n");
-    let said = said_of_pool(&tree, "[leases]\nshare = { rdma = 1 }\n", "any");
-    let keys: Vec<&String> = said.as_object().unwrap().keys().collect();
+    let message = said_of_pool(&tree, "[leases]\nshare = { rdma = 1 }\n", "any");
+    let keys: Vec<&String> = message.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["onload.dev/pool-members", "onload.dev/pool-share"]);
     let pools = tree.run(&["discover", "--format", "json"]).done().json();
     assert!(!pools["pools"].to_string().contains("4294967295"));

@@ -802,14 +802,17 @@ fn removal_says_that_the_guard_of_running_containers_ends() {
     };
     record("plain@1", "1:/usr/bin/runc");
     let line = "root-with-onload = \"refuse\" no longer holds";
-    let said = scripts.done(LEAVE, &[]);
-    assert!(said.contains("is now a link to") && !said.contains(line), "{said}");
+    let output_text = scripts.done(LEAVE, &[]);
+    assert!(
+        output_text.contains("is now a link to") && !output_text.contains(line),
+        "{output_text}"
+    );
     fs::remove_file(scripts.wrapper()).unwrap();
     record("kept@2", "1:guarded:/usr/bin/runc");
     record("other@2", "1:guarded:/usr/bin/crun");
-    let said = scripts.done(LEAVE, &[]);
+    let output_text = scripts.done(LEAVE, &[]);
     let expected = format!("onload-ctk: {line} in containers that run; end them: kept other");
-    assert!(said.lines().any(|said| said == expected), "{said}");
+    assert!(output_text.lines().any(|output_text| output_text == expected), "{output_text}");
 }
 
 #[test]
@@ -817,8 +820,8 @@ fn removal_passes_on_what_is_said_about_the_runtime_behind_ours() {
     let scripts = Scripts::new();
     let program = "case $* in *behind) echo /opt/crun; echo 'warning: two runtimes' >&2 ;; esac";
     scripts.program("stand-ins/onload-ctk", program);
-    let said = scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
-    assert_eq!(said, "warning: two runtimes\n");
+    let message = scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
+    assert_eq!(message, "warning: two runtimes\n");
     let behind = fs::read_to_string(scripts.path("run/onload-ctk-behind")).unwrap();
     assert_eq!(behind, "/opt/crun\n");
 }
@@ -851,7 +854,7 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     assert_eq!(named.collect::<Vec<_>>(), expected);
     for engine in ["docker", "containerd", "crio", "podman", "nomad"] {
         let line = format!("--quiet runtime configure --runtime {engine} --remove");
-        assert!(log.lines().any(|said| said == line), "{engine}: {log}");
+        assert!(log.lines().any(|message| message == line), "{engine}: {log}");
     }
 }
 
@@ -929,10 +932,10 @@ fn removal_brings_back_what_ended_containers_left_and_names_what_others_have() {
         leases.display()
     );
     scripts.program("stand-ins/onload-ctk", &program);
-    let said = scripts.done(FORGET, &[]);
+    let message = scripts.done(FORGET, &[]);
     let expected = "error: late\nonload-ctk: these devices are with containers, and become what they were only while \
         onload-ctk is installed: netdev=ens1v0 (web), vfio=0000:81:10.0 (db); stop the containers, then install it again\n";
-    assert_eq!(said, expected);
+    assert_eq!(message, expected);
     let log = fs::read_to_string(scripts.path("log")).unwrap();
     assert_eq!(log.lines().next(), Some("--quiet lease restore"));
 }
@@ -980,8 +983,8 @@ fn removal_takes_the_metrics_away_that_the_service_wrote() {
         scripts
     };
     let is_left = |scripts: &Scripts, name: &str| {
-        let said = scripts.done(FORGET, &[]);
-        assert_eq!(said, "");
+        let message = scripts.done(FORGET, &[]);
+        assert_eq!(message, "");
         scripts.path(name).exists()
     };
     assert!(!is_left(&with(usual, &|_| String::new()), usual));
@@ -1059,11 +1062,11 @@ fn removal_leaves_a_link_to_an_engine_that_still_runs_with_our_default() {
         let scripts = with_services("'is-active docker.service'", reload);
         scripts.write("known", known);
         scripts.done(FORGET, &[]);
-        let said = scripts.done(LEAVE, &[]);
+        let message = scripts.done(LEAVE, &[]);
         assert!(
-            said.contains("docker runs with the runtime \"onload\" until it is restarted")
-                && said.contains("\"systemctl restart docker\", then remove the link"),
-            "{said}"
+            message.contains("docker runs with the runtime \"onload\" until it is restarted")
+                && message.contains("\"systemctl restart docker\", then remove the link"),
+            "{message}"
         );
         assert!(fs::symlink_metadata(scripts.wrapper()).unwrap().is_symlink());
         // A purge keeps it until then.
@@ -1087,8 +1090,8 @@ fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_defaul
     scripts.done(FORGET, &[]);
     let log = fs::read_to_string(scripts.path("log")).unwrap();
     assert!(!log.contains("restart") && !log.contains("reload"), "{log}");
-    let said = scripts.done(LEAVE, &[]);
-    assert!(said.contains("\"systemctl restart containerd\""), "{said}");
+    let message = scripts.done(LEAVE, &[]);
+    assert!(message.contains("\"systemctl restart containerd\""), "{message}");
     assert!(fs::symlink_metadata(scripts.wrapper()).unwrap().is_symlink());
     // One that does not run reads its file when it starts.
     let scripts = with_services("'is-active nothing'", 0);
@@ -1112,10 +1115,10 @@ fn removal_names_the_service_of_k3s_and_rke2_whose_containerd_still_has_our_defa
         scripts.write(&file, &text);
         scripts.done(FORGET, &[]);
         fs::remove_file(scripts.path(&file)).unwrap();
-        let said = scripts.done(LEAVE, &[]);
+        let message = scripts.done(LEAVE, &[]);
         let restart = format!("\"systemctl restart {service}\"");
-        assert!(said.contains(&restart), "{service}: {said}");
-        assert_eq!(said.matches("systemctl restart").count(), 1, "{said}");
+        assert!(message.contains(&restart), "{service}: {message}");
+        assert_eq!(message.matches("systemctl restart").count(), 1, "{message}");
     }
 }
 
@@ -1239,7 +1242,7 @@ fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing()
     }
     scripts.write("usr/share/onload-ctk/config.toml", "");
     let next = "onload-ctk: run \"onload-ctk\" to see what this host offers and what to do next\n";
-    for (script, arguments, said) in [
+    for (script, arguments, message) in [
         ("deb/postinst", &["configure", ""][..], next),
         ("deb/postinst", &["configure"], next),
         ("deb/postinst", &["configure", "0.1.0-1"], ""),
@@ -1251,7 +1254,7 @@ fn a_first_installation_ends_with_the_next_command_and_an_upgrade_says_nothing()
         let output = scripts.sh(&read(script), arguments);
         assert!(output.status.success(), "{script} {arguments:?}");
         let stdout = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(stdout, said, "{script} {arguments:?}");
+        assert_eq!(stdout, message, "{script} {arguments:?}");
     }
 }
 

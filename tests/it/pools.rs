@@ -318,8 +318,8 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
         )
     };
     let (found, warnings) = discover(Tree::sample(X2).root(), &pools(""));
-    let said = "pools vfio=a and vfio=b have 0000:65:00.3 in common: a container of one takes it from the other";
-    assert!(warnings.contains(&said.to_owned()), "{warnings:?}");
+    let message = "pools vfio=a and vfio=b have 0000:65:00.3 in common: a container of one takes it from the other";
+    assert!(warnings.contains(&message.to_owned()), "{warnings:?}");
     let names = [("vfio", "a"), ("vfio", "any"), ("vfio", "b"), ("ptp", "c")];
     let names = names.map(|(class, name)| (class.to_owned(), name.to_owned()));
     let offered: Vec<(String, String)> =
@@ -569,8 +569,8 @@ fn readers_of_old_versions_get_the_devices_without_pools_and_the_operator_is_tol
     let tree = hosts::vfio();
     tree.config("[pools.fast]\nclass = \"vfio\"\n");
     let run = tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0"]).done();
-    let said = "pools are left out (vfio=any, vfio=fast): readers of CDI 0.5.0 know no annotations of a device, which list the members of a pool; raise --max-cdi-version to 0.6.0";
-    assert!(run.warnings().contains(&said), "{}", run.stderr);
+    let message = "pools are left out (vfio=any, vfio=fast): readers of CDI 0.5.0 know no annotations of a device, which list the members of a pool; raise --max-cdi-version to 0.6.0";
+    assert!(run.warnings().contains(&message), "{}", run.stderr);
     assert_eq!(specs_in(&tree.specs()), ["onload.dev-vfio.json"]);
     // The check compares with what such readers get.
     tree.run(&["cdi", "check"]).done();
@@ -599,9 +599,9 @@ fn a_pool_that_is_left_out_is_not_called_free() {
     tree.remove("/usr/bin/onload-hook");
     let table = tree.run(&["discover"]).done().stdout;
     assert!(table.contains(row), "{table}");
-    let said = reason(&tree.discover(), "vfio", "any");
+    let message = reason(&tree.discover(), "vfio", "any");
     let wanted = "pools are left out: the hook /usr/bin/onload-hook, which takes a member for a container, is not there; ";
-    assert!(said.starts_with(wanted), "{said}");
+    assert!(message.starts_with(wanted), "{message}");
 }
 
 #[test]
@@ -708,8 +708,8 @@ fn who_may_not_read_leases_is_told_that_holders_are_not_known() {
         assert_eq!(pool["members"][0]["holder"], Value::Null);
         let warning = "which members of pools are free is not known: reading leases";
         let warnings = found.warnings();
-        let said = warnings.iter().filter(|said| said.starts_with(warning)).count();
-        assert_eq!(said, 1, "{warnings:?}");
+        let count = warnings.iter().filter(|line| line.starts_with(warning)).count();
+        assert_eq!(count, 1, "{warnings:?}");
         assert!(found.stderr.contains("run as root"));
         let table = run_unprivileged(&tree, &["discover"]).done().stdout;
         assert!(table.contains("vfio   any   ? of 2  0000:81:02.0, 0000:81:04.0"), "{table}");
@@ -730,13 +730,13 @@ fn a_device_with_the_annotations_of_no_pool_is_told_of() {
             {"name": "plain", "annotations": {"example.com/x": "y"}, "containerEdits": {"env": ["A=b"]}}]}"#,
     );
     let run = tree.run(&["cdi", "list"]).done();
-    let said: Vec<&str> = run.warnings();
-    assert_eq!(said.len(), 1, "{said:?}");
+    let messages: Vec<&str> = run.warnings();
+    assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(
-        said[0].contains(
+        messages[0].contains(
             "onload.dev/vfio=odd is no pool: word 2 of onload.dev/pool-members is \"b/c\": "
         ),
-        "{said:?}"
+        "{messages:?}"
     );
     assert!(run.stdout.contains("onload.dev/vfio=plain\n"));
 }

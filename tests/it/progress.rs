@@ -13,7 +13,7 @@ use crate::common::{Commands, captured, on, run, terminal};
 const COMMANDS: [&str; 4] = ["discover", "doctor", "status", "topology"];
 
 /// What a command says on stderr if that is a terminal of that width, while its stdout is none.
-fn told(columns: u16, command: &mut Command) -> String {
+fn progress_output(columns: u16, command: &mut Command) -> String {
     let (master, stderr) = terminal(columns);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::from(stderr)).spawn().unwrap();
     // Ours of the terminal goes with it, so that the end of the child is the end of the text.
@@ -48,7 +48,7 @@ fn left(text: &str) -> Vec<String> {
 fn a_terminal_shows_what_is_being_done_and_nothing_of_it_stays() {
     for color in ["always", "never"] {
         for name in COMMANDS {
-            let text = told(80, &mut on(&captured(), &["--color", color, name]));
+            let text = progress_output(80, &mut on(&captured(), &["--color", color, name]));
             let is_said = text.contains("looking at this host");
             assert!(is_said, "{name}: {text:?}");
             let piped = run(&mut on(&captured(), &[name]));
@@ -60,7 +60,7 @@ fn a_terminal_shows_what_is_being_done_and_nothing_of_it_stays() {
 
 #[test]
 fn doctor_names_each_check() {
-    let text = told(80, &mut on(&captured(), &["doctor"]));
+    let text = progress_output(80, &mut on(&captured(), &["doctor"]));
     for check in onload_report::doctor::list_check_names() {
         let line = format!("checking {check}");
         assert!(text.contains(&line), "{check}: {text:?}");
@@ -69,7 +69,7 @@ fn doctor_names_each_check() {
 
 #[test]
 fn a_line_is_shorter_than_the_terminal_is_wide() {
-    let text = told(12, &mut on(&captured(), &["--color", "never", "doctor"]));
+    let text = progress_output(12, &mut on(&captured(), &["--color", "never", "doctor"]));
     assert!(text.contains("looking at "), "{text:?}");
     let parts = text.split(['\r', '\n']).map(|part| part.chars().count());
     assert_eq!(parts.max(), Some(11), "{text:?}");
@@ -90,7 +90,7 @@ fn a_pipe_gets_nothing_of_it() {
 fn who_wants_it_quiet_or_told_in_full_gets_nothing_of_it_either() {
     for option in ["--quiet", "--verbose"] {
         for name in COMMANDS {
-            let text = told(80, &mut on(&captured(), &[option, name]));
+            let text = progress_output(80, &mut on(&captured(), &[option, name]));
             let is_said = text.contains("looking at this host");
             assert!(!is_said, "{name} {option}: {text:?}");
         }
@@ -108,7 +108,7 @@ fn host_apply_shows_each_step_on_a_terminal_and_only_what_it_did_in_a_pipe() {
         tree
     };
     let step = "hugepages 2Mi on node 0: pages: 64 -> 128";
-    let text = told(80, &mut crate::common::apply_below(&wanted()));
+    let text = progress_output(80, &mut crate::common::apply_below(&wanted()));
     let compares = text.find("\rcomparing this host with config.toml");
     let begins = text.find(&format!("\r{step}"));
     assert!(compares.is_some() && compares < begins, "{text:?}");
@@ -126,7 +126,7 @@ fn host_apply_that_has_nothing_to_do_leaves_only_that() {
     }
     let tree = x2();
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 64 } }\n");
-    let text = told(80, &mut crate::common::apply_below(&tree));
+    let text = progress_output(80, &mut crate::common::apply_below(&tree));
     assert!(text.contains("comparing this host with config.toml"), "{text:?}");
     assert_eq!(left(&text), ["nothing to change on this host"], "{text:?}");
 }

@@ -225,18 +225,18 @@ fn the_tool_runs_in_an_image_with_other_libraries_of_the_same_names() {
     let surroundings = [("LD_PRELOAD", "/nowhere.so"), ("LD_LIBRARY_PATH", "/usr/lib64")];
     let output = run(TOOL, &surroundings);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "a b c unset\n", "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.lines().count(), 2, "of chroot and the shell: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr.lines().count(), 2, "of chroot and the shell: {stderr}");
     // By itself the loader of the image finds the image's own, as for every program of the image.
     let output = run(&format!("{PRIVATE}/onload_stackdump"), &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("libtinfo.so.6"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("libtinfo.so.6"), "{stderr}");
     // The script in the place of nothing.
     copy_program(at(TOOL.trim_start_matches('/')), at("bin/other"));
     let output = run("/bin/other", &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(127));
-    assert_eq!(said, "other: it is not below /usr/lib/onload-ctk; start it by its own name\n");
+    assert_eq!(stderr, "other: it is not below /usr/lib/onload-ctk; start it by its own name\n");
 }
 
 #[test]

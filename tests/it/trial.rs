@@ -5,9 +5,9 @@ use crate::common::{Commands, program, run};
 
 #[test]
 fn a_captured_host_starts_no_container() {
-    let said = x2().run(&["try", "nic=enp59s0f0np0"]).refused();
+    let message = x2().run(&["try", "nic=enp59s0f0np0"]).refused();
     assert_eq!(
-        said,
+        message,
         "trying nic=enp59s0f0np0: containers are started on the running host alone; leave out --host-root"
     );
 }
@@ -19,7 +19,7 @@ fn what_is_no_device_with_a_probe_is_refused_in_one_line() {
         ("nic=all", "name one device"),
         ("nice=ens1", "nice"),
     ] {
-        let said = run(program().args(["try", word])).refused();
-        assert!(said.contains(why), "{word}: {said}");
+        let message = run(program().args(["try", word])).refused();
+        assert!(message.contains(why), "{word}: {message}");
     }
 }

@@ -18,7 +18,7 @@ fn specifications() -> TempDir {
     directory
 }
 
-fn told(command: &mut Command) -> (Vec<String>, String) {
+fn verbose_output(command: &mut Command) -> (Vec<String>, String) {
     let ran = run(command);
     let quiet: Vec<String> = ran.stderr.lines().map(str::to_owned).collect();
     (quiet, ran.stdout)
@@ -26,16 +26,16 @@ fn told(command: &mut Command) -> (Vec<String>, String) {
 
 /// What a command says more with `--verbose`, which has to leave its stdout as it is.
 fn more(root: &Path, words: &[&str]) -> Vec<String> {
-    let (quiet, plain) = told(&mut on(root, words));
-    let (loud, same) = told(on(root, words).arg("--verbose"));
+    let (quiet, plain) = verbose_output(&mut on(root, words));
+    let (loud, same) = verbose_output(on(root, words).arg("--verbose"));
     assert_eq!(plain, same, "{words:?}");
-    let told = loud.into_iter().filter(|line| !quiet.contains(line));
-    told.collect()
+    let added = loud.into_iter().filter(|line| !quiet.contains(line));
+    added.collect()
 }
 
 #[track_caller]
-fn holds(told: &[String], line: &str) {
-    assert!(told.iter().any(|told| told == line), "no {line} in {told:#?}");
+fn holds(lines: &[String], line: &str) {
+    assert!(lines.iter().any(|lines| lines == line), "no {line} in {lines:#?}");
 }
 
 #[test]
@@ -51,13 +51,13 @@ fn discovery_tells_what_it_reads_of_the_host() {
         &["cdi", "generate", "--output", "-"],
         &["cdi", "check", "--output-dir", specs],
     ] {
-        let told = more(&root, words);
-        holds(&told, &net);
-        holds(&told, &config);
+        let lines = more(&root, words);
+        holds(&lines, &net);
+        holds(&lines, &config);
         let is_short = |line: &String| {
             ["read ", "listed ", "no directory "].iter().any(|word| line.starts_with(word))
         };
-        assert!(told.iter().all(is_short), "{words:?}: {told:#?}");
+        assert!(lines.iter().all(is_short), "{words:?}: {lines:#?}");
     }
 }
 
@@ -75,14 +75,14 @@ fn commands_on_specifications_tell_the_directories_and_the_files() {
         &["cdi", "check", "--output-dir", shown],
         &["cdi", "generate", "--dry-run", "--output-dir", shown],
     ] {
-        let told = more(&root, words);
-        holds(&told, &listed);
-        holds(&told, &file);
+        let lines = more(&root, words);
+        holds(&lines, &listed);
+        holds(&lines, &file);
     }
     // One that is broken was read, too.
     fs::write(dir.join("broken.json"), "{").unwrap();
-    let told = more(&root, &["cdi", "list", "--spec-dir", shown]);
-    holds(&told, &format!("read {}", dir.join("broken.json").display()));
+    let lines = more(&root, &["cdi", "list", "--spec-dir", shown]);
+    holds(&lines, &format!("read {}", dir.join("broken.json").display()));
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn inject_tells_the_files_and_keeps_stdout_for_the_configuration() {
     let plain = run_with_stdin(&mut on(&captured(), &words), config).done();
     let loud = run_with_stdin(on(&captured(), &words).arg("-v"), config).done();
     assert_eq!(plain.stdout, loud.stdout);
-    let told: Vec<String> = loud.stderr.lines().map(str::to_owned).collect();
-    holds(&told, &format!("listed {shown}"));
+    let lines: Vec<String> = loud.stderr.lines().map(str::to_owned).collect();
+    holds(&lines, &format!("listed {shown}"));
     let file = specs.path().join("onload.dev-hugepages.json");
-    holds(&told, &format!("read {}", file.display()));
+    holds(&lines, &format!("read {}", file.display()));
 }
 
 #[test]
@@ -106,14 +106,14 @@ fn validate_tells_the_directories_and_the_files() {
     let host = Tree::with(&[("etc/cdi/a.json", "{}")]);
     host.remove("/var");
     let etc = host.path("etc/cdi");
-    let told = more(host.root(), &["cdi", "validate"]);
-    holds(&told, &format!("listed {}", etc.display()));
-    holds(&told, &format!("read {}", etc.join("a.json").display()));
+    let lines = more(host.root(), &["cdi", "validate"]);
+    holds(&lines, &format!("listed {}", etc.display()));
+    holds(&lines, &format!("read {}", etc.join("a.json").display()));
     let var = host.path("var/run/cdi");
-    holds(&told, &format!("no directory {}", var.display()));
+    holds(&lines, &format!("no directory {}", var.display()));
     let file = etc.join("a.json");
-    let told = more(host.root(), &["cdi", "validate", file.to_str().unwrap()]);
-    holds(&told, &format!("read {}", file.display()));
+    let lines = more(host.root(), &["cdi", "validate", file.to_str().unwrap()]);
+    holds(&lines, &format!("read {}", file.display()));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
         ("etc/containers/containers.conf.d/99-onload-ctk.conf", ""),
     ]);
     let words = ["runtime", "configure", "--runtime", "podman", "--dry-run", "--allow", "nic"];
-    let told = more(host.root(), &words);
+    let lines = more(host.root(), &words);
     let shown = |path: &str| host.path(path).display().to_string();
     for line in [
         format!("read {}", shown("etc/containers/containers.conf")),
@@ -133,7 +133,7 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
         format!("read {}", shown("etc/containers/containers.conf.d/99-onload-ctk.conf")),
         format!("read {}", shown("etc/onload-ctk/config.toml")),
     ] {
-        holds(&told, &line);
+        holds(&lines, &line);
     }
 }
 
@@ -141,11 +141,11 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
 fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
     let host = Tree::with(&[("etc/onload-ctk/config.toml", ""), ("c.toml", "")]);
     let own = host.path("etc/onload-ctk/config.toml");
-    let told = more(host.root(), &["discover"]);
-    holds(&told, &format!("read {}", own.display()));
+    let lines = more(host.root(), &["discover"]);
+    holds(&lines, &format!("read {}", own.display()));
     let named = host.path("c.toml");
-    let told = more(host.root(), &["discover", "--config", named.to_str().unwrap()]);
-    holds(&told, &format!("read {}", named.display()));
+    let lines = more(host.root(), &["discover", "--config", named.to_str().unwrap()]);
+    holds(&lines, &format!("read {}", named.display()));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_name_with_control_characters_is_written_out() {
     let etc = host.path().join("etc/cdi");
     fs::create_dir_all(&etc).unwrap();
     fs::write(etc.join("a\u{1b}[2J.json"), "{}").unwrap();
-    let told = more(host.path(), &["cdi", "list"]);
-    assert!(told.iter().any(|line| line.contains("\\u{1b}")), "{told:?}");
-    assert!(told.iter().all(|line| !line.contains('\u{1b}')), "{told:?}");
+    let lines = more(host.path(), &["cdi", "list"]);
+    assert!(lines.iter().any(|line| line.contains("\\u{1b}")), "{lines:?}");
+    assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
 }

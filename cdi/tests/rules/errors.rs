@@ -78,8 +78,8 @@ fn hook_stages_are_parsed_by_exact_name() {
         assert_eq!(name.as_str().parse(), Ok(name));
     }
     for text in ["", "Prestart", "createruntime", "precreate", "prestart ", "stop"] {
-        let said = text.parse::<HookName>().expect_err(text).to_string();
-        assert!(said.starts_with(&format!("no stage is called {text:?}")));
+        let message = text.parse::<HookName>().expect_err(text).to_string();
+        assert!(message.starts_with(&format!("no stage is called {text:?}")));
     }
 }
 

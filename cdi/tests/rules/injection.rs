@@ -166,7 +166,7 @@ fn only_char_and_block_devices_get_a_cgroup_rule() {
 
 #[test]
 fn rejects_a_missing_or_different_device() {
-    for (edits, said) in [
+    for (edits, message) in [
         (r#"{"deviceNodes": [{"path": "/dev/absent"}]}"#, "/dev/absent"),
         (r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c"}]}"#, "/dev/absent"),
         (r#"{"deviceNodes": [{"path": "/dev/absent", "major": 1, "minor": 3}]}"#, "/dev/absent"),
@@ -175,7 +175,7 @@ fn rejects_a_missing_or_different_device() {
         (r#"{"deviceNodes": [{"path": "/dev/null", "type": "u"}]}"#, "of type c, the edits say u"),
     ] {
         let error = error_chain(&try_inject(&json!({}), edits).expect_err(edits));
-        assert!(error.contains(said), "{edits}: {error}");
+        assert!(error.contains(message), "{edits}: {error}");
     }
 }
 

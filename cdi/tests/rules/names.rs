@@ -31,7 +31,7 @@ fn qualified_names_are_split() {
 
 #[test]
 fn invalid_names_are_rejected_with_the_part_and_rule() {
-    for (text, said) in [
+    for (text, message) in [
         (
             "_invalid.com/class=dev",
             "invalid vendor \"_invalid.com\": it starts with '_', want a letter",
@@ -64,7 +64,7 @@ fn invalid_names_are_rejected_with_the_part_and_rule() {
         ("", "is not a qualified device name"),
     ] {
         let error = text.parse::<QualifiedName>().expect_err(text).to_string();
-        assert!(error.contains(said), "{text:?}: {error}");
+        assert!(error.contains(message), "{text:?}: {error}");
         assert!(!error.contains('\n'), "{error:?} is one line");
     }
 }

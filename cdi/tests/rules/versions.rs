@@ -92,7 +92,7 @@ fn empty_fields_require_no_version() {
 fn declared_version_must_be_known_and_sufficient() {
     let plain = || spec_with(edits(r#"{"env": ["A=b"]}"#));
     let groups = || spec_with(edits(r#"{"additionalGids": [1]}"#));
-    for (version, spec, said) in [
+    for (version, spec, message) in [
         ("1.1.0", plain(), None),
         ("v1.1.0", plain(), None),
         ("0.3.0", plain(), None),
@@ -116,13 +116,13 @@ fn declared_version_must_be_known_and_sufficient() {
         ("1.1.0", groups(), None),
     ] {
         let result = validate(&Spec { cdi_version: version.to_owned(), ..spec });
-        match (result, said) {
+        match (result, message) {
             (Ok(()), None) => {}
-            (Err(problems), Some(said)) => {
+            (Err(problems), Some(message)) => {
                 assert_eq!(problems[0].location, "cdiVersion", "{version}");
-                assert!(problems[0].fault.starts_with(said), "{version}: {}", problems[0]);
+                assert!(problems[0].fault.starts_with(message), "{version}: {}", problems[0]);
             }
-            (result, said) => panic!("{version}: {result:?}, want {said:?}"),
+            (result, message) => panic!("{version}: {result:?}, want {message:?}"),
         }
     }
 }

@@ -143,11 +143,11 @@ fn build_go() -> Result<PathBuf, String> {
     let built = run(go.env("GOCACHE", scratch.join("go-cache")));
     let _ = fs::remove_file(&main);
     built?;
-    settle(&program, &scratch.join("cdi-oracle"))
+    install_oracle(&program, &scratch.join("cdi-oracle"))
 }
 
 /// Test programs run side by side, so each builds under its own name.
-fn settle(built: &Path, name: &Path) -> Result<PathBuf, String> {
+fn install_oracle(built: &Path, name: &Path) -> Result<PathBuf, String> {
     fs::rename(built, name).map_err(|error| format!("renaming {}: {error}", built.display()))?;
     Ok(name.to_owned())
 }

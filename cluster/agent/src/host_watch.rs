@@ -101,10 +101,10 @@ mod tests {
             on_failure: |_| TOLD.set(TOLD.get() + 1),
         };
         let fails = || Err(io::Error::other("no"));
-        for told in 1..=2 {
+        for count in 1..=2 {
             watch.begin(fails);
             watch.begin(fails);
-            assert_eq!(TOLD.get(), told);
+            assert_eq!(TOLD.get(), count);
             watch.begin(watcher);
             watch.begin(|| unreachable!("there is one"));
             watch.wait(Duration::ZERO);

@@ -24,11 +24,11 @@ mod tests {
 
     #[test]
     fn what_was_said_is_news_when_it_comes_back() {
-        let mut said = LastMessage::default();
-        assert!(said.is_new("gone"));
-        assert!(!said.is_new("gone"));
-        assert!(said.is_new("away"));
-        said.clear();
-        assert!(said.is_new("away"));
+        let mut last = LastMessage::default();
+        assert!(last.is_new("gone"));
+        assert!(!last.is_new("gone"));
+        assert!(last.is_new("away"));
+        last.clear();
+        assert!(last.is_new("away"));
     }
 }

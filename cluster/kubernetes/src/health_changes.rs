@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(health_changes(None, &first), [("b", Some("held"))]);
         assert_eq!(health_changes(Some(&first), &first), []);
         let second = with(&[("a", Some("gone")), ("b", None), ("c", None)]);
-        let told = [("a", Some("gone")), ("b", None)];
-        assert_eq!(health_changes(Some(&first), &second), told);
+        let changes = [("a", Some("gone")), ("b", None)];
+        assert_eq!(health_changes(Some(&first), &second), changes);
         let third = with(&[("a", Some("no specification"))]);
         assert_eq!(health_changes(Some(&second), &third), [("a", Some("no specification"))]);
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(slot_changes(Some(&before), &now).count(), 0);
         assert_eq!(slot_changes(None, &now).count(), 40);
         now.devices[39].remaining = Some((8, "pods a, b".to_owned()));
-        let told: Vec<_> = slot_changes(Some(&before), &now).collect();
-        assert_eq!(told, [("d39", 8, "pods a, b")]);
+        let changes: Vec<_> = slot_changes(Some(&before), &now).collect();
+        assert_eq!(changes, [("d39", 8, "pods a, b")]);
     }
 }

@@ -164,8 +164,8 @@ mod tests {
         let options = NriOptions::default();
         let own = plugin_identity(None, None, &options).unwrap();
         assert_eq!((&*own.name, &*own.index), ("onload", "50"));
-        let told = plugin_identity(Some("nri"), Some("09"), &options).unwrap();
-        assert_eq!((&*told.name, &*told.index), ("nri", "09"));
+        let identity = plugin_identity(Some("nri"), Some("09"), &options).unwrap();
+        assert_eq!((&*identity.name, &*identity.index), ("nri", "09"));
         assert!(plugin_identity(Some("a/b"), None, &options).is_err());
         assert!(plugin_identity(Some(""), None, &options).is_err());
         assert!(plugin_identity(None, Some("100"), &options).is_err());

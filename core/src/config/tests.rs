@@ -234,8 +234,8 @@ fn what_is_no_share_is_refused_with_its_line_and_key() {
         "[] => leases.share: expected a table, found an array",
     ] {
         let (value, says) = case.split_once(" => ").unwrap();
-        let said = refusal(&format!("[leases]\nshare = {value}\n"));
-        assert!(said.starts_with(&format!("line 2: {says}")), "{value}: {said}");
+        let message = refusal(&format!("[leases]\nshare = {value}\n"));
+        assert!(message.starts_with(&format!("line 2: {says}")), "{value}: {message}");
     }
 }
 
@@ -315,8 +315,8 @@ fn a_table_that_sets_up_functions_is_refused_where_it_cannot_be_kept() {
         ("class = \"vfio\"\nvf = { vlan-priority = 8 }", "a priority from 0 to 7"),
         ("class = \"vfio\"\nvf = { trusted = true }", "vf.trusted"),
     ] {
-        let said = pool(more);
-        assert!(said.contains("fast.vf") && said.contains(says), "{more}: {said}");
+        let message = pool(more);
+        assert!(message.contains("fast.vf") && message.contains(says), "{more}: {message}");
     }
     let text = "[pools.fast]\nclass = \"vfio\"\nvf = { vlans = \"100-199\", spoof-check = true, link-state = \"auto\" }\n\
                 [netdev.ens1v0]\nvf = { vlan = 100, mac = \"02:00:00:00:10:01\", vlan-protocol = \"802.1ad\" }\n";
@@ -353,8 +353,8 @@ fn a_pool_that_is_not_understood_is_refused_with_its_line_and_key() {
         "class = \"vfio\"\nselect.addresses = \"3b:00.0\" => line 3: pools.fast.select.addresses: \"3b:00.0\" is not a PCI address; want one like 0000:3b:00.0",
     ] {
         let (pool, says) = case.split_once(" => ").unwrap();
-        let said = refusal(&format!("[pools.fast]\n{pool}\n"));
-        assert!(said.starts_with(says), "{pool}: {said}");
+        let message = refusal(&format!("[pools.fast]\n{pool}\n"));
+        assert!(message.starts_with(says), "{pool}: {message}");
     }
     for case in [
         "[pools]\nclass = \"vfio\"\n => line 2: pools.class: expected a table, found string \"vfio\"",
@@ -540,8 +540,8 @@ fn what_is_neither_is_told_as_the_parser_says_it() {
         "[log]\nfile = /var/log/x\n",
         "# a: b\n[cdi\n",
     ] {
-        let said = refusal(text);
-        assert!(!said.contains("YAML") && !said.contains("quotes:"), "{said}");
+        let message = refusal(text);
+        assert!(!message.contains("YAML") && !message.contains("quotes:"), "{message}");
     }
 }
 

@@ -376,17 +376,17 @@ mod tests {
     fn a_holder_is_named_with_its_pod_if_that_is_a_name() {
         let mut lease = lease();
         assert!(lease.to_string().starts_with("container web (process 42"));
-        let mut said = |pod: &str| {
+        let mut describe = |pod: &str| {
             lease.facts.insert(POD.to_owned(), pod.to_owned());
             lease.to_string()
         };
-        let named = said("default/redis-0");
+        let named = describe("default/redis-0");
         assert!(named.starts_with("container web of pod default/redis-0 (process 42"), "{named}");
         let (long, longest) = (format!("{}/a", "a".repeat(64)), format!("a/{}", "a".repeat(254)));
         for bad in
             ["a b/c", "a/\u{1b}[31m", "a/b\n", "a", "/", "a/", "/b", "a/b/c", &long, &longest]
         {
-            assert!(said(bad).starts_with("container web (process 42"), "{bad:?}");
+            assert!(describe(bad).starts_with("container web (process 42"), "{bad:?}");
         }
     }
 
@@ -432,8 +432,8 @@ mod tests {
         let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
         assert_eq!(uid.parse::<ClaimUid>().unwrap().to_string(), uid);
         let of_claim = Lease { claim: Some(uid.parse().unwrap()), ..lease() };
-        let said = of_claim.to_string();
-        assert!(said.contains(&format!(" of claim {uid} since ")), "{said}");
+        let message = of_claim.to_string();
+        assert!(message.contains(&format!(" of claim {uid} since ")), "{message}");
         for bad in ["", "-a", "a-", "a/b", "../a", "a b", "a\n", "é", &"a".repeat(64)] {
             assert!(bad.parse::<ClaimUid>().is_err(), "{bad}");
         }

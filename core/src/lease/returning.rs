@@ -349,15 +349,15 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
-        let say = |moved: &mut MoveRecord| moved.left = Some("its MTU".to_owned());
-        host.leases.update_moves(&vf(), &say).unwrap();
-        let said = || -> Vec<_> {
+        let record = |moved: &mut MoveRecord| moved.left = Some("its MTU".to_owned());
+        host.leases.update_moves(&vf(), &record).unwrap();
+        let recorded = || -> Vec<_> {
             let leases = host.leases.list().unwrap().into_iter();
             let moved = leases.map(|one| one.lease.unwrap().moved.unwrap());
             moved.map(|moved| (moved.left, moved.namespace)).collect()
         };
         let both = vec![(Some("its MTU".to_owned()), NAMESPACE); 2];
-        assert_eq!(said(), both);
+        assert_eq!(recorded(), both);
         host.end(1);
         host.end(2);
         leave(&host, "one");
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(returning(&host).unwrap().left.as_deref(), Some("its MTU"));
         // Of one that did not move there is nothing to say.
         let other = "netdev:other".parse().unwrap();
-        host.leases.update_moves(&other, &say).unwrap();
+        host.leases.update_moves(&other, &record).unwrap();
     }
 
     #[test]
@@ -704,8 +704,8 @@ mod tests {
         let host = Host::new();
         take_with(&host, "one", "ens1f0v3", 1, "192.0.2.10").unwrap();
         let refused = take_with(&host, "two", "ens1f0v4", 2, "192.0.2.10").unwrap_err();
-        let told = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which is held by container one";
-        assert!(refused.contains(told), "{refused}");
+        let message = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which is held by container one";
+        assert!(refused.contains(message), "{refused}");
         assert_eq!(host.files().len(), 1, "nothing is written of who is refused");
         take_with(&host, "three", "ens1f0v4", 3, "192.0.2.11").unwrap();
         host.end(1);

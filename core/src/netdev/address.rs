@@ -255,9 +255,9 @@ mod tests {
             "192.0.2.10/24\n",
             "192.0.2.10/99999999999",
         ] {
-            let said = Quoted(text).to_string()
+            let message = Quoted(text).to_string()
                 + " is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are";
-            assert_eq!(refusal(text), said);
+            assert_eq!(refusal(text), message);
         }
         let prefix = "\"192.0.2.10/33\": a prefix is from 1 to 32 here";
         assert_eq!(refusal("192.0.2.10/33"), prefix);
@@ -284,8 +284,8 @@ mod tests {
             ("ff02::1/64", "a multicast address"),
             ("::ffff:192.0.2.1/128", "an IPv4-mapped IPv6 address"),
         ] {
-            let said = format!("{text:?} is {what}, which no interface can have");
-            assert_eq!(refusal(text), said);
+            let message = format!("{text:?} is {what}, which no interface can have");
+            assert_eq!(refusal(text), message);
         }
     }
 

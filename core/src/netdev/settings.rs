@@ -199,7 +199,7 @@ mod tests {
         let twice = check(&["192.0.2.10/24", "192.0.2.10/32"], &[]);
         assert_eq!(twice.unwrap_err(), "addresses has 192.0.2.10 twice");
         let gateways = check(&two, &["192.0.2.1", "fe80::1", "192.0.2.2"]);
-        let said = "gateway has 192.0.2.1 and 192.0.2.2; one of each of IPv4 and IPv6 is used";
-        assert_eq!(gateways.unwrap_err(), said);
+        let message = "gateway has 192.0.2.1 and 192.0.2.2; one of each of IPv4 and IPv6 is used";
+        assert_eq!(gateways.unwrap_err(), message);
     }
 }

@@ -358,14 +358,14 @@ mod tests {
                         route 5 198.51.100.0/24 3\n\
                         route 8 fe80::/64 2\n";
 
-    fn said(text: &str, name: &str, beside: ExtraUses<'_>) -> Vec<String> {
+    fn describe_usage(text: &str, name: &str, beside: ExtraUses<'_>) -> Vec<String> {
         let namespace = NetworkState::parse(text).unwrap();
         namespace.describe_uses(namespace.link(name).unwrap(), beside)
     }
 
     #[test]
     fn an_interface_with_nothing_but_its_automatic_address_is_not_used() {
-        assert!(said(HOST, "idle", ExtraUses::default()).is_empty());
+        assert!(describe_usage(HOST, "idle", ExtraUses::default()).is_empty());
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
             ("ens3", &["an XDP program"]),
             ("ens4", &["vlan \"ens4.100\" is on it", "a route to 198.51.100.0/24"]),
         ] {
-            let found = said(HOST, name, ExtraUses::default());
+            let found = describe_usage(HOST, name, ExtraUses::default());
             assert_eq!(found.len(), uses.len(), "{found:?}");
             for (found, says) in found.iter().zip(uses) {
                 assert!(found.contains(says), "{name}: {found}");
@@ -388,7 +388,7 @@ mod tests {
             has_tcx: true,
             has_packet_socket: true,
         };
-        let found = said(HOST, "idle", beside);
+        let found = describe_usage(HOST, "idle", beside);
         assert!(found[0].contains("(tcx)"), "{found:?}");
         assert!(found[1].contains("(AF_PACKET)"), "{found:?}");
         assert!(found[2].contains("RDMA device \"rxe0\""), "{found:?}");
@@ -432,7 +432,7 @@ mod tests {
             ("2001:db8::1/64", true),
         ] {
             let text = format!("link 1 a - - - -\naddress 1 {address}\n");
-            let uses = said(&text, "a", ExtraUses::default());
+            let uses = describe_usage(&text, "a", ExtraUses::default());
             assert_eq!(!uses.is_empty(), is_used, "{address}");
         }
     }
@@ -449,9 +449,9 @@ mod tests {
             ("0.0.0.0/0 2", true),
         ] {
             let text = format!("link 1 a - - - -\nlink 2 b - - - -\nroute 1 {route}\n");
-            let uses = said(&text, "a", ExtraUses::default());
+            let uses = describe_usage(&text, "a", ExtraUses::default());
             assert_eq!(!uses.is_empty(), is_used, "{route}");
-            assert!(said(&text, "b", ExtraUses::default()).is_empty());
+            assert!(describe_usage(&text, "b", ExtraUses::default()).is_empty());
         }
     }
 
@@ -480,8 +480,8 @@ mod tests {
             "rule 1",
         ] {
             let text = format!("link 1 a - - - -\n{line}\n");
-            let said = NetworkState::parse(&text).unwrap_err().to_string();
-            assert_eq!(said, "line 2 is neither a link nor an address nor a route");
+            let message = NetworkState::parse(&text).unwrap_err().to_string();
+            assert_eq!(message, "line 2 is neither a link nor an address nor a route");
         }
     }
 

@@ -511,14 +511,14 @@ fn a_hostile_image_costs_a_refusal() {
     let verbs = format!("{MULTIARCH}/libibverbs.so.1");
     let provider = format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so");
     let refusal = || reason(verdict_of(&image, &host, "rxe"));
-    let say = |string: &str| {
+    let write_library = |string: &str| {
         let library = SharedLibrary::new("libibverbs.so.1").defines("IBVERBS_PRIVATE_34", OLD);
         image.file(&verbs, library.says(string).bytes());
     };
-    say("/etc/lib%s-rdmav34.so");
+    write_library("/etc/lib%s-rdmav34.so");
     assert!(refusal().contains("does not name a directory of providers"));
     // The directory is a link out of where libraries belong: nothing is mounted there.
-    say("/usr/share/p/lib%s-rdmav34.so");
+    write_library("/usr/share/p/lib%s-rdmav34.so");
     image.directory("/etc/init.d").directory("/usr/share");
     image.link("/usr/share/p", "/../../etc/init.d");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
@@ -526,10 +526,10 @@ fn a_hostile_image_costs_a_refusal() {
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so", "libibverbs.so.1"]);
     // A cycle of links.
     image.link("/usr/share/a", "b").link("/usr/share/b", "a");
-    say("/usr/share/a/lib%s-rdmav34.so");
+    write_library("/usr/share/a/lib%s-rdmav34.so");
     assert!(refusal().contains("examining the image"), "{}", refusal());
     // A FIFO in place of a library.
-    say(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
+    write_library(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
     image.directory(&format!("{MULTIARCH}/libibverbs"));
     let mode = rustix::fs::Mode::from_raw_mode(0o644);
     let fifo = rustix::fs::FileType::Fifo;

@@ -164,14 +164,17 @@ mod tests {
             &whole.replacen("[\"vfio:", "[\"../", 1),
             &whole.replacen("1700000000", "-1", 1),
         ] {
-            let said = refusal(damaged);
-            assert!(said.starts_with("it is no ticket: "), "{damaged}: {said}");
+            let message = refusal(damaged);
+            assert!(message.starts_with("it is no ticket: "), "{damaged}: {message}");
         }
         for request in ["", "gpu=all", "nic=../a", "nic", "ipc-lock=true", "nic=a;nic=b"] {
             let mut ticket = ticket();
             request.clone_into(&mut ticket.request);
-            let said = refusal(&text(&ticket));
-            assert!(said.starts_with("what it asks for is not understood: "), "{request}: {said}");
+            let message = refusal(&text(&ticket));
+            assert!(
+                message.starts_with("what it asks for is not understood: "),
+                "{request}: {message}"
+            );
         }
     }
 

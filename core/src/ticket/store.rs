@@ -629,8 +629,8 @@ mod tests {
     fn a_guessed_ticket_is_refused_without_being_told() {
         let host = Host::new();
         host.vfio();
-        let said = host.refusal(&[0xab; 16].into());
-        assert!(said.starts_with("ticket abababab… is not known: "), "{said}");
+        let message = host.refusal(&[0xab; 16].into());
+        assert!(message.starts_with("ticket abababab… is not known: "), "{message}");
     }
 
     #[test]
@@ -718,8 +718,8 @@ mod tests {
             let is_its_own = other.task == first.task;
             let taken = host.take(&id, &other);
             assert_eq!(taken.is_ok(), is_its_own, "{other:?}");
-            if let Err(said) = taken {
-                assert!(said.contains("is good for the task that used it first"), "{said}");
+            if let Err(message) = taken {
+                assert!(message.contains("is good for the task that used it first"), "{message}");
             }
             host.ended(&other);
         }
@@ -743,8 +743,8 @@ mod tests {
         host.ended(&second);
         host.seen_gone(RESTART.as_secs() + 1);
         for late in [host.user("two", 3), host.user("three", 4)] {
-            let said = host.take(&id, &late).unwrap_err();
-            assert!(said.contains("ended more than 1 h ago"), "{said}");
+            let message = host.take(&id, &late).unwrap_err();
+            assert!(message.contains("ended more than 1 h ago"), "{message}");
         }
     }
 
@@ -809,8 +809,8 @@ mod tests {
         host.tickets.read(&id).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o700, 0o400] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            let said = host.refusal(&id);
-            assert!(said.contains("read or written by others"), "{mode:o}: {said}");
+            let message = host.refusal(&id);
+            assert!(message.contains("read or written by others"), "{mode:o}: {message}");
         }
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
@@ -860,8 +860,8 @@ mod tests {
             (format!("{whole}{}", " ".repeat(70_000)), "larger than that of any"),
         ] {
             fs::write(host.file(&id), text).unwrap();
-            let said = host.refusal(&id);
-            assert!(said.contains(why), "{said}");
+            let message = host.refusal(&id);
+            assert!(message.contains(why), "{message}");
             let listed = host.tickets.list().unwrap();
             assert!(listed[0].ticket.as_ref().unwrap_err().contains(why));
         }

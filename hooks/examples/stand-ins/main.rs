@@ -82,10 +82,10 @@ fn restore(stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
     let Some(leases) = Leases::find(&run, Processes::default())? else {
         return Ok(ExitCode::SUCCESS);
     };
-    Ok(told(moves::restore(&leases, stand_ins)?))
+    Ok(exit_code(moves::restore(&leases, stand_ins)?))
 }
 
-fn told(restored: Vec<RestoreResult>) -> ExitCode {
+fn exit_code(restored: Vec<RestoreResult>) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for one in restored {
         match one.result {

@@ -58,16 +58,16 @@ impl VfStandIns for Files {
     }
 
     /// As a driver does it: at once or not at all.
-    fn tell(&self, pci: PciAddress, change: VfChange) -> io::Result<()> {
+    fn apply_change(&self, pci: PciAddress, change: VfChange) -> io::Result<()> {
         let file = &self.0.join(pci.to_string());
         let found = StandIn::read(file)?;
         let mut found = found.ok_or_else(|| io::Error::from(Errno::NODEV))?;
         if found.refuses.iter().any(|name| name == change.name()) {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let mut told = fs::OpenOptions::new();
-        let told = told.append(true).create(true).open(self.0.join("told"));
-        writeln!(told?, "{change}")?;
+        let mut changes =
+            fs::OpenOptions::new().append(true).create(true).open(self.0.join("told"))?;
+        writeln!(changes, "{change}")?;
         let settings = &mut found.settings;
         match change {
             VfChange::Vlan(tag) => settings.vlan = Some(tag),

@@ -129,8 +129,8 @@ mod tests {
             ..ContainerEdits::default()
         };
         let error = set(&mut given, &request("ens1", "ens1=192.0.2.2/24")).unwrap_err();
-        let said = error.to_string();
+        let message = error.to_string();
         let begins = "annotation \"onload.dev/address\": nothing moves \"ens1\" into the container";
-        assert!(said.starts_with(begins), "{said}");
+        assert!(message.starts_with(begins), "{message}");
     }
 }

@@ -449,9 +449,9 @@ mod tests {
         }
 
         fn refusal(&self, value: &str) -> String {
-            let said = said(&self.by_variable(value));
-            assert!(!said.contains('\n') && said.len() < 1024, "{said}");
-            said
+            let message = error_text(&self.by_variable(value));
+            assert!(!message.contains('\n') && message.len() < 1024, "{message}");
+            message
         }
     }
 
@@ -495,12 +495,12 @@ mod tests {
             ("/srv/dri/renderD128", "bind", &[]),
             ("dev/dri/renderD128", "bind", &[]),
         ] {
-            let refused = said(&mounts(&[other]));
+            let refused = error_text(&mounts(&[other]));
             assert!(refused.contains("the container has no GPU"), "{refused}");
         }
     }
 
-    fn said(refused: &Result<String>) -> String {
+    fn error_text(refused: &Result<String>) -> String {
         format!("{:#}", refused.as_ref().unwrap_err())
     }
 
@@ -555,7 +555,7 @@ mod tests {
         host.partition(2);
         let all = host.order(&with(&[], &[(226, 0), (226, 2), (226, 128), (226, 130)]));
         assert_eq!(all.unwrap(), "n2");
-        let none = said(&host.order(&with(&[], &[(226, 130)])));
+        let none = error_text(&host.order(&with(&[], &[(226, 130)])));
         assert!(none.starts_with("the container has no GPU; give"), "{none}");
     }
 
@@ -563,12 +563,12 @@ mod tests {
     fn a_partition_whose_gpu_is_not_known_is_refused() {
         let host = TestHost::new();
         host.partition(2);
-        let refusal = || said(&host.order(&with(&["all"], &[(195, 0), (226, 130)])));
+        let refusal = || error_text(&host.order(&with(&["all"], &[(195, 0), (226, 130)])));
         let begins = "which GPU /dev/dri/renderD130 is of is not known: ";
         let says = |what: &str| {
-            let said = refusal();
-            assert!(said.starts_with(begins) && said.contains(what), "{said}");
-            assert!(said.ends_with("; ask for a device by its own name"), "{said}");
+            let message = refusal();
+            assert!(message.starts_with(begins) && message.contains(what), "{message}");
+            assert!(message.ends_with("; ask for a device by its own name"), "{message}");
         };
         says("class/kfd/kfd/topology/nodes\": No such file");
         host.kfd(0, 0);
@@ -628,7 +628,7 @@ mod tests {
         let order = |value| host.order_of(&with(&[value], &[]), &known, numbered);
         assert_eq!(order("0").unwrap(), "n1");
         assert_eq!(order("4").unwrap(), "n0");
-        assert!(said(&order("1")).contains("\"1\" is no GPU"));
+        assert!(error_text(&order("1")).contains("\"1\" is no GPU"));
         host.driver(FIRST, 1, "GPU-aaaa0000-1111", "Yes");
         assert_eq!(host.by_variable("0").unwrap(), "n1");
         assert_eq!(host.by_variable("all").unwrap(), "n1");
@@ -647,13 +647,13 @@ mod tests {
             // A block device has such numbers too.
             json!({"linux": {"devices": [{"path": "/dev/b", "type": "b", "major": 195, "minor": 0}]}}),
         ] {
-            let said = said(&host.order(&config));
+            let message = error_text(&host.order(&config));
             assert!(
-                said.starts_with("the container has no GPU; give it one, as with --device"),
-                "{config}: {said}"
+                message.starts_with("the container has no GPU; give it one, as with --device"),
+                "{config}: {message}"
             );
         }
-        let cpu = said(&host.order(&with(&[], &[(226, 129)])));
+        let cpu = error_text(&host.order(&with(&[], &[(226, 129)])));
         let begins = "the container has no GPU but nodes of 0000:00:02.0, which no";
         assert!(cpu.starts_with(begins), "{cpu}");
     }
@@ -678,22 +678,22 @@ mod tests {
             ("MIG-GPU-cccc/1/0", "\"MIG-GPU-cccc/1/0\" is no GPU"),
             ("MIG-0f0f", "is a slice, and /proc/driver/nvidia/capabilities lists none"),
         ] {
-            let said = host.refusal(value);
-            assert!(said.starts_with(VARIABLE), "{said}");
-            assert!(said.contains(says), "{value}: {said}");
+            let message = host.refusal(value);
+            assert!(message.starts_with(VARIABLE), "{message}");
+            assert!(message.contains(says), "{value}: {message}");
         }
         host.divide(0);
         host.divide(1);
-        let said = host.refusal("MIG-0f0f");
-        assert!(said.contains("several divided GPUs"), "{said}");
-        assert!(said.ends_with("as 0:1"), "{said}");
+        let message = host.refusal("MIG-0f0f");
+        assert!(message.contains("several divided GPUs"), "{message}");
+        assert!(message.ends_with("as 0:1"), "{message}");
     }
 
     #[test]
     fn a_long_value_is_refused_and_many_repeats_are_one() {
         let host = TestHost::new();
-        let said = host.refusal(&"0,".repeat(512 * 1024));
-        assert!(said.ends_with("has more than 16384 bytes"), "{said}");
+        let message = host.refusal(&"0,".repeat(512 * 1024));
+        assert!(message.ends_with("has more than 16384 bytes"), "{message}");
         assert!(host.refusal(&"\u{202e}".repeat(5000)).len() < 1024);
         let repeats = vec!["1"; 8000].join(",");
         assert_eq!(host.by_variable(&repeats).unwrap(), "n1");
@@ -703,7 +703,7 @@ mod tests {
     fn what_the_specification_does_not_know_is_refused_with_the_remedy() {
         let host = TestHost::new();
         let refusal = |known: &[&str], change: &dyn Fn(&mut Nearness)| {
-            said(&host.order_of(&with(&["1"], &[]), known, change))
+            error_text(&host.order_of(&with(&["1"], &[]), known, change))
         };
         assert_eq!(
             refusal(&[FIRST], &|_| {}),
@@ -723,8 +723,8 @@ mod tests {
     #[test]
     fn without_nvidia_s_driver_its_variable_names_nothing() {
         let host = TestHost(Tree::new());
-        let said = host.refusal("all");
-        assert!(said.ends_with("load NVIDIA's driver"), "{said}");
+        let message = host.refusal("all");
+        assert!(message.ends_with("load NVIDIA's driver"), "{message}");
     }
 
     #[test]

@@ -277,8 +277,8 @@ mod tests {
             "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, since no specification of onload.dev/nic is in /etc/cdi or /var/run/cdi; \"onload-ctk discover --explain\" says why"
         );
         let broken = SpecTree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
-        let said = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");
-        assert!(!said.contains("no specification of"), "{said}");
+        let message = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");
+        assert!(!message.contains("no specification of"), "{message}");
     }
 
     #[test]

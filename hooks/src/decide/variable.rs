@@ -372,8 +372,8 @@ mod tests {
             of(&own_ticket("B", "1"))
                 .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is not known: ")
         );
-        let said = of("ONLOAD_CTK_REQUEST_B=ticket:0f");
-        assert!(said.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{said}");
+        let message = of("ONLOAD_CTK_REQUEST_B=ticket:0f");
+        assert!(message.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{message}");
     }
 
     #[test]
@@ -381,10 +381,10 @@ mod tests {
         let entries: Vec<String> =
             (0..10_000).map(|number| format!("{VARIABLE}_{number}=ticket:{number:032}")).collect();
         let all: Vec<&str> = entries.iter().map(String::as_str).collect();
-        let said = asked(&all, &[]).unwrap_err();
-        assert!(said.contains("more than 32 tickets"), "{said}");
-        let said = asked(&all[..32], &[]).unwrap_err();
-        assert!(said.contains("is not known"), "{said}");
+        let message = asked(&all, &[]).unwrap_err();
+        assert!(message.contains("more than 32 tickets"), "{message}");
+        let message = asked(&all[..32], &[]).unwrap_err();
+        assert!(message.contains("is not known"), "{message}");
     }
 
     #[test]

@@ -103,17 +103,20 @@ mod tests {
 
     #[test]
     fn a_vlan_that_may_not_be_chosen_is_refused_with_what_may() {
-        let said = refusal("vlan=100;vlans=100-199", "0000:81:10.1=300");
+        let message = refusal("vlan=100;vlans=100-199", "0000:81:10.1=300");
         assert_eq!(
-            said,
+            message,
             "annotation \"onload.dev/vlan\": vfio:0000:81:10.1, which \"vlans\" in the table vf of its pool or \
              device says in \"/etc/onload-ctk/config.toml\": it may choose from 100-199, and 300 is none of them"
         );
-        let said = refusal("vlan=100", "0000:81:10.1=101");
-        assert!(said.ends_with(": it may choose no VLAN"), "{said}");
+        let message = refusal("vlan=100", "0000:81:10.1=101");
+        assert!(message.ends_with(": it may choose no VLAN"), "{message}");
         let mut none = ContainerEdits::default();
         let asked = request("0000:81:10.1=101");
-        let said = set(&mut none, &asked, Path::new(FILE)).unwrap_err().to_string();
-        assert!(said.contains("\"0000:81:10.1\" may choose no VLAN; vlans = \"101\""), "{said}");
+        let message = set(&mut none, &asked, Path::new(FILE)).unwrap_err().to_string();
+        assert!(
+            message.contains("\"0000:81:10.1\" may choose no VLAN; vlans = \"101\""),
+            "{message}"
+        );
     }
 }

@@ -217,16 +217,16 @@ mod tests {
 
     #[test]
     fn a_stale_number_is_answered_with_what_helps() {
-        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
-        assert_eq!(remedied("#231:193", "231:193"), told);
+        let message = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
+        assert_eq!(remedied("#231:193", "231:193"), message);
         assert!(remedied("", "231:193").contains("onload-cdi.service"));
     }
 
     #[test]
     fn a_stale_number_beside_a_fresh_specification_is_answered_with_what_helps_then() {
-        let told = remedied("#231:192", "231:193");
-        assert!(told.contains("remove the onload.dev-* files in /var/run/cdi"), "{told}");
-        assert!(!told.contains("renumbered"), "{told}");
+        let message = remedied("#231:192", "231:193");
+        assert!(message.contains("remove the onload.dev-* files in /var/run/cdi"), "{message}");
+        assert!(!message.contains("renumbered"), "{message}");
     }
 
     /// The outcome if `source` is mounted at the node's path; `tty` is a character device.

@@ -347,11 +347,11 @@ mod tests {
             if !has_descriptor {
                 process.fd = None;
             }
-            let told = process.with_live_process("setting it", || {
+            let result = process.with_live_process("setting it", || {
                 child.end();
                 Ok(())
             });
-            let line = ErrorChain(&told.unwrap_err()).to_string();
+            let line = ErrorChain(&result.unwrap_err()).to_string();
             assert!(line.contains("ended during setting it, so another process"), "{line}");
         }
     }

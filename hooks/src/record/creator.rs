@@ -219,8 +219,8 @@ mod tests {
             .env(COVERED, "1")
             .output();
         let output = output.unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(told.contains("1 passed"), "{told}");
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        assert!(output_text.contains("1 passed"), "{output_text}");
     }
 
     #[test]

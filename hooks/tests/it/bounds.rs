@@ -40,11 +40,11 @@ fn run(sandbox: &Sandbox, size: usize, command: &str, input: &[u8]) -> Result<()
     let kib = if size == LARGEST { MOST } else { LESS } / 1024;
     let script = format!("cd /bundle; ulimit -v {kib}; exec timeout 120 {command} > /dev/null");
     let output = sandbox.script(&script, input);
-    let said = stderr(&output);
+    let message = stderr(&output);
     match output.status.code() {
         Some(0) => Ok(()),
-        Some(1) if said.trim_end().lines().count() == 1 && said.len() < 8192 => Err(said),
-        status => Err(format!("status {status:?}, {said}")),
+        Some(1) if message.trim_end().lines().count() == 1 && message.len() < 8192 => Err(message),
+        status => Err(format!("status {status:?}, {message}")),
     }
 }
 
@@ -52,7 +52,7 @@ fn run(sandbox: &Sandbox, size: usize, command: &str, input: &[u8]) -> Result<()
 fn wrong(name: &str, refusal: Option<&str>, result: &Result<(), String>) -> Option<String> {
     match (refusal, result) {
         (None, Ok(())) => None,
-        (Some(want), Err(said)) if said.contains(want) => None,
+        (Some(want), Err(message)) if message.contains(want) => None,
         (want, result) => Some(format!("{name}: want {want:?}, got {result:?}")),
     }
 }

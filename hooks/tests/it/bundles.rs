@@ -121,8 +121,8 @@ fn what_the_engine_set_wins_and_one_line_says_so() {
         let output = run(&sandbox, &config, "own");
         assert_eq!(stdout(&output), "0\n0\n", "{runtime}: {}", stderr(&output));
         assert_eq!(cpu(&sandbox), json!({"cpus": "0", "mems": "0"}), "{runtime}");
-        let said = "annotation \"onload.dev/bundle\": the container keeps the CPUs \"0\" that its engine set";
-        assert_eq!(stderr(&output).matches(said).count(), 1, "{}", stderr(&output));
+        let message = "annotation \"onload.dev/bundle\": the container keeps the CPUs \"0\" that its engine set";
+        assert_eq!(stderr(&output).matches(message).count(), 1, "{}", stderr(&output));
     }
 }
 
@@ -158,8 +158,8 @@ fn a_pod_keeps_kubelet_s_cpus_and_gets_the_devices() {
     let output = run(&sandbox, &config, "pod");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     assert_eq!(cpu(&sandbox), Value::Null);
-    let said = "cpus and mems of bundle hft are not set: kubelet decides about the CPUs of pods";
-    assert_eq!(stderr(&output).matches(said).count(), 1, "{}", stderr(&output));
+    let message = "cpus and mems of bundle hft are not set: kubelet decides about the CPUs of pods";
+    assert_eq!(stderr(&output).matches(message).count(), 1, "{}", stderr(&output));
 }
 
 #[test]

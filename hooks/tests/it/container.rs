@@ -294,14 +294,14 @@ fn a_container_with_onload_s_number_of_before_does_not_start() {
     assert_eq!(stdout(&output), "");
     // The specification that the engine read says 1:5, as the driver does: the engine did not read
     // it again.
-    let told = "the node is 1:3 but the kernel's onload is 1:5; its specification says so too";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    let message = "the node is 1:3 but the kernel's onload is 1:5; its specification says so too";
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     // One that was written before the driver was reloaded.
     sandbox.driver("onload", "1:7");
     sandbox.bundle(&by_cdi(&onload_nodes(1, 5)));
     let output = run(&sandbox, &unique("stale"));
-    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    let message = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
 }
 
@@ -324,8 +324,8 @@ fn a_container_with_the_host_s_own_nodes_mounted_starts_unless_they_are_another_
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     sandbox.driver("onload", "1:3");
     let output = run(&sandbox, &unique("mounted"));
-    let told = "the node is 1:5 but the kernel's onload is 1:3";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    let message = "the node is 1:5 but the kernel's onload is 1:3";
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
 }
 

@@ -788,13 +788,13 @@ fn a_hugetlbfs_is_refused_by_name_where_only_root_could_mount_it() {
         config
     };
     let mut host = FakeHost::new();
-    let said = "\"onload.dev/hugepages\": a hugetlbfs cannot be mounted";
+    let message = "\"onload.dev/hugepages\": a hugetlbfs cannot be mounted";
     let refused = host.refusal(&in_namespace("hugepages", "2Mi"));
-    assert!(refused.contains(said), "{refused}");
+    assert!(refused.contains(message), "{refused}");
     host.after(&in_namespace("nic-nodes", "all"));
     host.privilege.is_initial_namespace = false;
     let refused = host.refusal(&ask("hugepages", "2Mi"));
-    assert!(refused.contains(said), "{refused}");
+    assert!(refused.contains(message), "{refused}");
     host.after(&ask("nic-nodes", "all"));
 }
 
@@ -848,7 +848,7 @@ fn who_asks_for_what_is_drained_is_told_since_when_and_why() {
     host.drain = r#"{"version":1,"drained":[
         {"class":"rdma","name":"rxe9","since":0,"reason":"new firmware"},
         {"class":"ptp","since":0},{"class":"nic","name":"ens9","since":0}]}"#;
-    for (class, name, said) in [
+    for (class, name, message) in [
         (
             "rdma",
             "rxe9",
@@ -864,7 +864,7 @@ fn who_asks_for_what_is_drained_is_told_since_when_and_why() {
         ),
     ] {
         let refusal = host.refusal(&ask(class, name));
-        assert!(refusal.contains(said), "{refusal}");
+        assert!(refusal.contains(message), "{refusal}");
     }
     // Nobody is refused what a specification has.
     host.apply(&ask("rdma", "rxe0")).unwrap();

@@ -121,13 +121,14 @@ fn a_later_process_of_the_container_does_not_become_the_host_s_root_either() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text} {}", stderr(&output));
     let lines: Vec<&str> = text.lines().collect();
-    let said = |at: usize, part: &str| assert!(lines[at].contains(part), "{at} {part}: {text}");
+    let assert_line =
+        |at: usize, part: &str| assert!(lines[at].contains(part), "{at} {part}: {text}");
     assert_eq!(lines.len(), 10, "{text}");
-    said(1, STAYED);
-    said(3, STAYED);
+    assert_line(1, STAYED);
+    assert_line(3, STAYED);
     assert_eq!(lines[5], "opened as root", "the attack itself works");
-    said(7, STAYED);
-    said(9, "none.json");
+    assert_line(7, STAYED);
+    assert_line(9, "none.json");
 }
 
 #[test]

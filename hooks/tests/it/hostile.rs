@@ -648,9 +648,9 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
     let expect = "--expect /dev/onload=nic:onload#1:5";
     for (args, state) in [(expect, plain), ("", asking)] {
         for caller in ["create --bundle bundle c", "create --bundle /bundle other", "create c"] {
-            let said = call(args, state, caller);
+            let message = call(args, state, caller);
             assert_eq!(
-                said.trim_end(),
+                message.trim_end(),
                 "onload-hook createRuntime: container c: crun did not report the container's bundle \
                  (its state says /, where there is no config.json); call it with --bundle and an \
                  absolute path, and without --config",
@@ -658,8 +658,8 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
             );
         }
     }
-    let said = call("--memlock unlimited", plain, "create --bundle bundle c");
-    assert!(said.contains("has no pid"), "{said}");
+    let message = call("--memlock unlimited", plain, "create --bundle bundle c");
+    assert!(message.contains("has no pid"), "{message}");
 }
 
 #[test]

@@ -129,9 +129,9 @@ fn by_annotation_a_drained_device_is_refused_with_since_when_and_why() {
     let script = format!("{WRAPPER_THERE} --root /run/runc create -b /one {id} </dev/null");
     let output = sandbox.script(&script, b"");
     assert_ne!(output.status.code(), Some(0));
-    let said = stderr(&output);
+    let message = stderr(&output);
     let wanted = format!("annotation \"onload.dev/rdma\": rdma \"rxe1\" is {WHY}");
-    assert!(said.contains(&wanted), "{said}");
+    assert!(message.contains(&wanted), "{message}");
 }
 
 /// A container as an engine makes it for a pod whose claim has the device: the hook of the claim, then the device's
@@ -281,10 +281,10 @@ fn a_hook_that_fails_after_it_leased_a_device_leaves_no_lease() {
         return;
     }
     let (lease, no_pool) = ("--lease rdma:rxe1", "--take rdma:none");
-    let told = hooked(&format!("{lease} {no_pool}"), "");
-    assert!(told.starts_with("refused\ndone\n65536 "), "{told}");
-    let told = hooked(&format!("{lease} {no_pool}"), lease);
-    assert!(told.starts_with("refused\ndone\nrdma=rxe1#0\n"), "{told}");
+    let output_text = hooked(&format!("{lease} {no_pool}"), "");
+    assert!(output_text.starts_with("refused\ndone\n65536 "), "{output_text}");
+    let output_text = hooked(&format!("{lease} {no_pool}"), lease);
+    assert!(output_text.starts_with("refused\ndone\nrdma=rxe1#0\n"), "{output_text}");
 }
 
 #[test]
@@ -293,11 +293,11 @@ fn a_container_that_is_refused_a_device_keeps_its_limits() {
         return;
     }
     let both = "--memlock unlimited --lease rdma:rxe1";
-    let told = hooked("", both);
-    let raised = told.strip_prefix("done\ndone\nrdma=rxe1#0\n");
-    assert!(raised.is_some_and(|limit| !limit.starts_with("65536 ")), "{told}");
-    let told = hooked(both, both);
-    assert!(told.starts_with("done\nrefused\nrdma=rxe1#0\n65536 "), "{told}");
+    let output_text = hooked("", both);
+    let raised = output_text.strip_prefix("done\ndone\nrdma=rxe1#0\n");
+    assert!(raised.is_some_and(|limit| !limit.starts_with("65536 ")), "{output_text}");
+    let output_text = hooked(both, both);
+    assert!(output_text.starts_with("done\nrefused\nrdma=rxe1#0\n65536 "), "{output_text}");
 }
 
 /// The wrapper puts the hooks of the specification into config.json.
@@ -408,11 +408,11 @@ fn a_hook_that_is_killed_at_any_system_call_leaves_the_device_to_the_next() {
          echo "killed at $killed system calls""#
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
-    println!("{told}");
-    let calls = told.split_whitespace().find_map(|word| word.parse::<u32>().ok());
-    assert!(calls.is_some_and(|calls| calls >= 20), "{told}");
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
+    println!("{output_text}");
+    let calls = output_text.split_whitespace().find_map(|word| word.parse::<u32>().ok());
+    assert!(calls.is_some_and(|calls| calls >= 20), "{output_text}");
 }
 
 #[test]
@@ -489,11 +489,11 @@ fn a_container_whose_lease_cannot_be_written_does_not_start() {
          kill -9 $pid; ls -A /run/onload-ctk/@leases"#
     );
     let output = sandbox.script(&script, b"");
-    let (told, said) = (stdout(&output), stderr(&output));
-    assert_eq!(told, ".lock\nrdma=rxe0#0\n.lock\nrdma=rxe0#0\nrdma=rxe1#0\n", "{said}");
+    let (output_text, message) = (stdout(&output), stderr(&output));
+    assert_eq!(output_text, ".lock\nrdma=rxe0#0\n.lock\nrdma=rxe0#0\nrdma=rxe1#0\n", "{message}");
     assert!(
-        said.contains("writing the lease of rdma:rxe1 in \"/run/onload-ctk/@leases\"")
-            && said.contains("No space left on device"),
-        "{said}"
+        message.contains("writing the lease of rdma:rxe1 in \"/run/onload-ctk/@leases\"")
+            && message.contains("No space left on device"),
+        "{message}"
     );
 }

@@ -175,8 +175,8 @@ fn one_line(output: &Output, id: &str) -> String {
     let message = stderr(output);
     assert!(!output.status.success(), "{message}");
     assert!(!stdout(output).contains("started"), "{message}");
-    let said = message.matches("onload-hook createRuntime: ").count();
-    assert_eq!(said, 1, "{message}");
+    let count = message.matches("onload-hook createRuntime: ").count();
+    assert_eq!(count, 1, "{message}");
     assert!(message.contains(&format!("container {id}: ")), "{message}");
     // runc quotes what a hook said.
     message.replace("\\\"", "\"")
@@ -214,8 +214,8 @@ fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
         sandbox.file("/etc/cdi/onload.dev-nodes.json", nodes.to_string());
         sandbox.allow(&["nic-nodes"], "");
         config["process"]["capabilities"] = json!({});
-        let said = succeeds(&sandbox, &config);
-        assert_eq!(said, opened, "{access}");
+        let message = succeeds(&sandbox, &config);
+        assert_eq!(message, opened, "{access}");
     }
 }
 
@@ -285,7 +285,7 @@ fn a_container_s_own_node_is_another_than_the_host_s() {
     config["process"]["args"][2] = json!(GOES_ON);
     sandbox.bundle(&config);
     let id = unique("c");
-    let look = format!(
+    let inspect = format!(
         "p=$($r state {id} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); n=/proc/$p/root/dev/onload
          stat -c '%a %u:%g %t:%T' $n /dev/onload
          test $(stat -c %d $n) != $(stat -c %d /dev/onload) && echo another
@@ -297,7 +297,7 @@ fn a_container_s_own_node_is_another_than_the_host_s() {
         "mount -n --make-rshared /
          {}
          grep -c tmpfs /proc/self/mountinfo > /tmp/after; cmp /tmp/before /tmp/after",
-        while_it_runs(RUNC, &id, &look)
+        while_it_runs(RUNC, &id, &inspect)
     );
     let script = format!("grep -c tmpfs /proc/self/mountinfo > /tmp/before; {script}");
     let expected = "600 1000:1001 1:b\n600 0:0 1:b\nanother\nRead-only file system\n600\n1\n0\n";
@@ -317,13 +317,13 @@ fn a_container_with_a_label_of_selinux_gets_nodes_of_its_own_on_one_file_system(
     mounts.retain(|mount| mount["type"] != "tmpfs");
     sandbox.bundle(&config);
     let id = unique("c");
-    let look = format!(
+    let inspect = format!(
         "p=$($r state {id} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); n=/proc/$p/root/dev/onload
          stat -c '%a %u:%g %t:%T' $n
          test $(stat -c %d $n) != $(stat -c %d /dev/onload) && echo another
          test $(stat -c %d $n) = $(stat -c %d ${{n}}_epoll) && echo one file system"
     );
-    let output = sandbox.script(&while_it_runs(RUNC, &id, &look), b"");
+    let output = sandbox.script(&while_it_runs(RUNC, &id, &inspect), b"");
     let expected = "640 0:0 1:b\nanother\none file system\n";
     assert_eq!(stdout(&output), expected, "{}", stderr(&output));
 }
@@ -364,8 +364,8 @@ fn an_exec_d_process_has_devices_and_preload() {
     let output = leaves_nothing(&sandbox, &while_it_runs(RUNC, &id, &script));
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    let (said, record) = text.split_at("opened\nmapped\n".len());
-    assert_eq!(said, "opened\nmapped\n", "{}", stderr(&output));
+    let (output_text, record) = text.split_at("opened\nmapped\n".len());
+    assert_eq!(output_text, "opened\nmapped\n", "{}", stderr(&output));
     let record: Value = serde_json::from_str(record).unwrap();
     assert_eq!(
         record["live"]["rules"],
@@ -494,12 +494,12 @@ fn a_choice_of_an_interface_comes_too_late_unless_the_container_makes_it_or_ther
     let print = "echo started ${EF_INTERFACE_WHITELIST-with none}";
     let one = json!({"onload.dev/nic-plain": "ens1"});
     let message = refused(&sandbox, &live(&one, print));
-    for said in [
+    for part in [
         "onload.dev/nic-plain",
         "cannot be given the environment variable EF_INTERFACE_WHITELIST",
         "--device onload.dev/nic-plain=ens1",
     ] {
-        assert!(message.contains(said), "{message}");
+        assert!(message.contains(part), "{message}");
     }
     for own in ["ens1", "eth0", ""] {
         let mut config = live(&one, print);
@@ -766,12 +766,12 @@ fn a_record_of_another_version_costs_a_line_and_no_more() {
     );
     let output = sandbox.script(&format!("{}; ", script_of(&id).replace("exec ", "")), b"");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
-    let said = sandbox.read("/tmp/said");
+    let message = sandbox.read("/tmp/said");
     let line =
         format!("createRuntime: container {id}: warning: reading the record of the container: ");
-    assert!(said.contains(&line), "{said}");
-    assert!(said.ends_with("; it is ignored\n"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(message.contains(&line), "{message}");
+    assert!(message.ends_with("; it is ignored\n"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
@@ -1456,15 +1456,15 @@ fn without_runc_a_test_fails_where_it_is_required_and_says_elsewhere_that_it_che
         test.args(["--exact", name, "--test-threads=2"]);
         test.env("PATH", "/nonexistent").env(needs::REQUIRE, require);
         let output = test.output().unwrap();
-        let said = stdout(&output) + &stderr(&output);
-        assert!(said.contains("running 1 test"), "{said}");
-        (output.status.success(), said)
+        let message = stdout(&output) + &stderr(&output);
+        assert!(message.contains("running 1 test"), "{message}");
+        (output.status.success(), message)
     };
-    let (passed, said) = run("1");
-    assert!(!passed, "{said}");
+    let (passed, message) = run("1");
+    assert!(!passed, "{message}");
     let asked = "ONLOAD_CTK_REQUIRE_ROOT=1 asks for every test";
-    assert!(said.contains(asked), "{said}");
-    let (passed, said) = run("");
-    assert!(passed, "{said}");
-    assert!(said.contains(&format!("skipped: {name}: ")), "{said}");
+    assert!(message.contains(asked), "{message}");
+    let (passed, message) = run("");
+    assert!(passed, "{message}");
+    assert!(message.contains(&format!("skipped: {name}: ")), "{message}");
 }

@@ -110,17 +110,17 @@ fn why_a_container_did_not_start_is_logged_at_every_level_and_at_every_entry_poi
         sandbox.bundle(&vfio);
         let output = create(&sandbox);
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output);
-        let said = said.trim_end().strip_prefix("onload-container-runtime: ");
+        let message = stderr(&output);
+        let message = message.trim_end().strip_prefix("onload-container-runtime: ");
         assert_eq!(
             lines(&sandbox),
-            [format!("onload-container-runtime: error: {}", said.unwrap())]
+            [format!("onload-container-runtime: error: {}", message.unwrap())]
         );
         let output = sandbox.precreate(&serde_json::to_vec(&vfio).unwrap());
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output);
-        let said = said.trim_end().strip_prefix("onload-hook ").unwrap();
-        assert_eq!(lines(&sandbox)[1], format!("onload-hook: error: {said}"));
+        let message = stderr(&output);
+        let message = message.trim_end().strip_prefix("onload-hook ").unwrap();
+        assert_eq!(lines(&sandbox)[1], format!("onload-hook: error: {message}"));
         let state = br#"{"id":"c1","bundle":"/bundle","pid":1}"#;
         let arguments = "createRuntime --expect /dev/onload=nic:onload";
         let output = sandbox.script(&format!("exec {HOOK_THERE} {arguments}"), state);
@@ -211,16 +211,16 @@ fn a_log_that_cannot_be_written_stops_no_container_and_is_said_once() {
         sandbox.bundle(&asks(&json!({"onload.dev/nic": "all"})));
         let output = create(&sandbox);
         assert_eq!(stdout(&output), "reached\n", "{says}: {}", stderr(&output));
-        let said = stderr(&output);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = stderr(&output);
+        assert_eq!(message.lines().count(), 1, "{message}");
         let wanted = "warning: onload-container-runtime: the log of config.toml: ";
-        assert!(said.starts_with(wanted) && said.contains(says), "{says}: {said}");
+        assert!(message.starts_with(wanted) && message.contains(says), "{says}: {message}");
         // The line of a refusal is still the last.
         sandbox.bundle(&asks(&json!({"onload.dev/vfio": "x"})));
         let output = create(&sandbox);
-        let said = stderr(&output);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 2), "{said}");
-        assert!(said.lines().last().unwrap().contains("onload.dev/vfio"), "{said}");
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(1), 2), "{message}");
+        assert!(message.lines().last().unwrap().contains("onload.dev/vfio"), "{message}");
     }
 }
 
@@ -266,9 +266,9 @@ fn another_user_than_root_writes_nothing_and_is_not_told_of_it() {
     );
     let vfio = asks(&json!({"onload.dev/vfio": "x"}));
     let output = sandbox.script(&script, &serde_json::to_vec(&vfio).unwrap());
-    let said = stderr(&output);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("onload.dev/vfio"), "{said}");
+    let message = stderr(&output);
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(message.contains("onload.dev/vfio"), "{message}");
     assert!(!sandbox.path(LOG).exists());
 }
 

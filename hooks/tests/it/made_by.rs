@@ -53,8 +53,8 @@ fn wrapper(sandbox: &Sandbox, words: &str) -> Output {
 /// The runtime gets these words, and the wrapper prints nothing.
 fn reaches(sandbox: &Sandbox, runtime: &str, words: &str) {
     let output = wrapper(sandbox, words);
-    let said = (stdout(&output), stderr(&output));
-    assert_eq!(said, (format!("{runtime} {words}\n"), String::new()));
+    let printed = (stdout(&output), stderr(&output));
+    assert_eq!(printed, (format!("{runtime} {words}\n"), String::new()));
 }
 
 fn refused(sandbox: &Sandbox, words: &str) -> String {
@@ -495,8 +495,8 @@ fn a_rootless_engine_that_copies_etc_and_run_up_has_the_host_s_configuration() {
     );
     // Everybody may write to a directory that is not sticky.
     let output = create("chmod 777 /etc");
-    let said = stderr(&output);
-    assert!(said.contains("\"/etc\" has mode 0777, so others can change it"), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("\"/etc\" has mode 0777, so others can change it"), "{message}");
     assert_eq!(stdout(&output), "");
 }
 
@@ -605,9 +605,9 @@ fn a_container_with_a_lease_is_restored_only_by_runc_which_calls_its_hooks() {
     ] {
         bundle("onload-hook", &args);
         names(&sandbox, "one");
-        let said = refused(&sandbox, restore);
+        let message = refused(&sandbox, restore);
         let why = "container c1: restoring it: \"/opt/onload/one\" does not call the hooks that check its devices";
-        assert!(said.contains(why), "{args:?}: {said}");
+        assert!(message.contains(why), "{args:?}: {message}");
         assert!(!sandbox.path(RECORDS).exists());
     }
     // A link to crun is no runc.

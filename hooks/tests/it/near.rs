@@ -18,7 +18,7 @@ const GPUS: &str = "
 /// Three HCAs for one container each, of which `m0` is nearest to the first GPU, and `m1` to the second.
 fn machine() -> Sandbox {
     let sandbox = host(3);
-    say(
+    annotate(
         &sandbox,
         &[("nics", "0 1 2"), ("near", "0000:13:00.0=0:0,1:1,2:2 0000:23:00.0=1:0,0:1,2:2")],
     );
@@ -32,7 +32,7 @@ fn machine() -> Sandbox {
 }
 
 /// What the specification says of the pool `any`, beside its members.
-fn say(sandbox: &Sandbox, annotations: &[(&str, &str)]) {
+fn annotate(sandbox: &Sandbox, annotations: &[(&str, &str)]) {
     let mut spec: Value = serde_json::from_str(&sandbox.read(POOLS)).unwrap();
     for (key, value) in annotations {
         let key = format!("onload.dev/pool-{key}");
@@ -75,9 +75,9 @@ fn in_turn(sandbox: &Sandbox, runtime: &str, config: &Value) -> String {
          for n in 1 2 3; do $r delete --force {id}-$n || exit 2$n; done"
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
-    told.replace(&format!("{LEASES}/rdma="), "")
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
+    output_text.replace(&format!("{LEASES}/rdma="), "")
 }
 
 const NEAREST_FIRST: &str = "m1#0\nm0#0\nm2#0\nwhich has 0 free of 3\n";
@@ -86,8 +86,8 @@ const NEAREST_FIRST: &str = "m1#0\nm0#0\nm2#0\nwhich has 0 free of 3\n";
 fn the_wrapper_gives_the_nearest_that_is_free_to_the_gpu_of_a_node() {
     if has_runc() {
         let config = with_node(config(&near("any"), WAITS));
-        let told = in_turn(&machine(), WRAPPER_THERE, &config);
-        assert_eq!(told, NEAREST_FIRST);
+        let output_text = in_turn(&machine(), WRAPPER_THERE, &config);
+        assert_eq!(output_text, NEAREST_FIRST);
     }
 }
 
@@ -99,8 +99,8 @@ fn the_wrapper_gives_the_nearest_to_the_gpu_that_nvidia_s_variable_names() {
     for value in ["1", "GPU-11", "1:0", "MIG-GPU-11/1/0"] {
         let variable = format!("NVIDIA_VISIBLE_DEVICES={value}");
         let config = with_variable(config(&near("any"), WAITS), &variable);
-        let told = in_turn(&machine(), WRAPPER_THERE, &config);
-        assert_eq!(told, NEAREST_FIRST, "{value}");
+        let output_text = in_turn(&machine(), WRAPPER_THERE, &config);
+        assert_eq!(output_text, NEAREST_FIRST, "{value}");
     }
 }
 
@@ -141,10 +141,10 @@ fn precreated(sandbox: &Sandbox, config: &Value) -> Result<Vec<String>, String> 
     );
     let output = sandbox.script(&script, b"");
     if !output.status.success() {
-        let said = stderr(&output);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.len() < 2048, "{} bytes", said.len());
-        return Err(said);
+        let message = stderr(&output);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.len() < 2048, "{} bytes", message.len());
+        return Err(message);
     }
     let names = stdout(&output);
     let names = names.lines().map(|line| line.rsplit('=').next().unwrap());
@@ -178,7 +178,7 @@ fn numa_says_what_may_be_given_and_near_what_of_it_comes_first() {
     }
     let given = |numa: &str| {
         let sandbox = machine();
-        say(&sandbox, &[("members", "m0@0 m1@1 m2@1")]);
+        annotate(&sandbox, &[("members", "m0@0 m1@1 m2@1")]);
         let mut annotations = near("any");
         annotations["onload.dev/numa"] = json!(numa);
         precreated(&sandbox, &with_node(config(&annotations, WAITS)))
@@ -209,9 +209,9 @@ fn what_cannot_be_near_is_refused_in_one_line() {
     let unknown = refusal(near("fast"), "NVIDIA_VISIBLE_DEVICES=1");
     assert!(unknown.contains("\"fast\"") && unknown.contains("m0"), "{unknown}");
     for device in ["m0", "m0,m1"] {
-        let said = refusal(near(device), "NVIDIA_VISIBLE_DEVICES=1");
+        let message = refusal(near(device), "NVIDIA_VISIBLE_DEVICES=1");
         let expected = "annotation \"onload.dev/near\": it has no effect without a pool, such as";
-        assert!(said.contains(expected), "{device}: {said}");
+        assert!(message.contains(expected), "{device}: {message}");
     }
     let alone = refusal(json!({"onload.dev/near": "gpu"}), "NVIDIA_VISIBLE_DEVICES=1");
     assert!(alone.contains("it has no effect without a pool"), "{alone}");
@@ -223,25 +223,25 @@ fn what_cannot_be_near_is_refused_in_one_line() {
     for value in
         ["7", "../../../etc/shadow", "GPU-99", "MIG-11112222", &"0,".repeat(512 * 1024), "a\nb"]
     {
-        let said = refusal(near("any"), &format!("NVIDIA_VISIBLE_DEVICES={value}"));
-        assert!(said.contains("NVIDIA_VISIBLE_DEVICES of the container"), "{said}");
+        let message = refusal(near("any"), &format!("NVIDIA_VISIBLE_DEVICES={value}"));
+        assert!(message.contains("NVIDIA_VISIBLE_DEVICES of the container"), "{message}");
     }
     // A pool of which nothing is near anything, and one of a host without a GPU.
-    let said = refusal(near("even"), "NVIDIA_VISIBLE_DEVICES=1");
-    assert!(said.contains("its specification says of no GPU what is near it"), "{said}");
-    say(
+    let message = refusal(near("even"), "NVIDIA_VISIBLE_DEVICES=1");
+    assert!(message.contains("its specification says of no GPU what is near it"), "{message}");
+    annotate(
         &sandbox,
         &[
             ("near", "0000:13:00.0= 0000:23:00.0="),
             ("near-unknown", "the hypervisor shows one flat PCI bus"),
         ],
     );
-    let said = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
+    let message = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
     assert!(
-        said.contains("what is nearest to GPU 0000:23:00.0 is not known: the hypervisor shows one flat PCI bus;"),
-        "{said}"
+        message.contains("what is nearest to GPU 0000:23:00.0 is not known: the hypervisor shows one flat PCI bus;"),
+        "{message}"
     );
-    say(&sandbox, &[("near", "0000:13:00.0=9:0")]);
-    let said = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
-    assert!(said.contains("with a NIC that onload.dev/pool-nics does not have"), "{said}");
+    annotate(&sandbox, &[("near", "0000:13:00.0=9:0")]);
+    let message = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
+    assert!(message.contains("with a NIC that onload.dev/pool-nics does not have"), "{message}");
 }

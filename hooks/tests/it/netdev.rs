@@ -274,10 +274,10 @@ fn a_hook_that_is_killed_in_the_middle_of_a_renaming_move_loses_no_interface() {
         done
         echo "killed at $killed system calls""#;
     let script = script.replace("CLAIMED", &claimed.join(" "));
-    let told = moving::on(&sandbox, "runc", &stand_ins(), DEVICES, &script);
-    println!("{told}");
-    let killed = told.split_whitespace().find_map(|word| word.parse::<u32>().ok());
-    assert!(killed.is_some_and(|killed| killed >= 20), "{told}");
+    let output_text = moving::on(&sandbox, "runc", &stand_ins(), DEVICES, &script);
+    println!("{output_text}");
+    let killed = output_text.split_whitespace().find_map(|word| word.parse::<u32>().ok());
+    assert!(killed.is_some_and(|killed| killed >= 20), "{output_text}");
 }
 
 #[test]

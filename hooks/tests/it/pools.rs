@@ -113,16 +113,16 @@ fn in_turn(sandbox: &Sandbox, runtime: &str, name: &str, asked_by: &str) {
          ls {LEASES}; echo end"
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
-    assert!(told.starts_with("rdma=m0#0\nrdma=m1#0\n"), "{told}");
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
+    assert!(output_text.starts_with("rdma=m0#0\nrdma=m1#0\n"), "{output_text}");
     let refused = format!(
         "{asked_by}: 1 wanted of pool rdma=any, which has 0 free of 2; m0 is held by container {id}-1 ("
     );
     // runc's log quotes what the hook said.
-    assert!(told.replace('\\', "").contains(&refused), "{told}");
+    assert!(output_text.replace('\\', "").contains(&refused), "{output_text}");
     let end = format!("rdma=m1#0\n{LEASES}/rdma=m0#0\nend\n");
-    assert!(told.ends_with(&end), "{told}");
+    assert!(output_text.ends_with(&end), "{output_text}");
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn a_container_that_lives_on_keeps_its_member_while_others_start_and_end() {
          ls {LEASES}; echo end"
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
     let held = format!("m0 is held by container {id}-1 (");
-    assert!(told.contains(&held), "{told}");
+    assert!(output_text.contains(&held), "{output_text}");
     let kept = format!("{LEASES}/rdma=m0#0\nend\n");
-    assert!(told.ends_with(&kept), "{told}");
+    assert!(output_text.ends_with(&kept), "{output_text}");
 }
 
 #[test]
@@ -297,10 +297,10 @@ fn killed_everywhere(sandbox: &Sandbox, prepare: &str, command: &str) -> u32 {
          echo "killed at $killed system calls""#
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
-    println!("{told}");
-    let mut words = told.split_whitespace();
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
+    println!("{output_text}");
+    let mut words = output_text.split_whitespace();
     words.find_map(|word| word.parse().ok()).unwrap()
 }
 
@@ -356,9 +356,9 @@ fn a_container_sees_the_members_it_got_and_no_others() {
     if !has_runc() {
         return;
     }
-    let look = "for node in /dev/infiniband/*; do echo $node; done; echo $ONLOAD_CTK_RDMA_M0 $ONLOAD_CTK_RDMA_M2";
+    let print_devices = "for node in /dev/infiniband/*; do echo $node; done; echo $ONLOAD_CTK_RDMA_M0 $ONLOAD_CTK_RDMA_M2";
     let sandbox = host(4);
-    bundles(&sandbox, 1, &asking("even*2", look));
+    bundles(&sandbox, 1, &asking("even*2", print_devices));
     let id = unique("sees");
     let run = |runtime: &str| {
         let script = format!("exec timeout 60 {runtime} --root /run/runc run -b /b1 {id}");
@@ -370,7 +370,7 @@ fn a_container_sees_the_members_it_got_and_no_others() {
     assert_eq!(run(WRAPPER_THERE), format!("{nodes}m0 m2\n"));
 
     // A hook cannot change the environment, so a file has the variables.
-    let more = format!("{look}; {}", print_file("/dev/onload-ctk.env"));
+    let more = format!("{print_devices}; {}", print_file("/dev/onload-ctk.env"));
     bundles(&sandbox, 1, &taking("even*2", &more));
     let variables = "ONLOAD_CTK_RDMA_M0=m0\nONLOAD_CTK_RDMA_M2=m2\n";
     assert_eq!(run("runc"), format!("{nodes}\n{variables}"));
@@ -383,12 +383,12 @@ fn two_devices_that_are_pools_give_one_container_both() {
     if !has_runc() {
         return;
     }
-    let look = format!(
+    let print_devices = format!(
         "for node in /dev/infiniband/*; do echo $node; done; {}",
         print_file("/dev/onload-ctk.env")
     );
     let sandbox = host(3);
-    let mut config = taking("even", &look);
+    let mut config = taking("even", &print_devices);
     for stage in ["createRuntime", "poststop"] {
         let more = oci_hook(stage, &["--take", "rdma:any"])[0].clone();
         config["hooks"][stage].as_array_mut().unwrap().push(more);
@@ -422,8 +422,11 @@ fn a_container_that_is_refused_something_else_keeps_no_member_for_a_moment() {
              {runtime} --root /run/runc create -b /b1 {id} </dev/null; ls -A {LEASES}; stat -c %Y {LEASES}"
         );
         let output = sandbox.script(&script, b"");
-        let said = stderr(&output);
-        assert!(said.contains("device node /dev/infiniband/uverbs10 does not exist"), "{said}");
+        let message = stderr(&output);
+        assert!(
+            message.contains("device node /dev/infiniband/uverbs10 does not exist"),
+            "{message}"
+        );
         assert_eq!(stdout(&output), "1\n", "nothing was ever written there");
         let mut config = taking("any", WAITS);
         config["process"]["args"] = json!(["/bin/sh"]);
@@ -490,10 +493,10 @@ fn a_member_that_is_no_device_any_more_is_not_chosen() {
                 sandbox.file(DEVICES, devices);
             }
             let output = sandbox.script(&create, b"");
-            let said =
+            let message =
                 "no specification offers a member of pool rdma=any; run `onload-ctk cdi generate`";
-            let told = stderr(&output);
-            assert!(told.contains(&format!("{said}{says}")), "{told}");
+            let error_text = stderr(&output);
+            assert!(error_text.contains(&format!("{message}{says}")), "{error_text}");
             assert_eq!(stdout(&output), "");
         }
     }

@@ -190,7 +190,7 @@ fn an_image_without_the_provider_gets_the_host_s_and_nothing_of_it_is_covered() 
     let Some(made) = Made::new(&asking(), Has::Libibverbs, "") else {
         return;
     };
-    let (after, said) = made.precreate(&asking());
+    let (after, message) = made.precreate(&asking());
     let files = [
         ("/etc/libibverbs.d/rxe.driver", "/etc/libibverbs.d/rxe.driver"),
         (
@@ -199,7 +199,7 @@ fn an_image_without_the_provider_gets_the_host_s_and_nothing_of_it_is_covered() 
         ),
     ];
     let files = files.map(|(from, to)| (from.to_owned(), to.to_owned()));
-    assert_eq!(mounted(&after.clone().expect(&said)), files, "{said}");
+    assert_eq!(mounted(&after.clone().expect(&message)), files, "{message}");
     // What it has then is left as it is.
     let twice = made.precreate(&after.clone().unwrap());
     assert_eq!(twice.0, after, "{}", twice.1);
@@ -229,8 +229,8 @@ fn a_device_that_is_in_another_network_namespace_already_brings_libraries_too() 
     made.0.tree.remove("/sysfs/class/infiniband/rxe0");
     let driver = "/sysfs/class/infiniband_verbs/uverbs0/device/driver";
     made.0.tree.link(driver, "/sys/bus/pci/drivers/rdma_rxe");
-    let (after, said) = made.precreate(&asking());
-    assert_eq!(mounted(&after.expect(&said)).len(), 2, "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert_eq!(mounted(&after.expect(&message)).len(), 2, "{message}");
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn an_image_without_libibverbs_gets_the_host_s_set() {
     let Some(made) = Made::new(&asking(), Has::Nothing, "") else {
         return;
     };
-    let (after, said) = made.precreate(&asking());
-    let mounted = mounted(&after.expect(&said));
+    let (after, message) = made.precreate(&asking());
+    let mounted = mounted(&after.expect(&message));
     let at = |path: &str| mounted.iter().any(|(_, to)| to == path);
     for path in [
         "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -265,8 +265,8 @@ fn an_image_that_podman_mounts_after_precreate_is_judged_by_the_hook_of_the_spec
     made.0.file("/run/cdi/onload.dev-rdma.json", spec);
     made.0.mkdir("/later");
     let hook = |after: Value| after["hooks"]["createRuntime"][0]["args"].to_string();
-    let (after, said) = made.precreate(&config);
-    assert!(hook(after.expect(&said)).contains("--rdma-libraries"));
+    let (after, message) = made.precreate(&config);
+    assert!(hook(after.expect(&message)).contains("--rdma-libraries"));
     let (printed, _) = made.run_after(&format!(
         "cd /bundle && {HOOK_THERE} precreate < config.json > after && mv after config.json
          mount --bind rootfs /later"
@@ -277,8 +277,8 @@ fn an_image_that_podman_mounts_after_precreate_is_judged_by_the_hook_of_the_spec
     assert_eq!(printed, expected);
     // A root that is there is judged before.
     config["root"]["path"] = json!("rootfs");
-    let (after, said) = made.precreate(&config);
-    assert!(!hook(after.expect(&said)).contains("--rdma-libraries"));
+    let (after, message) = made.precreate(&config);
+    assert!(!hook(after.expect(&message)).contains("--rdma-libraries"));
 }
 
 #[test]
@@ -286,9 +286,9 @@ fn an_image_that_has_all_keeps_its_own() {
     let Some(made) = Made::new(&asking(), Has::All, "") else {
         return;
     };
-    let (after, said) = made.precreate(&asking());
-    assert_eq!(mounted(&after.expect(&said)), []);
-    assert!(!said.contains("librar"), "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert_eq!(mounted(&after.expect(&message)), []);
+    assert!(!message.contains("librar"), "{message}");
 }
 
 #[test]
@@ -297,14 +297,14 @@ fn where_nothing_fits_the_operator_chooses_between_a_refusal_and_a_warning() {
         return;
     };
     made.0.tree.remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
-    let (after, said) = made.precreate(&asking());
-    assert!(after.is_none() && said.contains("rxe"), "{said}");
-    assert!(said.contains("annotation \"onload.dev/rdma\": "), "{said}");
-    assert!(said.contains("or set on-incompatible = \"skip\""), "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert!(after.is_none() && message.contains("rxe"), "{message}");
+    assert!(message.contains("annotation \"onload.dev/rdma\": "), "{message}");
+    assert!(message.contains("or set on-incompatible = \"skip\""), "{message}");
     made.configure("on-incompatible = \"skip\"", "");
-    let (after, said) = made.precreate(&asking());
-    assert_eq!(mounted(&after.expect(&said)), []);
-    assert!(said.contains("warning: rxe0 may be of no use: "), "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert_eq!(mounted(&after.expect(&message)), []);
+    assert!(message.contains("warning: rxe0 may be of no use: "), "{message}");
 }
 
 #[test]
@@ -315,16 +315,16 @@ fn a_device_that_nothing_serves_is_named_and_takes_no_libraries_from_another() {
     };
     // Soft-iWARP, of which neither side has the provider.
     made.0.file("/sysfs/class/infiniband/rxe1/node_type", "4: RNIC\n");
-    let (after, said) = made.precreate(&asking);
-    assert!(after.is_none(), "{said}");
+    let (after, message) = made.precreate(&asking);
+    assert!(after.is_none(), "{message}");
     let why = format!("rxe1: the image has no provider \"{IMAGE}/libibverbs/libsiw-rdmav34.so\"; ");
     let refused = format!("annotation \"onload.dev/rdma\": {why}");
-    assert!(said.contains(&refused), "{said}");
+    assert!(message.contains(&refused), "{message}");
     made.configure("on-incompatible = \"skip\"", "");
-    let (after, said) = made.precreate(&asking);
-    assert_eq!(mounted(&after.expect(&said)).len(), 2, "{said}");
+    let (after, message) = made.precreate(&asking);
+    assert_eq!(mounted(&after.expect(&message)).len(), 2, "{message}");
     let warning = format!("warning: rxe0, rxe1 may be of no use: {why}");
-    assert!(said.contains(&warning), "{said}");
+    assert!(message.contains(&warning), "{message}");
 }
 
 #[test]
@@ -332,10 +332,10 @@ fn image_mounts_nothing_and_says_what_is_missing() {
     let Some(made) = Made::new(&asking(), Has::Libibverbs, "rdma-libraries = \"image\"") else {
         return;
     };
-    let (after, said) = made.precreate(&asking());
-    assert!(after.is_none(), "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert!(after.is_none(), "{message}");
     let why = "the image has no provider library for rxe0; rdma-libraries = \"auto\" would mount the host's";
-    assert!(said.contains(why), "{said}");
+    assert!(message.contains(why), "{message}");
 }
 
 #[test]
@@ -343,9 +343,9 @@ fn off_looks_at_nothing() {
     let Some(made) = Made::new(&asking(), Has::Nothing, "rdma-libraries = \"off\"") else {
         return;
     };
-    let (after, said) = made.precreate(&asking());
-    assert_eq!(mounted(&after.expect(&said)), []);
-    assert!(!said.contains("librar"), "{said}");
+    let (after, message) = made.precreate(&asking());
+    assert_eq!(mounted(&after.expect(&message)), []);
+    assert!(!message.contains("librar"), "{message}");
 }
 
 #[test]
@@ -357,9 +357,9 @@ fn a_mount_of_the_container_s_own_is_not_covered() {
         return;
     };
     made.configure("on-incompatible = \"skip\"", "");
-    let (after, said) = made.precreate(&config);
-    assert_eq!(mounted(&after.expect(&said)), []);
-    assert!(said.contains("/etc/libibverbs.d"), "{said}");
+    let (after, message) = made.precreate(&config);
+    assert_eq!(mounted(&after.expect(&message)), []);
+    assert!(message.contains("/etc/libibverbs.d"), "{message}");
 }
 
 #[test]
@@ -377,8 +377,8 @@ fn libraries_that_the_user_mounts_through_a_link_of_the_image_are_kept() {
         let Some(made) = Made::new(&config, has, "") else {
             return;
         };
-        let (after, said) = made.precreate(&config);
-        assert_eq!(mounted(&after.expect(&said)), [], "{own}");
+        let (after, message) = made.precreate(&config);
+        assert_eq!(mounted(&after.expect(&message)), [], "{own}");
     }
 }
 
@@ -442,9 +442,9 @@ fn a_container_starts_with_a_warning_where_the_hook_may_mount_nothing() {
     journal.set_nonblocking(true).unwrap();
     let (printed, left) = made.run();
     assert_eq!((printed, left), (format!("{IMAGE}/libibverbs.so.1\n"), String::new()));
-    let said = fs::read_to_string(made.0.path("/var/log/onload.log")).unwrap();
+    let message = fs::read_to_string(made.0.path("/var/log/onload.log")).unwrap();
     let why = "onload.dev/rdma=rxe0: the host's provider libraries, which the container needs, are not mounted: live-devices = false in ";
-    assert!(said.contains(why), "{said}");
+    assert!(message.contains(why), "{message}");
     let lines = received(&journal);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("<28>onload-hook["), "{lines:?}");
@@ -479,8 +479,8 @@ fn a_hook_that_fails_is_told_by_runc_and_not_in_the_system_log_too() {
     let script = format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}");
     let output = made.0.script(&script, b"");
     assert!(!output.status.success());
-    let said = stderr(&output);
-    assert!(said.contains("config.json has no such node"), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("config.json has no such node"), "{message}");
     assert_eq!(received(&journal), [""; 0]);
 }
 

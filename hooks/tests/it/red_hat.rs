@@ -157,9 +157,9 @@ fn the_loader_that_the_tests_start_with_searches_lib64_alone() {
         let mut chroot = Command::new("chroot");
         chroot.arg(sandbox.path(ROOT)).arg(LOADER);
         chroot.args(["--preload", "libonload.so", "/bin/sh", "-c", ":"]);
-        let said = chroot.output().unwrap();
-        assert!(said.status.success(), "{}", stderr(&said));
-        assert_eq!(stderr(&said).is_empty(), found, "{dir}: {}", stderr(&said));
+        let output = chroot.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output).is_empty(), found, "{dir}: {}", stderr(&output));
         fs::remove_file(sandbox.path(&format!("{ROOT}/{dir}/libonload.so"))).unwrap();
     }
 }

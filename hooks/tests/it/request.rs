@@ -70,10 +70,10 @@ fn given(sandbox: &Sandbox, value: &str, annotations: &Value) -> String {
 fn refusal(sandbox: &Sandbox, value: &str, annotations: &Value) -> String {
     let output = run(sandbox, &asking(value, annotations, LOOK));
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    let said = stderr(&output);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.len() < 1024, "{} bytes", said.len());
-    said
+    let message = stderr(&output);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.len() < 1024, "{} bytes", message.len());
+    message
 }
 
 /// A ticket for what is asked.
@@ -101,9 +101,9 @@ fn script(sandbox: &Sandbox, steps: &str) -> String {
          {steps}"
     );
     let output = sandbox.script(&script, b"");
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
-    told
+    let output_text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
+    output_text
 }
 
 #[test]
@@ -134,10 +134,10 @@ fn an_image_that_carries_the_variable_gets_nothing_and_a_warning() {
         let config = asking(value, &json!({}), LOOK);
         let output = run(&sandbox, &config);
         prints(&output, NOTHING);
-        let said = stderr(&output);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = stderr(&output);
+        assert_eq!(message.lines().count(), 1, "{message}");
         let line = "under [environment] in /etc/onload-ctk/config.toml would allow it";
-        assert!(said.starts_with("warning: ") && said.contains(line), "{said}");
+        assert!(message.starts_with("warning: ") && message.contains(line), "{message}");
         // The configuration is as the engine wrote it.
         assert_eq!(sandbox.read("/bundle/config.json"), serde_json::to_string(&config).unwrap());
     }
@@ -158,15 +158,18 @@ fn where_one_class_is_allowed_another_is_refused_like_an_annotation() {
     allow(&sandbox, &["rdma"]);
     let none = json!({});
     assert_eq!(given(&sandbox, "rdma=rxe0", &none), "no\nyes\nnone\n");
-    let said = refusal(&sandbox, "nic=all;rdma=rxe0", &none);
+    let message = refusal(&sandbox, "nic=all;rdma=rxe0", &none);
     for part in [
         "of ONLOAD_CTK_REQUEST asks for class nic, which the operator does not allow",
         "under [environment] in /etc/onload-ctk/config.toml",
     ] {
-        assert!(said.contains(part), "{said}");
+        assert!(message.contains(part), "{message}");
     }
-    let said = refusal(&sandbox, "rdma=rxe7", &none);
-    assert!(said.contains("there is no rdma") && said.contains("offered: rxe0, rxe1"), "{said}");
+    let message = refusal(&sandbox, "rdma=rxe7", &none);
+    assert!(
+        message.contains("there is no rdma") && message.contains("offered: rxe0, rxe1"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -205,9 +208,9 @@ fn a_hostile_value_is_one_line_where_a_class_is_allowed() {
         ("nic=all;ipc-lock=true", "cannot be asked for there"),
         ("\n=all", "unknown class"),
     ] {
-        let said = refusal(&sandbox, value, &json!({}));
-        assert!(said.contains(why), "{said}");
-        assert!(!said.contains('\u{1b}'));
+        let message = refusal(&sandbox, value, &json!({}));
+        assert!(message.contains(why), "{message}");
+        assert!(!message.contains('\u{1b}'));
     }
     let mut twice = asking("nic=all", &json!({}), LOOK);
     let env = twice["process"]["env"].as_array_mut().unwrap();
@@ -290,8 +293,8 @@ fn a_ticket_gives_what_was_reserved_and_the_lease_names_it() {
         )
     });
     let lease = format!("{LEASES}/rdma=rxe0#0\n");
-    let told = script(&sandbox, &steps(&format!("delete {name}")));
-    assert_eq!(told, format!("{lease}end\n"), "{hex}");
+    let output_text = script(&sandbox, &steps(&format!("delete {name}")));
+    assert_eq!(output_text, format!("{lease}end\n"), "{hex}");
 }
 
 /// The class is one that nobody counts holders of.
@@ -312,7 +315,7 @@ fn what_a_ticket_gives_for_itself_is_refused_while_somebody_else_has_it() {
     let task = asking(&by_ticket(&id), &json!({}), WAITS);
     sandbox.file("/b2/config.json", task.to_string());
     let name = unique("alone");
-    let told = script(
+    let output_text = script(
         &sandbox,
         &format!(
             "create 1 {name}-1 || exit 11
@@ -322,8 +325,8 @@ fn what_a_ticket_gives_for_itself_is_refused_while_somebody_else_has_it() {
         ),
     );
     let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
-    assert!(told.contains(&refused) && told.ends_with("\nend\n"), "{told}");
-    assert!(!told.contains("rdma=rxe0#"), "{told}");
+    assert!(output_text.contains(&refused) && output_text.ends_with("\nend\n"), "{output_text}");
+    assert!(!output_text.contains("rdma=rxe0#"), "{output_text}");
 }
 
 #[test]
@@ -341,7 +344,7 @@ fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
     prints(&output, "yes\nyes\nlibonload.so\n");
     bundles(&sandbox, 2, &with(&both, &none, WAITS));
     let name = unique("tickets");
-    let told = script(
+    let output_text = script(
         &sandbox,
         &format!(
             "create 1 {name}-1 || exit 11
@@ -355,8 +358,8 @@ fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
         ),
     );
     let lease = format!("{LEASES}/rdma=rxe0#0\n");
-    assert!(told.starts_with(&lease) && told.ends_with("\nend\n"), "{told}");
-    assert!(told.contains(&format!("is in use by container {name}-1")), "{told}");
+    assert!(output_text.starts_with(&lease) && output_text.ends_with("\nend\n"), "{output_text}");
+    assert!(output_text.contains(&format!("is in use by container {name}-1")), "{output_text}");
 }
 
 #[test]
@@ -370,8 +373,11 @@ fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
     let none = json!({});
     let output = run(&sandbox, &with(&[good.clone(), guessed], &none, LOOK));
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
-    let said = stderr(&output);
-    assert!(said.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"), "{said}");
+    let message = stderr(&output);
+    assert!(
+        message.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"),
+        "{message}"
+    );
     let output = run(&sandbox, &with(&[good], &none, LOOK));
     prints(&output, "yes\nno\nlibonload.so\n");
 }
@@ -388,11 +394,12 @@ fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_c
         let config = with(&variables, &json!({}), LOOK);
         let output = run(&sandbox, &config);
         prints(&output, NOTHING);
-        let said = stderr(&output);
+        let message = stderr(&output);
         let words = format!("{name} in the container's environment is ignored");
         // The runtime warns too, where a cgroup goes slowly.
-        let ours: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: ")).collect();
-        assert!(ours.len() == 1 && ours[0].contains(&words), "{said}");
+        let ours: Vec<&str> =
+            message.lines().filter(|line| line.starts_with("warning: ")).collect();
+        assert!(ours.len() == 1 && ours[0].contains(&words), "{message}");
         let written = serde_json::to_string(&config).unwrap();
         assert_eq!(sandbox.read("/bundle/config.json"), written);
     }
@@ -408,7 +415,7 @@ fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
     let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
     bundles(&sandbox, 4, &asking(&by_ticket(&id), &json!({}), WAITS));
     let name = unique("again");
-    let told = script(
+    let output_text = script(
         &sandbox,
         &format!(
             "holder() {{ grep -o '\"container\":\"[^\"]*\"' {LEASES}/*; }}
@@ -431,10 +438,13 @@ fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
              delete {name}-5; ls {LEASES}; echo end"
         ),
     );
-    let holders: Vec<&str> = told.lines().filter(|line| line.starts_with('"')).collect();
+    let holders: Vec<&str> = output_text.lines().filter(|line| line.starts_with('"')).collect();
     let holder = |number: u32| format!("\"container\":\"{name}-{number}\"");
-    assert_eq!(holders, [holder(2), holder(3), holder(5)], "{told}");
-    assert!(told.ends_with("\nend\n") && !told.contains("rdma=rxe0"), "{told}");
+    assert_eq!(holders, [holder(2), holder(3), holder(5)], "{output_text}");
+    assert!(
+        output_text.ends_with("\nend\n") && !output_text.contains("rdma=rxe0"),
+        "{output_text}"
+    );
 }
 
 /// A copy is refused, `flags` being options of the runtime; and not once the first container is gone, or its
@@ -444,7 +454,7 @@ fn copied(sandbox: &Sandbox, setup: &str, flags: &str, requests: &[(&str, &[&str
         let id = ticket(sandbox, request, exclusive);
         bundles(sandbox, 3, &asking(&by_ticket(&id), &json!({}), WAITS));
         let name = unique("copied");
-        let told = script(
+        let output_text = script(
             sandbox,
             &format!(
                 "{setup}
@@ -460,9 +470,9 @@ fn copied(sandbox: &Sandbox, setup: &str, flags: &str, requests: &[(&str, &[&str
             ),
         );
         let refused = format!("is in use by container {name}-1, and is good for one container");
-        assert!(told.contains(&refused), "{told}");
-        assert!(told.ends_with("\"status\": \"created\"\nend\n"), "{told}");
-        assert!(!told.contains(id.as_str()), "{told}");
+        assert!(output_text.contains(&refused), "{output_text}");
+        assert!(output_text.ends_with("\"status\": \"created\"\nend\n"), "{output_text}");
+        assert!(!output_text.contains(id.as_str()), "{output_text}");
     }
 }
 
@@ -513,9 +523,9 @@ fn a_copied_ticket_is_refused_to_another_task_when_its_own_is_over() {
     }
     let output = of_task("thief");
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    let said = stderr(&output);
-    assert!(said.contains("is good for the task that used it first"), "{said}");
-    assert!(!said.contains(id.as_str()), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("is good for the task that used it first"), "{message}");
+    assert!(!message.contains(id.as_str()), "{message}");
 }
 
 #[test]
@@ -528,12 +538,12 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     allow(&sandbox, &["nic", "rdma"]);
     let none = json!({});
     let guessed = Token::from([0xab; 16]);
-    let said = refusal(&sandbox, &by_ticket(&guessed), &none);
-    assert!(said.contains("ticket abababab… is not known"), "{said}");
+    let message = refusal(&sandbox, &by_ticket(&guessed), &none);
+    assert!(message.contains("ticket abababab… is not known"), "{message}");
     let old = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
     let new = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
-    let said = refusal(&sandbox, &by_ticket(&old), &none);
-    assert!(said.contains("is not known: a later reservation has its devices"), "{said}");
+    let message = refusal(&sandbox, &by_ticket(&old), &none);
+    assert!(message.contains("is not known: a later reservation has its devices"), "{message}");
     assert_eq!(given(&sandbox, &by_ticket(&new), &none), "yes\nyes\nlibonload.so\n");
     let file = format!("/run/onload-ctk/@requests/{}", new.as_str());
     let whole = sandbox.read(&file);
@@ -545,15 +555,15 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     ] {
         sandbox.file(&file, text);
         sandbox.chmod(&file, 0o600);
-        let said = refusal(&sandbox, &by_ticket(&new), &none);
-        assert!(said.contains(why), "{said}");
+        let message = refusal(&sandbox, &by_ticket(&new), &none);
+        assert!(message.contains(why), "{message}");
     }
     sandbox.file(&file, &whole);
-    let said = refusal(&sandbox, &by_ticket(&new), &none);
-    assert!(said.contains("could have been read or written by others"), "{said}");
+    let message = refusal(&sandbox, &by_ticket(&new), &none);
+    assert!(message.contains("could have been read or written by others"), "{message}");
     for bad in ["", "0f", &"0F".repeat(16), "../../../etc/passwd", &"0".repeat(65_536)] {
-        let said = refusal(&sandbox, &format!("ticket:{bad}"), &none);
-        assert!(said.contains("ONLOAD_CTK_REQUEST names no ticket"), "{said}");
+        let message = refusal(&sandbox, &format!("ticket:{bad}"), &none);
+        assert!(message.contains("ONLOAD_CTK_REQUEST names no ticket"), "{message}");
     }
 }
 
@@ -574,7 +584,7 @@ fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
     let asking = asking(&by_ticket(&id), &json!({}), WAITS);
     sandbox.file("/b2/config.json", serde_json::to_vec(&asking).unwrap());
     let name = unique("held");
-    let told = script(
+    let output_text = script(
         &sandbox,
         &format!(
             "create 1 {name}-1 || exit 11
@@ -585,7 +595,7 @@ fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
         ),
     );
     let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
-    assert!(told.contains(&refused) && told.ends_with("\nend\n"), "{told}");
+    assert!(output_text.contains(&refused) && output_text.ends_with("\nend\n"), "{output_text}");
 }
 
 /// The runtime behind the wrapper is a program that does nothing, so that what is killed is the wrapper alone.
@@ -607,7 +617,7 @@ fn a_wrapper_that_is_killed_at_any_system_call_leaves_a_ticket_that_is_good() {
     bundles(&sandbox, 2, &asking(&by_ticket(&id), &json!({}), WAITS));
     sandbox.file("/config.json", &bytes);
     let name = unique("killed");
-    let told = script(
+    let output_text = script(
         &sandbox,
         &format!(
             "once() {{
@@ -631,8 +641,8 @@ fn a_wrapper_that_is_killed_at_any_system_call_leaves_a_ticket_that_is_good() {
              echo killed at $killed; ls {LEASES}; echo end"
         ),
     );
-    let killed = told.lines().find_map(|line| line.strip_prefix("killed at "));
+    let killed = output_text.lines().find_map(|line| line.strip_prefix("killed at "));
     let killed: u32 = killed.unwrap().parse().unwrap();
-    assert!(killed >= 20 && told.ends_with("\nend\n"), "{told}");
-    assert!(!told.contains("rdma=rxe0"), "{told}");
+    assert!(killed >= 20 && output_text.ends_with("\nend\n"), "{output_text}");
+    assert!(!output_text.contains("rdma=rxe0"), "{output_text}");
 }

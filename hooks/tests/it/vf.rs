@@ -373,11 +373,11 @@ fn killed_everywhere(
         done
         echo "killed at $killed system calls""#
     );
-    let told = moving::on(&sandbox, "runc", stand_ins, devices, &script);
-    println!("{told}");
-    let mut words = told.split_whitespace();
+    let output_text = moving::on(&sandbox, "runc", stand_ins, devices, &script);
+    println!("{output_text}");
+    let mut words = output_text.split_whitespace();
     let killed: u32 = words.find_map(|word| word.parse().ok()).unwrap();
-    assert!(killed >= 40, "{told}");
+    assert!(killed >= 40, "{output_text}");
 }
 
 #[test]

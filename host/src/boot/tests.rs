@@ -40,7 +40,7 @@ struct Machine {
     settings: RefCell<BTreeMap<u32, VfSettings>>,
     holders: RefCell<BTreeMap<PathBuf, String>>,
     /// What the kernel was told, in order.
-    told: RefCell<Vec<String>>,
+    writes: RefCell<Vec<String>>,
     /// After how many words the machine fails; none: never.
     fails_after: Cell<Option<usize>>,
     ignored: RefCell<Vec<&'static str>>,
@@ -72,7 +72,7 @@ impl Machine {
             tree,
             settings: RefCell::default(),
             holders: RefCell::default(),
-            told: RefCell::default(),
+            writes: RefCell::default(),
             fails_after: Cell::new(None),
             ignored: RefCell::default(),
             refuses: RefCell::default(),
@@ -85,7 +85,7 @@ impl Machine {
     fn with_two_vfs() -> Self {
         let machine = Machine::new();
         assert_eq!(machine.apply(&vfio(2)).failed, [""; 0]);
-        machine.told.take();
+        machine.writes.take();
         machine
     }
 
@@ -138,14 +138,14 @@ impl Machine {
 
     /// Notes a word, and tells whether the kernel does it.
     fn hears(&self, word: String) -> anyhow::Result<bool> {
-        if self.fails_after.get() == Some(self.told.borrow().len()) {
+        if self.fails_after.get() == Some(self.writes.borrow().len()) {
             return Err(anyhow::Error::new(io::Error::other("killed")).context(word));
         }
         if self.refuses.borrow().iter().any(|part| word.contains(part)) {
             return Err(anyhow::Error::new(io::Error::other("refused")).context(word));
         }
         let is_ignored = self.ignored.borrow().iter().any(|part| word.contains(part));
-        self.told.borrow_mut().push(word);
+        self.writes.borrow_mut().push(word);
         Ok(!is_ignored)
     }
 
@@ -375,14 +375,14 @@ fn each_step_is_told_when_it_begins_and_when_it_is_done() {
     let machine = Machine::new();
     let config = Config::parse(&everything()).unwrap();
     let (mut begun, mut done) = (None, 0);
-    let mut told = |stage, step: &HostStep| match stage {
+    let mut observe = |stage, step: &HostStep| match stage {
         StepStage::Begins => assert_eq!(begun.replace(step.clone()), None),
         StepStage::Done => {
             assert_eq!(begun.take().as_ref(), Some(step));
             done += 1;
         }
     };
-    let outcome = apply(&machine.host(), &machine, &config, Duration::ZERO, &mut told);
+    let outcome = apply(&machine.host(), &machine, &config, Duration::ZERO, &mut observe);
     assert_eq!(outcome.failed, [""; 0]);
     assert_eq!(done, outcome.done);
     assert_eq!(begun, None);
@@ -407,7 +407,7 @@ fn a_plan_shows_what_is_and_what_is_to_be_and_tells_the_kernel_nothing() {
             "af-xdp ens2: registered with Onload: no, module not loaded -> yes",
         ]
     );
-    assert!(machine.told.borrow().is_empty());
+    assert!(machine.writes.borrow().is_empty());
 }
 
 #[test]
@@ -424,10 +424,10 @@ fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
         assert_eq!((settings.vlan, settings.trust), (Some(vlan(7)), Some(true)));
     }
     assert_eq!(machine.read("/sys/module/ib_core/parameters/netns_mode"), "N");
-    let heard = machine.told.borrow().len();
+    let heard = machine.writes.borrow().len();
     let outcome = machine.apply(&everything());
     assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
-    assert_eq!(machine.told.borrow().len(), heard);
+    assert_eq!(machine.writes.borrow().len(), heard);
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn no_driver_of_the_kernel_can_take_a_function_that_is_for_vfio() {
     let machine = Machine::new();
     machine.apply(&vfio(1));
     assert_eq!(
-        *machine.told.borrow(),
+        *machine.writes.borrow(),
         [
             "sriov_drivers_autoprobe 0",
             "sriov_numvfs 1",
@@ -451,11 +451,11 @@ fn a_function_of_the_kernel_has_its_address_before_its_driver_looks() {
     let machine = Machine::new();
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
     assert_eq!(machine.apply(&config).failed, [""; 0]);
-    let told = machine.told.take();
-    assert_eq!(told[..2], ["sriov_drivers_autoprobe 0", "sriov_numvfs 1"]);
-    assert!(told[2].starts_with("ens2 vf 0 Mac"), "{told:?}");
+    let writes = machine.writes.take();
+    assert_eq!(writes[..2], ["sriov_drivers_autoprobe 0", "sriov_numvfs 1"]);
+    assert!(writes[2].starts_with("ens2 vf 0 Mac"), "{writes:?}");
     assert_eq!(
-        told[3..],
+        writes[3..],
         ["sriov_drivers_autoprobe 1", "load pci:igbvf", "drivers_probe 0000:81:10.0"]
     );
     assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
@@ -465,7 +465,7 @@ fn a_function_of_the_kernel_has_its_address_before_its_driver_looks() {
 #[test]
 fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_address() {
     let machine = with_interface();
-    machine.told.take();
+    machine.writes.take();
     let mut now = "00:00:00:00:00:00";
     for mac in ["02:00:00:00:10:00", "02:00:00:00:20:00"] {
         let config = format!("{}mac = \"{mac}\"\nvlan = 7\n", kernels(1));
@@ -478,10 +478,10 @@ fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_addres
             ]
         );
         assert_eq!(machine.apply(&config).failed, [""; 0]);
-        let told = machine.told.take();
-        assert_eq!(told[0], "unbind 0000:81:10.0");
-        assert!(told[1].starts_with("ens2 vf 0 Mac"), "{told:?}");
-        assert_eq!(told[told.len() - 2..], ["load pci:igbvf", "drivers_probe 0000:81:10.0"]);
+        let writes = machine.writes.take();
+        assert_eq!(writes[0], "unbind 0000:81:10.0");
+        assert!(writes[1].starts_with("ens2 vf 0 Mac"), "{writes:?}");
+        assert_eq!(writes[writes.len() - 2..], ["load pci:igbvf", "drivers_probe 0000:81:10.0"]);
         assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
         assert_eq!(machine.plan(&config), HostPlan::default());
         now = mac;
@@ -500,17 +500,17 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
         let machine = Machine::new();
         machine.tree.file(&flags, "0x1002\n");
         assert_eq!(machine.apply(&config).failed, [""; 0]);
-        let told = machine.told.take();
+        let writes = machine.writes.take();
         let flags_told: Vec<usize> =
-            (0..told.len()).filter(|at| told[*at].starts_with("flags")).collect();
-        assert_eq!(!flags_told.is_empty(), is_up_before, "{config}: {told:?}");
+            (0..writes.len()).filter(|at| writes[*at].starts_with("flags")).collect();
+        assert_eq!(!flags_told.is_empty(), is_up_before, "{config}: {writes:?}");
         // The network's own units find it as it was: with an address that it got meanwhile they would leave it alone.
         assert_eq!(machine.read(&flags), "0x1002");
         if let [up, down] = flags_told[..] {
-            assert_eq!((&*told[up], &*told[down]), ("flags 0x1003", "flags 0x1002"));
-            let between = told[up..down].iter();
-            let probed = between.filter(|told| told.starts_with("drivers_probe"));
-            assert_eq!((probed.count(), down), (2, told.len() - 1), "{told:?}");
+            assert_eq!((&*writes[up], &*writes[down]), ("flags 0x1003", "flags 0x1002"));
+            let between = writes[up..down].iter();
+            let probed = between.filter(|writes| writes.starts_with("drivers_probe"));
+            assert_eq!((probed.count(), down), (2, writes.len() - 1), "{writes:?}");
             assert_eq!(machine.plan(&config), HostPlan::default());
         }
     }
@@ -537,8 +537,8 @@ fn the_interface_of_a_card_that_makes_no_functions_otherwise_is_up_meanwhile() {
         assert_eq!(machine.apply(&config).failed, [""; 0], "{driver}");
         assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "2");
         assert_eq!(machine.read(&flags), "0x1002");
-        let told = machine.told.take().into_iter();
-        let up = told.filter(|told| told == "flags 0x1003").count();
+        let writes = machine.writes.take().into_iter();
+        let up = writes.filter(|writes| writes == "flags 0x1003").count();
         assert_eq!(up, times, "{driver}: {config}");
         // Nor does it take them away.
         assert_eq!(machine.apply(&vfio(0)).failed, [""; 0], "{driver}");
@@ -556,7 +556,7 @@ fn the_interface_of_a_card_that_makes_no_functions_goes_down_again_though_the_nu
     machine.refuses.borrow_mut().push("sriov_numvfs");
     let failed = machine.apply(&vfio(2)).failed;
     assert!(failed.len() == 1 && failed[0].contains("refused"), "{failed:?}");
-    assert!(machine.told.borrow().contains(&"flags 0x1003".to_owned()));
+    assert!(machine.writes.borrow().contains(&"flags 0x1003".to_owned()));
     assert_eq!(machine.read(&flags), "0x1002");
 }
 
@@ -568,13 +568,13 @@ fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_tho
     assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
     machine.react(Path::new("/sys/bus/pci/devices/0000:81:10.0/driver/unbind"), "0000:81:10.0");
     machine.tree.file(&flags, "0x1002\n");
-    machine.told.take();
+    machine.writes.take();
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
     assert_eq!(machine.apply(&config).failed, [""; 0]);
-    let told = machine.told.take();
-    let up = told.iter().filter(|told| *told == "flags 0x1003").count();
-    let last = told.last().map(String::as_str);
-    assert_eq!((up, last), (1, Some("flags 0x1002")), "{told:?}");
+    let writes = machine.writes.take();
+    let up = writes.iter().filter(|writes| *writes == "flags 0x1003").count();
+    let last = writes.last().map(String::as_str);
+    assert_eq!((up, last), (1, Some("flags 0x1002")), "{writes:?}");
     for address in ["0000:81:10.0", "0000:81:10.1"] {
         assert_eq!(machine.driver(address).as_deref(), Some("igbvf"));
     }
@@ -597,9 +597,9 @@ fn the_interface_of_the_physical_function_goes_down_again_though_a_function_was_
         let failed = machine.apply(&config).failed;
         assert!(failed.len() == 1 && failed[0].contains(says), "{ignored}: {failed:?}");
         assert_eq!(machine.read(&flags), "0x1002", "{ignored}");
-        let mut told = machine.told.take();
-        told.retain(|told| told.starts_with("flags"));
-        assert_eq!(told, words, "{ignored}");
+        let mut writes = machine.writes.take();
+        writes.retain(|writes| writes.starts_with("flags"));
+        assert_eq!(writes, words, "{ignored}");
     }
 }
 
@@ -607,26 +607,26 @@ fn the_interface_of_the_physical_function_goes_down_again_though_a_function_was_
 fn a_function_keeps_its_driver_where_that_needs_no_new_address() {
     // Another setting, which the driver does not keep.
     let machine = with_interface();
-    machine.told.take();
+    machine.writes.take();
     let outcome = machine.apply(&format!("{}vlan = 7\n", kernels(1)));
     assert_eq!((outcome.done, outcome.failed.len()), (1, 0));
-    assert_eq!(machine.told.take().len(), 1);
+    assert_eq!(machine.writes.take().len(), 1);
     // A driver of vfio, whose program reads the address itself.
     let config = vfio(1);
     assert_eq!(machine.apply(&config).failed, [""; 0]);
-    machine.told.take();
+    machine.writes.take();
     let config = format!("{config}mac = \"02:00:00:00:10:00\"\n");
     assert_eq!(machine.apply(&config).done, 1);
-    let told = machine.told.take();
-    assert!(told[0].starts_with("ens2 vf 0 Mac"), "{told:?}");
-    assert_eq!(told.len(), 1);
+    let writes = machine.writes.take();
+    assert!(writes[0].starts_with("ens2 vf 0 Mac"), "{writes:?}");
+    assert_eq!(writes.len(), 1);
 }
 
 #[test]
 fn a_function_in_use_is_not_unbound_for_a_new_address() {
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
     let machine = with_interface();
-    machine.told.take();
+    machine.writes.take();
     let used = network("address 10 192.0.2.10/24\n");
     machine.tree.file("/network.table", used);
     let outcome = machine.apply(&config);
@@ -635,7 +635,7 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
         "{:?}",
         outcome.failed
     );
-    assert!(machine.told.borrow().is_empty());
+    assert!(machine.writes.borrow().is_empty());
     // And one that a container takes between plan and step.
     machine.tree.file("/network.table", network(""));
     let mut starts = |stage, _: &HostStep| {
@@ -651,7 +651,7 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
         "{:?}",
         outcome.failed
     );
-    assert!(machine.told.borrow().is_empty());
+    assert!(machine.writes.borrow().is_empty());
 }
 
 #[test]
@@ -659,17 +659,17 @@ fn a_new_address_that_is_interrupted_at_any_word_is_completed_by_the_next_run() 
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
     for number in 0..4 {
         let machine = with_interface();
-        machine.told.take();
+        machine.writes.take();
         machine.fails_after.set(Some(number));
         assert!(!machine.apply(&config).failed.is_empty(), "{number}");
-        let heard = machine.told.take();
+        let heard = machine.writes.take();
         machine.fails_after.set(None);
         assert_eq!(machine.apply(&config).failed, [""; 0], "after {heard:?}");
         assert_eq!(machine.plan(&config), HostPlan::default(), "after {heard:?}");
-        let told = [heard, machine.told.take()].concat();
-        let last = |word: &str| told.iter().rposition(|told| told.contains(word));
-        assert!(last("Mac") > last("unbind"), "{told:?}");
-        assert!(last("drivers_probe") > last("Mac"), "{told:?}");
+        let writes = [heard, machine.writes.take()].concat();
+        let last = |word: &str| writes.iter().rposition(|writes| writes.contains(word));
+        assert!(last("Mac") > last("unbind"), "{writes:?}");
+        assert!(last("drivers_probe") > last("Mac"), "{writes:?}");
     }
 }
 
@@ -677,7 +677,7 @@ fn a_new_address_that_is_interrupted_at_any_word_is_completed_by_the_next_run() 
 fn functions_go_from_the_kernel_to_vfio_and_back() {
     let machine = Machine::new();
     assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
-    assert_eq!(*machine.told.borrow(), ["sriov_numvfs 2"]);
+    assert_eq!(*machine.writes.borrow(), ["sriov_numvfs 2"]);
     assert_eq!(
         machine.steps(&vfio(2)),
         [
@@ -688,11 +688,11 @@ fn functions_go_from_the_kernel_to_vfio_and_back() {
     );
     assert_eq!(machine.apply(&vfio(2)).failed, [""; 0]);
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("vfio-pci"));
-    machine.told.take();
+    machine.writes.take();
     assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
     assert_eq!(
-        machine.told.borrow()[..4],
+        machine.writes.borrow()[..4],
         ["driver_override ", "unbind 0000:81:10.0", "load pci:igbvf", "drivers_probe 0000:81:10.0"]
     );
 }
@@ -703,7 +703,7 @@ fn a_run_that_is_ended_at_any_word_is_completed_by_the_next() {
     for config in [everything(), everything().replace("vfio-pci", "kernel")] {
         let whole = Machine::new();
         assert_eq!(whole.apply(&config).failed, [""; 0]);
-        let words = whole.told.borrow().len();
+        let words = whole.writes.borrow().len();
         assert!(words > 15, "{words}");
         for number in 0..words {
             let machine = Machine::new();
@@ -881,7 +881,7 @@ fn two_sections_about_one_function_are_refused_whatever_they_call_it() {
 fn functions_that_nobody_uses_are_made_anew_in_another_number() {
     let machine = Machine::with_two_vfs();
     assert_eq!(machine.apply(&vfio(3)).failed, [""; 0]);
-    assert_eq!(machine.told.borrow()[..2], ["sriov_numvfs 0", "sriov_numvfs 3"]);
+    assert_eq!(machine.writes.borrow()[..2], ["sriov_numvfs 0", "sriov_numvfs 3"]);
     assert_eq!(machine.apply(&vfio(0)).failed, [""; 0]);
     assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "0");
     assert_eq!(machine.plan(&vfio(0)), HostPlan::default());
@@ -915,7 +915,7 @@ fn a_leased_function_keeps_all_of_its_card_s_functions_where_they_are() {
         );
         let outcome = machine.apply(&vfio(count));
         assert_eq!((outcome.done, outcome.failed.len()), (0, 1));
-        assert!(machine.told.borrow().is_empty());
+        assert!(machine.writes.borrow().is_empty());
     }
 }
 
@@ -1049,10 +1049,10 @@ fn a_function_that_a_container_has_set_up_is_what_it_is_put_back_to() {
         (settings.vlan, settings.spoof_check) = (Some(vlan(100)), Some(false));
     };
     given(machine.settings.borrow_mut().get_mut(&1).unwrap());
-    machine.told.take();
+    machine.writes.take();
     assert_eq!(machine.plan(&config), HostPlan::default());
     assert_eq!(machine.apply(&config).failed, [""; 0]);
-    assert!(machine.told.borrow().is_empty());
+    assert!(machine.writes.borrow().is_empty());
     // What the operator wants otherwise by now waits for the container's end.
     let refusal = machine.refusal(&format!("{}vlan = 6\nspoof-check = true\n", vfio(2)));
     assert!(
@@ -1090,10 +1090,10 @@ fn a_function_whose_driver_does_not_tell_who_uses_it_is_in_use() {
         machine.bind("0000:81:10.0", driver);
         for config in [vfio(1), vfio(3), kernels(3)] {
             let refused = machine.plan(&config).refused;
-            let said = format!(
+            let message = format!(
                 "used by somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
             );
-            assert!(refused[0].to_string().contains(&said), "{refused:?}");
+            assert!(refused[0].to_string().contains(&message), "{refused:?}");
         }
     }
     // RDMA devices without an interface have nodes that programs open.
@@ -1126,8 +1126,8 @@ fn a_function_with_a_vdpa_device_is_in_use() {
                 assert_eq!(refused, [], "{place}");
                 continue;
             }
-            let said = "is used by vDPA device \"vdpa1\" (if nobody uses that, run \"vdpa dev del vdpa1\"); stop that first";
-            assert!(refused[0].to_string().contains(said), "{refused:?}");
+            let message = "is used by vDPA device \"vdpa1\" (if nobody uses that, run \"vdpa dev del vdpa1\"); stop that first";
+            assert!(refused[0].to_string().contains(message), "{refused:?}");
         }
     }
     // Its interface may be nowhere.
@@ -1276,11 +1276,11 @@ fn a_function_that_gets_its_address_is_told_its_spoof_check_again() {
     let open = format!("{}spoof-check = true\n", vfio(2));
     let fixed = format!("{open}mac = \"02:00:00:00:10:00\"\n");
     for (config, times) in [(open, 0), (fixed.clone(), 2), (fixed, 0)] {
-        machine.told.take();
+        machine.writes.take();
         assert_eq!(machine.apply(&config).failed, [""; 0]);
-        let told = machine.told.take().into_iter();
-        let told = told.filter(|word| word.contains("SpoofCheck(true)"));
-        assert_eq!(told.count(), times, "{config}");
+        let writes = machine.writes.take().into_iter();
+        let writes = writes.filter(|word| word.contains("SpoofCheck(true)"));
+        assert_eq!(writes.count(), times, "{config}");
     }
 }
 
@@ -1379,7 +1379,7 @@ fn an_interface_is_registered_once() {
     let config = "[host]\naf-xdp = [\"ens2\", \"ens2\"]\n";
     assert_eq!(machine.steps(config), ["af-xdp ens2: registered with Onload: no -> yes"]);
     assert_eq!(machine.apply(config).failed, [""; 0]);
-    assert_eq!(*machine.told.borrow(), ["register ens2"]);
+    assert_eq!(*machine.writes.borrow(), ["register ens2"]);
     assert_eq!(machine.plan(config), HostPlan::default());
 }
 
@@ -1420,8 +1420,8 @@ fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
     let machine = Machine::new();
     machine.renamed_at.set(Some(3));
     assert_eq!(apply_for(&machine, Duration::from_secs(60)), [""; 0]);
-    let told = machine.told.borrow();
-    assert_eq!(told.last().map(String::as_str), Some("register ens2v0"), "{told:?}");
+    let writes = machine.writes.borrow();
+    assert_eq!(writes.last().map(String::as_str), Some("register ens2v0"), "{writes:?}");
     // One that gets no such name is waited for as long as an effect is.
     let machine = Machine::new();
     machine.renamed_at.set(Some(u32::MAX));
@@ -1458,8 +1458,8 @@ fn without_flow_filters_an_interface_has_one_channel_before_it_is_registered() {
     machine.tree.file("/interfaces.table", WITHOUT_FILTERS);
     let config = "[host]\naf-xdp = [\"ens2\"]\naf-xdp-flow-filters = false\n";
     assert_eq!(machine.apply(config).failed, [""; 0]);
-    let told = ["enable_af_xdp_flow_filters 0", "ens2 has one channel", "register ens2"];
-    assert_eq!(*machine.told.borrow(), told);
+    let writes = ["enable_af_xdp_flow_filters 0", "ens2 has one channel", "register ens2"];
+    assert_eq!(*machine.writes.borrow(), writes);
     assert_eq!(machine.plan(config), HostPlan::default());
     // And back, as far as the configuration says.
     let back = config.replace("false", "true");

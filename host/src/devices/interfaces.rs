@@ -691,7 +691,7 @@ mod tests {
             inventory.netdevs
         };
         let leased = leases::list(&tree.host()).unwrap();
-        let told = |found: Vec<Netdev>| -> Vec<(String, Option<String>)> {
+        let states = |found: Vec<Netdev>| -> Vec<(String, Option<String>)> {
             found.into_iter().map(|one| (one.device, one.state)).collect()
         };
         let both = |state: Option<&str>| {
@@ -699,11 +699,11 @@ mod tests {
             vec![("ens1v0".to_owned(), state), ("ens1v1".to_owned(), Some("down".to_owned()))]
         };
         // It was not there yet, and its lease had ended when leases were read.
-        assert_eq!(told(offered(leased.clone(), Vec::new())), both(None));
+        assert_eq!(states(offered(leased.clone(), Vec::new())), both(None));
         // It went while the host was looked at.
         let away = both(Some(RETURNING));
-        assert_eq!(told(offered(Vec::new(), leased.clone())), away);
-        assert_eq!(told(offered(leased.clone(), leased)), away);
+        assert_eq!(states(offered(Vec::new(), leased.clone())), away);
+        assert_eq!(states(offered(leased.clone(), leased)), away);
     }
 
     #[test]

@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn a_link_that_is_down_is_trouble_with_its_remedy() {
         for state in ["down", "lowerlayerdown", "notpresent", "dormant"] {
-            let said = link_trouble(Some(state)).unwrap();
+            let message = link_trouble(Some(state)).unwrap();
             let begins = format!("its link is down (operstate {state}); ");
-            assert!(said.starts_with(&begins), "{said}");
+            assert!(message.starts_with(&begins), "{message}");
         }
         let held = link_trouble(Some(STATE_HELD)).unwrap();
         assert!(held.starts_with("a container has it"), "{held}");

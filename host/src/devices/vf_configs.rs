@@ -155,7 +155,7 @@ mod tests {
         Config::parse(text).unwrap()
     }
 
-    fn look(text: &str) -> (Inventory, PoolSet, Config) {
+    fn read_host(text: &str) -> (Inventory, PoolSet, Config) {
         let config = config(text);
         let (inventory, pools) = discover_with_pools(&sample(CAPTURED), &config);
         (inventory, pools, config)
@@ -168,10 +168,10 @@ mod tests {
     }
 
     /// The devices of class vfio in a specification, each with what its hook is told of its function.
-    fn told(specs: &GeneratedSpecs) -> Vec<String> {
+    fn describe_specs(specs: &GeneratedSpecs) -> Vec<String> {
         let spec = specs.get(&SpecName::devices(Class::Vfio));
         let devices = spec.into_iter().flat_map(|spec| &spec.devices);
-        let told = devices.map(|device| {
+        let described = devices.map(|device| {
             let hooks = device.container_edits.hooks.iter();
             let asked = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
             let vf = asked.flat_map(|(_, asked)| asked.vf);
@@ -179,7 +179,7 @@ mod tests {
             let vf: Vec<String> = vf.into_keys().collect();
             format!("{} {}", device.name.valid().unwrap(), vf.join(" "))
         });
-        told.collect()
+        described.collect()
     }
 
     fn members(pools: &PoolSet) -> Vec<String> {
@@ -194,12 +194,12 @@ mod tests {
     fn a_function_whose_pools_differ_is_offered_to_nobody_by_any_name() {
         let one = pool("one", &["0000:81:10.0"], "vlan = 100");
         let both = pool("two", &["0000:81:10.0", "0000:81:10.2"], "vlan = 200");
-        let (inventory, pools, config) = look(&(one + &both));
+        let (inventory, pools, config) = read_host(&(one + &both));
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        let told = told(&specs);
-        assert!(!told.iter().any(|told| told.contains("81:10.0")), "{told:?}");
+        let described = describe_specs(&specs);
+        assert!(!described.iter().any(|described| described.contains("81:10.0")), "{described:?}");
         let other = "0000:81:10.2 vfio:0000:81:10.2=vlan=200".to_owned();
-        assert!(told.contains(&other), "{told:?}");
+        assert!(described.contains(&other), "{described:?}");
         let members = members(&pools);
         assert!(!members.iter().any(|pool| pool.contains("81:10.0")), "{members:?}");
         assert!(members.contains(&"two: 0000:81:10.2".to_owned()), "{members:?}");
@@ -218,39 +218,40 @@ mod tests {
         let one = pool("one", &["0000:81:10.0"], "vlan = 100");
         let same = pool("two", &["0000:81:10.0"], "vlan = 100");
         let without = "[pools.all-of-them]\nclass = \"vfio\"\n";
-        let (inventory, pools, config) = look(&(one + &same + without));
+        let (inventory, pools, config) = read_host(&(one + &same + without));
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        let told = told(&specs);
-        assert_eq!(told[0], "0000:81:10.0 vfio:0000:81:10.0=vlan=100");
-        assert_eq!(told[1], "0000:81:10.2 ");
+        let described = describe_specs(&specs);
+        assert_eq!(described[0], "0000:81:10.0 vfio:0000:81:10.0=vlan=100");
+        assert_eq!(described[1], "0000:81:10.2 ");
     }
 
     #[test]
     fn a_table_holds_although_its_pool_is_not_offered() {
         // It has a device's name.
         let misnamed = pool("0000:81:1f.0", &["0000:81:10.0"], "vlan = 100");
-        let (inventory, mut pools, config) = look(&misnamed);
+        let (inventory, mut pools, config) = read_host(&misnamed);
         let refused = inventory.not_offered.iter();
         let mut refused = refused.filter(|entry| entry.name == "0000:81:1f.0");
         assert!(refused.next().is_some());
         let wanted = "0000:81:10.0 vfio:0000:81:10.0=vlan=100";
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        assert_eq!(told(&specs)[0], wanted);
+        assert_eq!(describe_specs(&specs)[0], wanted);
         // Old readers of CDI get no pools at all.
         pools.drop_unsupported("0.5.0".parse().unwrap());
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        assert_eq!(told(&specs)[0], wanted);
+        assert_eq!(describe_specs(&specs)[0], wanted);
     }
 
     #[test]
     fn without_the_hook_a_function_with_a_table_is_not_offered_and_others_are() {
-        let (mut inventory, pools, config) = look(&pool("one", &["0000:81:10.0"], "vlan = 100"));
+        let (mut inventory, pools, config) =
+            read_host(&pool("one", &["0000:81:10.0"], "vlan = 100"));
         let specs =
             generate(&inventory, &pools.offered, &config, InstalledFiles::default()).unwrap();
-        assert_eq!(told(&specs)[0], "0000:81:10.2 ");
-        let said = exclude_without_hook(&mut inventory, Path::new("/h"));
+        assert_eq!(describe_specs(&specs)[0], "0000:81:10.2 ");
+        let message = exclude_without_hook(&mut inventory, Path::new("/h"));
         let reason = "its table vf says what it is set up to be, and the hook /h, which does that, is not there; install it, or set hook-path in [cdi]";
-        assert_eq!(said, [format!("not offered: vfio=0000:81:10.0: {reason}")]);
+        assert_eq!(message, [format!("not offered: vfio=0000:81:10.0: {reason}")]);
         let mut entries = inventory.not_offered.iter();
         assert!(entries.any(|entry| entry.name == "0000:81:10.0" && entry.reason == reason));
         assert!(exclude_without_hook(&mut inventory, Path::new("/h")).is_empty());
@@ -270,14 +271,14 @@ mod tests {
         let pools = resolve(&inventory, &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         let other = "0000:81:10.2 vfio:0000:81:10.2=vlan=200";
-        assert_eq!(told(&specs)[0], other);
+        assert_eq!(describe_specs(&specs)[0], other);
         // And back.
         let device = inventory.drained.remove(0);
         inventory.devices.insert(at, device);
         apply_vf_configs(&mut inventory, &config);
         let pools = resolve(&inventory, &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        assert_eq!(told(&specs)[0], other);
+        assert_eq!(describe_specs(&specs)[0], other);
     }
 
     #[test]
@@ -299,7 +300,7 @@ mod tests {
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         let wanted = ["0000:81:10.0", "0000:81:10.1"];
         let wanted = wanted.map(|name| format!("{name} vfio:{name}=vlan=100"));
-        assert_eq!(told(&specs), wanted);
+        assert_eq!(describe_specs(&specs), wanted);
     }
 
     #[test]

@@ -159,7 +159,7 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
 
-    fn look(host: &Host) -> (Clocks, Discovered<()>) {
+    fn discover_tree(host: &Host) -> (Clocks, Discovered<()>) {
         let mut clocks = Clocks::default();
         let found = discover(host, |probe, functions, interfaces| {
             clocks = read(probe, functions, interfaces);
@@ -188,7 +188,7 @@ mod tests {
     fn a_clock_whose_link_leads_to_nothing_is_named_and_not_offered() {
         let tree = Tree::new();
         tree.link("/sys/class/ptp/ptp7", "../../devices/gone");
-        let (clocks, found) = look(&tree.host());
+        let (clocks, found) = discover_tree(&tree.host());
         assert!(clocks.ptp.is_empty());
         let not_offered = found.not_offered;
         assert_eq!(not_offered.len(), 1);
@@ -207,7 +207,7 @@ mod tests {
         for number in [10, 2, 0] {
             ptp(&tree, "/sys/devices/virtual", number, "x");
         }
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         let names: Vec<&str> = clocks.ptp.iter().map(|clock| clock.name.as_str()).collect();
         assert_eq!(names, ["ptp0", "ptp2", "ptp10"]);
     }
@@ -216,7 +216,7 @@ mod tests {
     fn a_clock_without_a_pci_function_has_no_nic() {
         let tree = Tree::new();
         ptp(&tree, "/sys/devices/virtual", 0, "KVM virtual PTP");
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         assert_eq!(clocks.ptp[0].clock_name.as_deref(), Some("KVM virtual PTP"));
         assert_eq!(clocks.ptp[0].nic, None);
         assert_eq!(clocks.ptp[0].pci_address, None);
@@ -229,7 +229,7 @@ mod tests {
         tree.class_device("net", &function, "a1", &[("dev_port", "1")]);
         tree.class_device("net", &function, "z0", &[("dev_port", "0")]);
         ptp(&tree, &function, 0, "mlx4");
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         assert_eq!(nics(&clocks.ptp), [("ptp0", Some("z0"))]);
         assert_eq!(clocks.ptp[0].numa_node, None);
         let address = clocks.ptp[0].pci_address.unwrap().to_string();
@@ -248,7 +248,7 @@ mod tests {
         let other = tree.function("0000:42:00.0", "0x020000", 0);
         tree.class_device("net", &other, "eth0", &[("phys_port_name", "c1pf0")]);
         ptp(&tree, &other, 1, "mlx5_ptp");
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         assert_eq!(nics(&clocks.ptp), [("ptp0", Some("ens1")), ("ptp1", None)]);
     }
 
@@ -260,7 +260,7 @@ mod tests {
         ptp(&tree, &function, 3, "igb");
         pps(&tree, "/sys/devices/virtual", 0, "ptp3");
         pps(&tree, "/sys/devices/virtual", 1, "serial0");
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         assert_eq!(nics(&clocks.pps), [("pps0", Some("ens1")), ("pps1", None)]);
         assert_eq!(clocks.pps[0].numa_node, Some(1));
         assert_eq!(clocks.pps[1].clock_name.as_deref(), Some("serial0"));
@@ -272,7 +272,7 @@ mod tests {
         let function = tree.function("0000:41:00.0", "0x020000", 0);
         tree.attributes(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
         tree.node("/dev/ptp0", 247, 0);
-        let (clocks, _) = look(&tree.host());
+        let (clocks, _) = discover_tree(&tree.host());
         assert!(clocks.ptp[0].pci_address.is_some());
     }
 
@@ -282,7 +282,7 @@ mod tests {
         tree.class_device("ptp", "/sys/devices/virtual", "ptp0", &[("dev", "247:0")]);
         tree.class_device("pps", "/sys/devices/virtual", "pps0", &[("dev", "248:0")]);
         tree.node("/dev/pps0", 99, 0);
-        let (clocks, found) = look(&tree.host());
+        let (clocks, found) = discover_tree(&tree.host());
         assert_eq!(clocks, Clocks::default());
         assert_eq!(
             found.reasons(),

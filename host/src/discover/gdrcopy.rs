@@ -51,7 +51,7 @@ mod tests {
 
     const LISTED: &str = "Character devices:\n  1 mem\n510 gdrdrv\n\nBlock devices:\n254 virtblk\n";
 
-    fn look(tree: &Tree) -> (Option<Gdrcopy>, Vec<String>) {
+    fn discover_tree(tree: &Tree) -> (Option<Gdrcopy>, Vec<String>) {
         let host = tree.host();
         let probe = Probe::new(&host);
         let found = read(&probe);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     fn refusal(tree: &Tree) -> String {
-        let (found, reasons) = look(tree);
+        let (found, reasons) = discover_tree(tree);
         assert_eq!(found, None);
         reasons.concat()
     }
@@ -71,7 +71,7 @@ mod tests {
         tree.file("/proc/devices", LISTED);
         tree.file("/sys/module/gdrdrv/version", "2.6\n");
         tree.node("/dev/gdrdrv", 510, 0);
-        let (found, reasons) = look(&tree);
+        let (found, reasons) = discover_tree(&tree);
         let found = found.unwrap();
         assert_eq!(found.version.as_deref(), Some("2.6"));
         assert_eq!(found.node.number.to_string(), "510:0");
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn a_host_without_the_driver_has_nothing_to_say() {
         let tree = Tree::new();
-        assert_eq!(look(&tree), (None, Vec::new()));
+        assert_eq!(discover_tree(&tree), (None, Vec::new()));
         tree.file("/proc/devices", "Character devices:\n  1 mem\n");
-        assert_eq!(look(&tree), (None, Vec::new()));
+        assert_eq!(discover_tree(&tree), (None, Vec::new()));
     }
 
     #[test]

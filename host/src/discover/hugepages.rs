@@ -241,7 +241,7 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
 
-    fn look(host: &Host) -> Discovered<Hugepages> {
+    fn discover_tree(host: &Host) -> Discovered<Hugepages> {
         discover(host, |probe, _, _| read(probe))
     }
 
@@ -282,7 +282,7 @@ mod tests {
         }
         tree.file(&format!("{NODES}/node/x"), "");
         tree.file(&format!("{NODES}/online"), "0,2,10\n");
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         let nodes: Vec<u32> = found.devices[0].nodes.iter().map(|n| n.node).collect();
         assert_eq!(nodes, [0, 2, 10]);
         assert_eq!(found.devices[0].nodes[2].free, 1);
@@ -293,7 +293,7 @@ mod tests {
         let tree = Tree::new();
         overall(&tree, 2048, 0, 8);
         overall(&tree, 1_048_576, 0, 0);
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.devices[0].name, "2Mi");
         assert_eq!(found.devices[0].overcommit, 8);
@@ -310,7 +310,7 @@ mod tests {
         let tree = Tree::new();
         on_node(&tree, 0, 65_536, "3", "1");
         on_node(&tree, 1, 65_536, "2", "2");
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!((found.devices[0].total, found.devices[0].free), (5, 3));
         assert_eq!(found.devices[0].name, "64Mi");
     }
@@ -319,7 +319,7 @@ mod tests {
     fn a_kernel_without_numa_has_pages_but_no_nodes() {
         let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!(found.devices[0].total, 16);
         assert_eq!(found.devices[0].nodes, []);
     }
@@ -329,7 +329,7 @@ mod tests {
         let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         tree.file(&format!("{SIZES}/hugepages-2048kB/free_hugepages"), "many\n");
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!((found.devices[0].total, found.devices[0].free), (16, 0));
         assert!(found.warnings[0].contains("free_hugepages: expected a number"));
     }
@@ -348,7 +348,7 @@ mod tests {
              none /strange hugetlbfs rw,pagesize=2X 0 0\n\
              tmpfs /pagesize tmpfs rw,pagesize=2M 0 0\n",
         );
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!(found.devices[0].mounts, ["/a", "/b"]);
         assert_eq!(found.devices[1].mounts, ["/dev/huge pages"]);
         assert_eq!(
@@ -404,7 +404,7 @@ mod tests {
             b"none /mnt/\xff hugetlbfs rw,pagesize=2M 0 0\n",
         ];
         tree.file(MOUNTS, mounts.concat());
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!(found.warnings, [""; 0]);
         assert_eq!(found.devices[0].mounts, ["/dev/hugepages", "/mnt/\u{fffd}"]);
     }
@@ -417,7 +417,7 @@ mod tests {
         let mut mounts = other.repeat((12 << 20) / other.len());
         mounts.push_str("none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n");
         tree.file(MOUNTS, mounts);
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert_eq!(found.warnings, [""; 0]);
         assert_eq!(found.devices[0].mounts, ["/dev/hugepages"]);
     }
@@ -428,7 +428,7 @@ mod tests {
         overall(&tree, 2048, 16, 0);
         let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
         tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert!(
             found.warnings[0].contains("/proc/mounts: longer than 4194304 bytes"),
             "{:?}",
@@ -440,7 +440,7 @@ mod tests {
     fn a_size_that_the_kernel_lists_for_nodes_alone_is_not_said_to_have_no_pages() {
         let tree = Tree::new();
         on_node(&tree, 0, 2048, "0", "0");
-        let found = look(&tree.host());
+        let found = discover_tree(&tree.host());
         assert!(found.devices.is_empty());
         assert_eq!(
             found.reasons(),

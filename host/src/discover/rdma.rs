@@ -829,12 +829,12 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<RdmaDevice> {
+    fn discover_host(host: &Host, config: &DiscoverConfig) -> Discovered<RdmaDevice> {
         discover(host, |probe, functions, interfaces| read(probe, functions, interfaces, config))
     }
 
     fn look_at(tree: &Tree) -> Discovered<RdmaDevice> {
-        look(&tree.host(), &DiscoverConfig::default())
+        discover_host(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with the connection manager.
@@ -987,7 +987,7 @@ mod tests {
                 "issm0: for management, not for data; set offer-issm = true in [discover] to offer it",
             ]
         );
-        let open = look(&tree.host(), &generous());
+        let open = discover_host(&tree.host(), &generous());
         assert_eq!(
             paths_of(&open.devices[0])[2..],
             ["/dev/infiniband/umad0", "/dev/infiniband/issm0"]
@@ -1024,7 +1024,7 @@ mod tests {
         tree.class_device("infiniband", &function, "smi1", &HCA);
         management(&tree, &function, "smi1", 1, 1);
         management(&tree, &function, "smi1", 2, 2);
-        let found = look(&tree.host(), &generous());
+        let found = discover_host(&tree.host(), &generous());
         assert_eq!(found.devices.len(), 1);
         assert_eq!(found.devices[0].name, "mlx5_0");
         let owners = management_of(&found.devices[0]);
@@ -1375,7 +1375,7 @@ mod tests {
     #[test]
     fn umad_comes_with_that_of_the_companions_of_the_same_function() {
         let config = DiscoverConfig { offer_umad: true, ..DiscoverConfig::default() };
-        let found = look(&with_planes().host(), &config);
+        let found = discover_host(&with_planes().host(), &config);
         let nodes = |index: usize| paths_of(&found.devices[index]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
         assert_eq!(nodes(0).replace("/dev/infiniband/", ""), wanted);
@@ -1387,7 +1387,7 @@ mod tests {
 
     #[test]
     fn issm_of_a_companion_comes_only_where_issm_is_offered() {
-        let found = look(&with_planes().host(), &generous());
+        let found = discover_host(&with_planes().host(), &generous());
         let nodes = paths_of(&found.devices[0]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 issm0 umad1 umad2 issm1 issm2";
         assert_eq!(nodes.replace("/dev/infiniband/", ""), wanted);
@@ -1440,7 +1440,7 @@ mod tests {
         live_devices: bool,
         config: &DiscoverConfig,
     ) -> (Vec<RdmaDevice>, Vec<Exclusion>) {
-        let found = look(host, config);
+        let found = discover_host(host, config);
         let functions = PciFunctions::read(&Probe::new(host));
         let probe = Probe::new(host);
         let devices = offer_movable(&probe, &functions, found.devices, live_devices);
@@ -1532,12 +1532,12 @@ mod tests {
         let (closed, not_offered) =
             in_exclusive_mode(&sample("rdma-hcas"), false, &DiscoverConfig::default());
         assert_eq!(closed, []);
-        let told = not_offered.iter();
-        let told = told.filter(|one| one.reason.contains("live-devices = false"));
-        let told: Vec<&str> = told.map(|one| one.name.as_str()).collect();
+        let excluded = not_offered.iter();
+        let excluded = excluded.filter(|one| one.reason.contains("live-devices = false"));
+        let excluded: Vec<&str> = excluded.map(|one| one.name.as_str()).collect();
         let offered: Vec<&str> = open.iter().map(|device| device.name.as_str()).collect();
-        assert!(!told.is_empty());
-        assert_eq!(told, offered);
+        assert!(!excluded.is_empty());
+        assert_eq!(excluded, offered);
     }
 
     #[test]

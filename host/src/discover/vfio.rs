@@ -502,7 +502,7 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<VfioDevice> {
+    fn discover_host(host: &Host, config: &DiscoverConfig) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, interfaces| {
             let devices = read(probe, functions, config);
             find_idle_ports(probe, &devices, interfaces);
@@ -511,7 +511,7 @@ mod tests {
     }
 
     fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
-        look(&tree.host(), &DiscoverConfig::default())
+        discover_host(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with vfio loaded.
@@ -803,7 +803,7 @@ mod tests {
             ["0000:81:00.0: 0000:81:00.0 has 1 virtual function, which its holder could change; \
               set offer-pf-with-vfs = true in [discover] to offer it all the same"]
         );
-        let open = look(&tree.host(), &generous());
+        let open = discover_host(&tree.host(), &generous());
         assert_eq!(open.devices.len(), 2);
     }
 

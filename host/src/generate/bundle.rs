@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_bundle_that_is_not_whole_is_left_out_with_what_is_missing() {
-        let said = reasons(
+        let reason = reasons(
             TWO_NODES,
             "[bundles.whole]\ndevices = [\"hugepages=2Mi\"]\n\
              [bundles.part]\ndevices = [\"hugepages=2Mi\", \"nic=ens9\", \"profile=none-such\"]\n\
@@ -257,7 +257,7 @@ mod tests {
              [bundles.count]\ndevices = [\"hugepages=2Mi*2\"]\n",
         );
         assert_eq!(
-            said,
+            reason,
             [
                 "all: \"all\" is a word with a meaning of its own; name the bundle otherwise",
                 "count: hugepages 2Mi is no pool, of which *2 takes members; \"onload-ctk discover --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",

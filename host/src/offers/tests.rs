@@ -41,11 +41,11 @@ fn holders(device: &HostDevice) -> Vec<&str> {
 
 impl Given {
     fn sample(name: &str, config: &str) -> Given {
-        Given::of(&sample(name), config)
+        Given::new(&sample(name), config)
     }
 
     /// A host whose specifications are up to date.
-    fn of(host: &Host, config: &str) -> Given {
+    fn new(host: &Host, config: &str) -> Given {
         let config = Config::parse(config).unwrap();
         let mut given = Given {
             inventory: discover_with_pools(host, &config).0,
@@ -197,7 +197,7 @@ fn idle_interface(tree: &Tree) -> &'static str {
 fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
     let tree = Tree::new();
     let config = idle_interface(&tree);
-    let offer = Given::of(&tree.host(), config).offer("netdev=ens1v0");
+    let offer = Given::new(&tree.host(), config).offer("netdev=ens1v0");
     assert_eq!(offer.sharing, Sharing::Exclusive);
     assert_eq!((offer.slots, offer.health), (None, Health::Healthy));
     assert_eq!(offer.pci.unwrap().to_string(), "0000:3b:02.0");
@@ -215,12 +215,12 @@ fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
     idle_interface(&tree);
     let config = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
     let device = "netdev=0000:3b:02.0";
-    let at_home = Given::of(&tree.host(), config).offer(device);
+    let at_home = Given::new(&tree.host(), config).offer(device);
     let away = Tree::new();
     let function = away.function("0000:3b:02.0", "0x020000", 1);
     away.bind(&function, "igbvf");
     away.file("/network.table", "");
-    let away = Given::of(&away.host(), config).offer(device);
+    let away = Given::new(&away.host(), config).offer(device);
     for (offer, interface) in [(at_home, "ens1v0"), (away, "")] {
         assert_eq!((offer.sharing, offer.health), (Sharing::Exclusive, Health::Healthy));
         let text = |key: &str| Attribute::Text(key.to_owned());
@@ -248,7 +248,7 @@ fn all_devices_of_a_class_have_the_same_attributes() {
     tree.node("/dev/gdrdrv", 510, 0);
     let (config, movable) = (idle_interface(&tree), tree.host());
     let hosts = HOSTS.iter().map(|name| Given::sample(name, ""));
-    for mut given in hosts.chain([Given::of(&movable, config)]) {
+    for mut given in hosts.chain([Given::new(&movable, config)]) {
         let files: Vec<(PathBuf, String)> = given
             .files
             .iter()
@@ -256,7 +256,7 @@ fn all_devices_of_a_class_have_the_same_attributes() {
             .collect();
         add(given.offers());
         // The same specifications on a host that has none of these devices any more.
-        let mut gone = Given::of(&Tree::new().host(), "");
+        let mut gone = Given::new(&Tree::new().host(), "");
         let specs = files.into_iter();
         gone.files =
             specs.map(|(path, text)| (path, Ok(from_json(text.as_bytes()).unwrap()))).collect();
@@ -285,7 +285,7 @@ fn attributes_say_what_a_virtual_function_is_of() {
         let port = [("phys_port_name", port)];
         tree.class_device("net", function, name, &port);
     }
-    let mut given = Given::of(&tree.host(), "");
+    let mut given = Given::new(&tree.host(), "");
     let vfio = given.offer("vfio=0000:65:00.6");
     for (key, value) in [
         ("kind", "vfio"),
@@ -321,7 +321,7 @@ fn a_nic_with_data_direct_says_the_root_of_its_gpu() {
         tree.machine(&format!(
             "pci0008:00 0\n  gpu 0008:06:00.0 10de:31c2\n  dma 0008:05:00.0 V3=aa\npci0000:00 0\n  nic 0000:03:00.0 mlx5_0 400 V3={uuid}\n  nic 0000:04:00.0 mlx5_1 400\n"
         ));
-        let mut given = Given::of(&tree.host(), "");
+        let mut given = Given::new(&tree.host(), "");
         let offers = given.offers().into_iter();
         let offers = offers.filter(|offer| offer.class == Class::Rdma);
         let roots = offers.map(|offer| offer.attributes.get("dataDirectRoot").cloned());
@@ -784,7 +784,7 @@ fn a_survey_reads_specifications_and_leases() {
     let (tree, root) = surveyed();
     let cdi = root.join("var/run/cdi");
     fs::create_dir_all(&cdi).unwrap();
-    let mut given = Given::of(&tree.host(), "");
+    let mut given = Given::new(&tree.host(), "");
     let (path, spec) = given.files.pop_first().unwrap();
     let file = cdi.join(path.file_name().unwrap());
     fs::write(file, to_json(&spec.unwrap())).unwrap();
@@ -839,7 +839,7 @@ fn a_host_without_leases_is_surveyed_and_one_whose_leases_cannot_be_read_is_not(
     assert!(matches!(survey.offers()[0].health, Health::Unhealthy(_)));
     tree.file("/run/onload-ctk/@leases", "no directory");
     let error = read().unwrap_err();
-    let said = format!("{error:#}");
-    assert!(said.starts_with("reading leases: opening "), "{said}");
-    assert!(said.contains("/run/onload-ctk/@leases"), "{said}");
+    let message = format!("{error:#}");
+    assert!(message.starts_with("reading leases: opening "), "{message}");
+    assert!(message.contains("/run/onload-ctk/@leases"), "{message}");
 }

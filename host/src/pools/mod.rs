@@ -438,12 +438,16 @@ mod tests {
             offered(name, pool)
         };
         let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
-        let said = find_overlaps(&pools);
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "), "{said:?}");
+        let overlaps = find_overlaps(&pools);
+        assert_eq!(overlaps.len(), 1, "{overlaps:?}");
         assert!(
-            said[0].ends_with(" and 4 more in common: a container of one takes it from the other"),
-            "{said:?}"
+            overlaps[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "),
+            "{overlaps:?}"
+        );
+        assert!(
+            overlaps[0]
+                .ends_with(" and 4 more in common: a container of one takes it from the other"),
+            "{overlaps:?}"
         );
         assert_eq!(find_overlaps(&pools[..2]), [""; 0]);
     }

@@ -356,8 +356,8 @@ mod tests {
         let long = PathBuf::from(format!("/{}", "a".repeat(300)));
         let without = Watcher::new(sources(vec![long])).unwrap().missing_sources();
         assert_eq!(without.len(), 1);
-        let said = &without[0];
-        assert!(said.starts_with("watching /aaa") && said.contains("too long"), "{said}");
+        let message = &without[0];
+        assert!(message.starts_with("watching /aaa") && message.contains("too long"), "{message}");
     }
 
     #[test]

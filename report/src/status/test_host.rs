@@ -276,8 +276,8 @@ impl Made {
         let found = verdicts.iter().find(|verdict| verdict.state == state);
         let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
         assert!(found.reason.contains(reason), "{reason:?} in {found:?}");
-        let said = found.remedy.clone().unwrap_or_default();
-        assert!(said.contains(remedy), "{remedy:?} in {found:?}");
+        let actual = found.remedy.clone().unwrap_or_default();
+        assert!(actual.contains(remedy), "{remedy:?} in {found:?}");
         assert_eq!(state.is_good(), found.remedy.is_none(), "{found:?}");
         assert_eq!(verdicts[0].state, verdicts.iter().map(|v| v.state).max().unwrap());
     }

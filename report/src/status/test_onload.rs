@@ -296,10 +296,10 @@ fn said_with(made: &Made, variables: &str) -> String {
 /// Of a name that leads to all of the ports.
 #[track_caller]
 fn stands_for_its_ports(made: &Made, name: &str) {
-    let said = said_with(made, &format!("EF_INTERFACE_WHITELIST={name}"));
-    assert!(said.contains("why is not known"), "{said}");
-    let said = said_with(made, &format!("EF_INTERFACE_BLACKLIST={name}"));
-    assert!(said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")), "{said}");
+    let message = said_with(made, &format!("EF_INTERFACE_WHITELIST={name}"));
+    assert!(message.contains("why is not known"), "{message}");
+    let message = said_with(made, &format!("EF_INTERFACE_BLACKLIST={name}"));
+    assert!(message.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")), "{message}");
 }
 
 #[test]
@@ -314,8 +314,8 @@ fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
         stands_for_its_ports(&made, name);
     }
     let both = "EF_INTERFACE_WHITELIST=bond0\0EF_INTERFACE_BLACKLIST=ens1";
-    let said = said_with(&made, both);
-    assert!(said.contains("EF_INTERFACE_BLACKLIST=ens1 leaves no"), "{said}");
+    let message = said_with(&made, both);
+    assert!(message.contains("EF_INTERFACE_BLACKLIST=ens1 leaves no"), "{message}");
     // In a container by all names of an interface.
     let mut made = preloaded();
     made.interface(Link {
@@ -337,13 +337,13 @@ fn a_name_that_a_container_does_not_have_is_a_cause() {
     });
     made.open(3, "/dev/onload").listens(77, 901);
     for list in ["WHITELIST=ens1", "BLACKLIST=fast ens1"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        let message = said_with(&made, &format!("EF_INTERFACE_{list}"));
         let wanted = format!("EF_INTERFACE_{list} leaves no accelerated interface (eth0)");
-        assert!(said.contains(&wanted), "{said}");
+        assert!(message.contains(&wanted), "{message}");
     }
     for list in ["WHITELIST=ens1 fast", "BLACKLIST=ens1"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
-        assert!(said.contains("why is not known"), "{said}");
+        let message = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        assert!(message.contains("why is not known"), "{message}");
     }
 }
 
@@ -358,16 +358,16 @@ fn a_list_is_the_cause_of_an_interface_that_was_not_found_and_of_nothing_else_in
     };
     log("ERROR: Failed to allocate stack (rc=-16)");
     for name in ["ens0", "nosuch0"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
-        assert!(said.contains("no stack was free"), "{said}");
+        let message = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
+        assert!(message.contains("no stack was free"), "{message}");
     }
     log("ENODEV.");
     for list in ["WHITELIST=ens0", "WHITELIST=nosuch0", "BLACKLIST=nosuch0"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
-        assert!(said.contains(&format!("EF_INTERFACE_{list} leaves no")), "{said}");
+        let message = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        assert!(message.contains(&format!("EF_INTERFACE_{list} leaves no")), "{message}");
     }
-    let said = said_with(&made, "EF_INTERFACE_WHITELIST=ens1");
-    assert!(said.contains("found no interface for it"), "{said}");
+    let message = said_with(&made, "EF_INTERFACE_WHITELIST=ens1");
+    assert!(message.contains("found no interface for it"), "{message}");
 }
 
 #[test]
@@ -492,13 +492,13 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     let made = by_kernel();
     let line = "3,2,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)\n";
     made.file("/dev/kmsg", line);
-    let said = |made: &Made| {
+    let reasons = |made: &Made| {
         let all = made.status().containers.into_iter();
         let mut all: Vec<String> = all.map(|one| one.verdicts[0].reason.clone()).collect();
         all.sort();
         all
     };
-    assert!(said(&made)[0].contains("no stack was free"));
+    assert!(reasons(&made)[0].contains("no stack was free"));
     // Another container of the same image, whose first program has the same name and number.
     let cgroup = format!("0::/system.slice/docker-{}.scope\n", ID.replace('3', "4"));
     made.process(78, &cgroup, "redis", HOST_NET, "pid:[8]");
@@ -509,27 +509,27 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     called("redis");
     let maps = "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n";
     made.file("/proc/78/maps", maps).listens(78, 902);
-    let both = said(&made);
+    let both = reasons(&made);
     assert_eq!(both.len(), 2);
     assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
     // Where each may have a line and all lines are the same, so is the cause.
     let second = line.replace("93274651", "93284651");
     made.file("/dev/kmsg", format!("{line}{second}"));
-    let both = said(&made);
+    let both = reasons(&made);
     assert!(both.iter().all(|one| one.contains("no stack was free")), "{both:?}");
     made.file("/dev/kmsg", format!("{line}{}", second.replace("-16", "-22")));
-    let both = said(&made);
+    let both = reasons(&made);
     assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
     // A line that is older than the other program is not that one's, and leaves the newer line to it.
     made.file("/dev/kmsg", line);
     made.file("/proc/78/stat", stat_of(78, 20_000));
-    let both = said(&made);
+    let both = reasons(&made);
     assert_eq!(both.iter().filter(|one| one.contains("no stack was free")).count(), 1, "{both:?}");
     made.file("/proc/78/stat", stat_of(78, 700));
     // One that has another name, or a stack, is not the one that got none.
     called("other");
     let first = |made: &Made| {
-        said(made).into_iter().filter(|one| one.contains("no stack was free")).count()
+        reasons(made).into_iter().filter(|one| one.contains("no stack was free")).count()
     };
     assert_eq!(first(&made), 1);
     called("redis");

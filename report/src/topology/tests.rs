@@ -117,7 +117,7 @@ fn nic(number: u32) -> TopologyFunction {
 #[test]
 fn a_function_is_coloured_by_what_it_carries_and_by_its_clock_where_that_is_all() {
     let mut function = nic(1);
-    let mut look = |devices: Vec<TopologyDevice>| {
+    let mut summarize = |devices: Vec<TopologyDevice>| {
         function.devices = devices;
         let telling = function.informative_devices().count();
         (function.class(), function.state(), telling)
@@ -125,13 +125,13 @@ fn a_function_is_coloured_by_what_it_carries_and_by_its_clock_where_that_is_all(
     let nic = |state| device(Class::Nic, "a", state, 0);
     let ptp = || device(Class::Ptp, "ptp0", Occupancy::Free, 0);
     let vfio = |state| device(Class::Vfio, "b", state, 0);
-    assert_eq!(look(vec![]), (None, Occupancy::NotOffered, 0));
-    assert_eq!(look(vec![ptp()]), (Some(Class::Ptp), Occupancy::Free, 1));
-    let found = look(vec![nic(Occupancy::NotOffered), ptp()]);
+    assert_eq!(summarize(vec![]), (None, Occupancy::NotOffered, 0));
+    assert_eq!(summarize(vec![ptp()]), (Some(Class::Ptp), Occupancy::Free, 1));
+    let found = summarize(vec![nic(Occupancy::NotOffered), ptp()]);
     assert_eq!(found, (Some(Class::Nic), Occupancy::NotOffered, 2));
-    let found = look(vec![nic(Occupancy::NotOffered), vfio(Occupancy::Free), ptp()]);
+    let found = summarize(vec![nic(Occupancy::NotOffered), vfio(Occupancy::Free), ptp()]);
     assert_eq!(found, (Some(Class::Vfio), Occupancy::Free, 2));
-    let found = look(vec![nic(Occupancy::Free), vfio(Occupancy::Held), ptp()]);
+    let found = summarize(vec![nic(Occupancy::Free), vfio(Occupancy::Held), ptp()]);
     assert_eq!(found, (Some(Class::Vfio), Occupancy::Held, 3));
 }
 

@@ -81,24 +81,24 @@ mod tests {
 
     fn looks(passes: Vec<Vec<RestoreOutcome>>) -> anyhow::Result<Vec<RestoreOutcome>> {
         let mut passes = passes.into_iter();
-        let told = restore_until_stable(|| Ok(passes.next().unwrap()))?;
+        let results = restore_until_stable(|| Ok(passes.next().unwrap()))?;
         assert!(passes.next().is_none(), "looked too few times");
-        Ok(told)
+        Ok(results)
     }
 
     #[test]
     fn what_comes_back_while_another_one_is_restored_is_restored_too() {
-        let told =
+        let results =
             looks(vec![vec![restored("ens1v0", None)], vec![restored("ens1v1", None)], vec![]]);
         let both = vec![restored("ens1v0", None), restored("ens1v1", None)];
-        assert_eq!(told.unwrap(), both);
+        assert_eq!(results.unwrap(), both);
     }
 
     #[test]
     fn what_does_not_come_is_told_once_and_looked_for_again_only_when_another_one_came() {
         let away = || restored("ens1v1", Some("it is away"));
-        let told = looks(vec![vec![away(), restored("ens1v0", None)], vec![away()]]);
-        assert_eq!(told.unwrap(), vec![restored("ens1v0", None), away()]);
+        let results = looks(vec![vec![away(), restored("ens1v0", None)], vec![away()]]);
+        assert_eq!(results.unwrap(), vec![restored("ens1v0", None), away()]);
         assert_eq!(looks(vec![vec![away()]]).unwrap(), vec![away()]);
         assert!(looks(vec![vec![]]).unwrap().is_empty());
     }

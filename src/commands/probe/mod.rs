@@ -154,17 +154,17 @@ mod tests {
 
     #[test]
     fn what_the_container_does_not_have_is_said_by_name() {
-        let said = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
-        let error = said(use_netdev("nonexistent0"));
+        let error_of = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
+        let error = error_of(use_netdev("nonexistent0"));
         assert!(
             error.contains(
                 "looking for interface nonexistent0: the container's network does not have it"
             ),
             "{error}"
         );
-        let error = said(use_hugepages("3Mi"));
+        let error = error_of(use_hugepages("3Mi"));
         assert!(error.contains("no hugetlbfs of that size is mounted"), "{error}");
-        let error = said(use_hugepages("many"));
+        let error = error_of(use_hugepages("many"));
         assert!(error.contains("it is not like 2Mi or 1Gi"), "{error}");
     }
 

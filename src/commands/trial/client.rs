@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn what_a_client_prints_is_given_and_its_last_word_is_the_error() {
         let stop = Interrupt::default();
-        let said = run(&sh("cat"), b"in".to_vec(), &stop).unwrap();
-        assert_eq!(said, "in");
+        let lines = run(&sh("cat"), b"in".to_vec(), &stop).unwrap();
+        assert_eq!(lines, "in");
         let error = run(&sh("echo one >&2; echo two >&2; exit 3"), Vec::new(), &stop).unwrap_err();
         assert!(error.to_string().ends_with(": two"), "{error}");
         let error = run(&["/nonexistent/docker".to_owned()], Vec::new(), &stop).unwrap_err();
@@ -202,8 +202,8 @@ mod tests {
     fn a_container_speaks_until_it_is_ready_and_ends_with_its_input() {
         let stop = Interrupt::default();
         let container = ForegroundContainer::start(&sh("echo seen; echo ready; cat")).unwrap();
-        let said = container.read_until("ready", SHORT, &stop).unwrap();
-        assert_eq!(said, ["seen"]);
+        let lines = container.read_until("ready", SHORT, &stop).unwrap();
+        assert_eq!(lines, ["seen"]);
         let began = Instant::now();
         container.end(SHORT);
         assert!(began.elapsed() < SHORT);

@@ -156,8 +156,8 @@ mod tests {
     fn a_preloaded_library_that_is_not_there_is_named() {
         let host = Host::open(Path::new("/")).unwrap();
         let error = shell_files(&host, "/nonexistent/libonload.so".into()).unwrap_err();
-        let said = format!("{error:#}");
-        assert!(said.contains("/nonexistent/libonload.so"), "{said}");
+        let message = format!("{error:#}");
+        assert!(message.contains("/nonexistent/libonload.so"), "{message}");
     }
 
     #[test]

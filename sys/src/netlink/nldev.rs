@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// What a name of the exchange answers.
-    fn told<T>(name: &str, read: &dyn Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Errno> {
+    fn read_replies<T>(name: &str, read: &dyn Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Errno> {
         let mut all = Vec::new();
         let progress = read_datagram(&bytes(name), SEQUENCE, &mut |payload| {
             all.extend(read(payload));
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn a_device_is_found_by_its_name_among_those_of_the_namespace() {
         assert_eq!(request(GET, DUMP, &[]), bytes("list-request"));
-        let found = told("list-answer", &parse).unwrap();
+        let found = read_replies("list-answer", &parse).unwrap();
         let link = |index, name: &[u8]| RdmaLink { index, name: name.to_vec() };
         assert_eq!(found, [link(0, b"mlx5_0"), link(3, b"mlx5_3")]);
-        assert_eq!(told("list-answer-empty", &parse).unwrap(), []);
+        assert_eq!(read_replies("list-answer-empty", &parse).unwrap(), []);
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         let at = wanted.len() - fd.len();
         assert_eq!(made[..at], wanted[..at]);
         assert_eq!(made[at..], fd);
-        assert_eq!(told("done", &parse).unwrap(), []);
+        assert_eq!(read_replies("done", &parse).unwrap(), []);
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             ("not-here", Errno::INVAL),
             ("no-right", Errno::PERM),
         ] {
-            assert_eq!(told(name, &parse), Err(error), "{name}");
+            assert_eq!(read_replies(name, &parse), Err(error), "{name}");
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
         let shared = request(GET_CHARACTER, ACKNOWLEDGE, &chardev_payload(None, "rdma_cm"));
         assert_eq!(shared, bytes("rdma-cm-request"));
         let found = |name: &str| {
-            let found = told(name, &parse_character).unwrap();
+            let found = read_replies(name, &parse_character).unwrap();
             let shown = found.iter();
             let shown = shown.map(|one| format!("{} {}", one.name, one.number));
             shown.collect::<Vec<_>>()
@@ -234,17 +234,17 @@ mod tests {
             request(GET_QUEUE_PAIRS, DUMP, &queue_pairs_payload(3)),
             bytes("queue-pairs-request")
         );
-        let found = told("queue-pairs-answer", &|payload| Some(parse_queue_pairs(payload)));
+        let found = read_replies("queue-pairs-answer", &|payload| Some(parse_queue_pairs(payload)));
         let names = ["ib_core", "mlx5_ib", "rdma_cm", "ib_ipoib", "rdma_cm"];
         assert_eq!(found.unwrap().concat(), names);
-        let none = told("list-answer", &|payload| Some(parse_queue_pairs(payload)));
+        let none = read_replies("list-answer", &|payload| Some(parse_queue_pairs(payload)));
         assert_eq!(none.unwrap().concat(), [""; 0]);
     }
 
     #[test]
     fn the_mode_is_read_and_set() {
         assert_eq!(request(SYS_GET, ACKNOWLEDGE, &[]), bytes("mode-request"));
-        let mode = |name| told(name, &parse_netns_mode).unwrap();
+        let mode = |name| read_replies(name, &parse_netns_mode).unwrap();
         assert_eq!(mode("mode-answer-exclusive"), [RdmaNetnsMode::Exclusive]);
         assert_eq!(mode("mode-answer-shared"), [RdmaNetnsMode::Shared]);
         let set = request(SYS_SET, ACKNOWLEDGE, &set_netns_mode_payload(RdmaNetnsMode::Exclusive));

@@ -421,7 +421,7 @@ mod tests {
     }
 
     /// As the kernel tells them: the VLAN once as it was of old, and once as a list.
-    fn told(vf: u32, changes: &[VfChange]) -> Vec<u8> {
+    fn vf_payload(vf: u32, changes: &[VfChange]) -> Vec<u8> {
         let of = |change: &VfChange| change.to_attribute(vf);
         let of_old = |change: &VfChange| match change {
             VfChange::Vlan(tag) => {
@@ -447,7 +447,7 @@ mod tests {
         };
         let changes: Vec<VfChange> = wanted.changes(&VfSettings::default()).collect();
         assert_eq!(changes.len(), 6);
-        let list = [told(0, &changes), told(5, &changes)].concat();
+        let list = [vf_payload(0, &changes), vf_payload(5, &changes)].concat();
         let list = encode_attribute(VF_INFO_LIST | 0x8000, &list);
         let whole = [header(3, 0, 0), encode_attribute(3, b"ens1\0"), list].concat();
         let found = parse(&whole).unwrap();
@@ -461,8 +461,8 @@ mod tests {
     #[test]
     fn a_list_that_is_longer_than_the_kernel_can_say_is_seen_to_lack_some() {
         let changes = [VfChange::Mac(MAC), vlan(7)];
-        let many = u16::MAX / u16::try_from(told(0, &changes).len()).unwrap() + 20;
-        let list: Vec<u8> = (0..u32::from(many)).flat_map(|vf| told(vf, &changes)).collect();
+        let many = u16::MAX / u16::try_from(vf_payload(0, &changes).len()).unwrap() + 20;
+        let list: Vec<u8> = (0..u32::from(many)).flat_map(|vf| vf_payload(vf, &changes)).collect();
         let length = 4 + list.len();
         assert!(length > usize::from(u16::MAX));
         // As `nla_nest_end` does it.
@@ -471,9 +471,9 @@ mod tests {
         let count = encode_attribute(VF_COUNT, &u32::from(many).to_ne_bytes());
         let found = parse(&[header(3, 0, 0), count, head, list].concat()).unwrap();
         assert_eq!(found.count, u32::from(many));
-        let told: Vec<u32> = found.reported.into_keys().collect();
-        assert!((1..20).contains(&told.len()), "{told:?}");
-        assert!(told.iter().copied().eq(0..told.len() as u32), "{told:?}");
+        let numbers: Vec<u32> = found.reported.into_keys().collect();
+        assert!((1..20).contains(&numbers.len()), "{numbers:?}");
+        assert!(numbers.iter().copied().eq(0..numbers.len() as u32), "{numbers:?}");
         // Of an interface whose driver tells of none, such as one that stands for a virtual function.
         let none = [header(3, 0, 0), encode_attribute(VF_COUNT, &many.to_ne_bytes())].concat();
         assert_eq!(parse(&none), Some(VfList::default()));

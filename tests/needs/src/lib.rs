@@ -125,8 +125,8 @@ pub fn asked(command: &mut Command, text: &str) -> (bool, String) {
     }
     let output = child.wait_with_output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let message = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&message).into_owned())
 }
 
 fn is_required() -> bool {

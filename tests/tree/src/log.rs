@@ -19,7 +19,7 @@ pub struct Log {
 
 impl Log {
     /// Without a stream, no line ever comes.
-    pub fn of(stream: Option<impl Read + Send + 'static>) -> Log {
+    pub fn from_stream(stream: Option<impl Read + Send + 'static>) -> Log {
         let (sender, lines) = channel();
         if let Some(stream) = stream {
             thread::spawn(move || {

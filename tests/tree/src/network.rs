@@ -20,7 +20,7 @@ pub struct Child(Process);
 
 impl Child {
     pub fn of_root() -> Self {
-        Child::of("unshare --net sleep 1000")
+        Child::from_command("unshare --net sleep 1000")
     }
 
     /// As a user without root can make it; none where the machine does not let them.
@@ -33,10 +33,10 @@ impl Child {
         };
         let why = "only root may make user namespaces here";
         onload_test_needs::on_this_machine(can_be, why)
-            .then(|| Child::of(&format!("{user} sleep 1000")))
+            .then(|| Child::from_command(&format!("{user} sleep 1000")))
     }
 
-    fn of(command: &str) -> Self {
+    fn from_command(command: &str) -> Self {
         let mut words = command.split(' ');
         let mut command = Command::new(words.next().unwrap());
         let command = command.args(words);

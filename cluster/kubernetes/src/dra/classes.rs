@@ -162,25 +162,27 @@ mod tests {
 
     #[test]
     fn a_resource_is_served_where_any_class_has_its_name() {
-        let told = classes(&[("fast.example.com", "amd.com/onload")]);
-        assert_eq!(told.is_served("amd.com/onload"), Some(true));
-        assert_eq!(told.is_served("onload.dev/fast"), Some(false));
+        let classes_seen = classes(&[("fast.example.com", "amd.com/onload")]);
+        assert_eq!(classes_seen.is_served("amd.com/onload"), Some(true));
+        assert_eq!(classes_seen.is_served("onload.dev/fast"), Some(false));
         assert_eq!(DeviceClasses::Nothing.is_served("amd.com/onload"), None);
         assert_eq!(DeviceClasses::Refused.is_served("amd.com/onload"), None);
     }
 
     #[test]
     fn the_resource_of_a_class_is_what_the_server_says_and_else_that_of_ours() {
-        let told = classes(&[("nic.onload.dev", "amd.com/onload"), ("x.example.com", "a.b/c")]);
-        let resource =
-            |told: &DeviceClasses, class: &str| told.resource_of(class).unwrap_or_default();
-        assert_eq!(resource(&told, "nic.onload.dev"), "amd.com/onload");
-        assert_eq!(resource(&told, "x.example.com"), "a.b/c");
-        assert_eq!(resource(&told, "vfio.onload.dev"), "");
-        for told in [DeviceClasses::Nothing, DeviceClasses::Refused] {
-            assert_eq!(resource(&told, "vfio.onload.dev"), "onload.dev/vfio");
+        let classes_seen =
+            classes(&[("nic.onload.dev", "amd.com/onload"), ("x.example.com", "a.b/c")]);
+        let resource = |classes_seen: &DeviceClasses, class: &str| {
+            classes_seen.resource_of(class).unwrap_or_default()
+        };
+        assert_eq!(resource(&classes_seen, "nic.onload.dev"), "amd.com/onload");
+        assert_eq!(resource(&classes_seen, "x.example.com"), "a.b/c");
+        assert_eq!(resource(&classes_seen, "vfio.onload.dev"), "");
+        for classes_seen in [DeviceClasses::Nothing, DeviceClasses::Refused] {
+            assert_eq!(resource(&classes_seen, "vfio.onload.dev"), "onload.dev/vfio");
             for other in ["nic", "nic.example.com", "onload.dev", "x.onload.dev"] {
-                assert_eq!(resource(&told, other), "", "{other}");
+                assert_eq!(resource(&classes_seen, other), "", "{other}");
             }
         }
     }

@@ -108,13 +108,13 @@ mod tests {
         list_devices(&snapshot(devices), &"n1".parse().unwrap())
     }
 
-    fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
+    fn listed_health(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
         let devices = listing.devices.iter();
-        let said = devices.map(|device| {
+        let listed = devices.map(|device| {
             let name = device.device.as_ref().unwrap().device_name.as_str();
             (name, device.health, device.message.as_str())
         });
-        said.collect()
+        listed.collect()
     }
 
     #[test]
@@ -125,8 +125,8 @@ mod tests {
             exclusive("0000:81:10.1", Health::Unhealthy(reason.to_owned())),
         ]);
         let (healthy, unhealthy) = (HealthStatus::Healthy.into(), HealthStatus::Unhealthy.into());
-        let told = [("0000-81-10-0", healthy, ""), ("0000-81-10-1", unhealthy, reason)];
-        assert_eq!(said(&listing), told);
+        let expected = [("0000-81-10-0", healthy, ""), ("0000-81-10-1", unhealthy, reason)];
+        assert_eq!(listed_health(&listing), expected);
         let pool = &listing.devices[0].device.as_ref().unwrap().pool_name;
         assert_eq!(pool, "n1/vfio");
         assert!(listing.devices[0].last_updated_time > 1_700_000_000);
@@ -136,7 +136,7 @@ mod tests {
     fn a_shared_device_is_told_by_its_name_and_by_those_of_its_slots() {
         let shared = HostDevice { slots: Some(2), ..offer(Class::Nic, "ens1") };
         let listing = listed(vec![shared, offer(Class::Hugepages, "2Mi")]);
-        let names: Vec<&str> = said(&listing).iter().map(|(name, ..)| *name).collect();
+        let names: Vec<&str> = listed_health(&listing).iter().map(|(name, ..)| *name).collect();
         assert_eq!(names, ["ens1", "ens1-slot-0", "ens1-slot-1"]);
     }
 

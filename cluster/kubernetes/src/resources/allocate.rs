@@ -255,9 +255,9 @@ mod tests {
     #[test]
     fn what_no_specification_has_is_refused_with_the_remedy() {
         let nics = resource("nic", vec![shared("ens1", 2), shared("gone", 2)]);
-        let said = refusal(&nics, &[ids(&["ens1-0", "gone-1"])]);
-        assert!(said.starts_with("no CDI specification has onload.dev/nic=gone; "), "{said}");
-        assert!(said.contains("onload-ctk cdi generate"), "{said}");
+        let message = refusal(&nics, &[ids(&["ens1-0", "gone-1"])]);
+        assert!(message.starts_with("no CDI specification has onload.dev/nic=gone; "), "{message}");
+        assert!(message.contains("onload-ctk cdi generate"), "{message}");
     }
 
     #[test]
@@ -265,23 +265,23 @@ mod tests {
         let mut stale = shared("ens2", 2);
         stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
         let nics = resource("nic", vec![shared("gone", 2), stale]);
-        let said = |id: &str| {
+        let refusal_of = |id: &str| {
             let refused = given_by(SpecAuthor::Daemon, &nics, &[ids(&[id])]).unwrap_err();
             refused.message().to_owned()
         };
         assert_eq!(
-            said("gone-0"),
+            refusal_of("gone-0"),
             "no CDI specification has onload.dev/nic=gone; onload-kubernetes on the node writes it, and says in its log why it has not"
         );
-        assert!(said("ens2-0").ends_with("renumbered; see the log of onload-kubernetes on the node, which writes the specifications"));
+        assert!(refusal_of("ens2-0").ends_with("renumbered; see the log of onload-kubernetes on the node, which writes the specifications"));
     }
 
     #[test]
     fn one_id_twice_is_refused_in_one_container_and_in_two() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
-        let said = "device \"ens1-0\" is asked for twice";
-        assert_eq!(refusal(&nics, &[ids(&["ens1-0", "ens1-0"])]), said);
-        assert_eq!(refusal(&nics, &[ids(&["ens1-0"]), ids(&["ens1-0"])]), said);
+        let message = "device \"ens1-0\" is asked for twice";
+        assert_eq!(refusal(&nics, &[ids(&["ens1-0", "ens1-0"])]), message);
+        assert_eq!(refusal(&nics, &[ids(&["ens1-0"]), ids(&["ens1-0"])]), message);
     }
 
     #[test]

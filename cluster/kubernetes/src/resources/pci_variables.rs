@@ -104,7 +104,7 @@ mod tests {
     use super::super::test_devices::{exclusive, shared};
     use super::*;
 
-    fn told(name: &str, devices: &[PluginDevice]) -> BTreeMap<String, String> {
+    fn device_variables(name: &str, devices: &[PluginDevice]) -> BTreeMap<String, String> {
         let name = name.to_owned().try_into().unwrap();
         pci_variables(&name, devices.iter().map(VariableDevice::from))
     }
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn a_vfio_function_is_told_as_the_sriov_plugin_tells_it() {
         let device = exclusive("0000:81:10.0", Some("0000:81:10.0"));
-        let told = told("onload.dev/vfio", &[device]);
+        let variables = device_variables("onload.dev/vfio", &[device]);
         let info = r#"{"0000:81:10.0":{"generic":{"deviceID":"0000:81:10.0"},"vfio":{"dev-mount":"/dev/vfio/15","mount":"/dev/vfio/vfio"}}}"#;
         let wanted = [
             ("PCIDEVICE_ONLOAD_DEV_VFIO", "0000:81:10.0"),
             ("PCIDEVICE_ONLOAD_DEV_VFIO_INFO", info),
         ];
         let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(told, BTreeMap::from(wanted));
+        assert_eq!(variables, BTreeMap::from(wanted));
     }
 
     #[test]
@@ -131,10 +131,10 @@ mod tests {
                 .to_vec(),
             ..exclusive("mlx5_0", Some("0000:3b:00.0"))
         };
-        let told = told("rdma/hca_shared-devices", &[device]);
-        assert_eq!(told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES"], "0000:3b:00.0");
+        let variables = device_variables("rdma/hca_shared-devices", &[device]);
+        assert_eq!(variables["PCIDEVICE_RDMA_HCA_SHARED_DEVICES"], "0000:3b:00.0");
         assert_eq!(
-            told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES_INFO"],
+            variables["PCIDEVICE_RDMA_HCA_SHARED_DEVICES_INFO"],
             r#"{"0000:3b:00.0":{"generic":{"deviceID":"0000:3b:00.0"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_0","umad":"/dev/infiniband/umad3","uverbs":"/dev/infiniband/uverbs3"}}}"#
         );
     }
@@ -143,12 +143,12 @@ mod tests {
     fn several_functions_stand_in_one_list_each_once() {
         let (a, b) = ("0000:81:10.2", "0000:81:02.0");
         let devices = [exclusive(a, Some(a)), exclusive(b, Some(b)), exclusive(a, Some(a))];
-        let told = told("intel.com/sriov_dpdk", &devices);
-        assert_eq!(told["PCIDEVICE_INTEL_COM_SRIOV_DPDK"], "0000:81:02.0,0000:81:10.2");
+        let variables = device_variables("intel.com/sriov_dpdk", &devices);
+        assert_eq!(variables["PCIDEVICE_INTEL_COM_SRIOV_DPDK"], "0000:81:02.0,0000:81:10.2");
     }
 
     #[test]
     fn a_device_without_a_function_is_not_told() {
-        assert!(told("onload.dev/nic", &[shared("ens1", 2)]).is_empty());
+        assert!(device_variables("onload.dev/nic", &[shared("ens1", 2)]).is_empty());
     }
 }

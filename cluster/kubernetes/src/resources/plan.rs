@@ -358,8 +358,8 @@ mod tests {
         let plan = planned("rdma-hcas", &both);
         assert!(!names(&plan).contains(&"a.io/hca"));
         let line = format!("rdma {} is not in a.io/hca: ", device.name);
-        let said = plan.left_out.iter().any(|said| said.starts_with(&line));
-        assert!(said, "{:?}", plan.left_out);
+        let reason = plan.left_out.iter().any(|reason| reason.starts_with(&line));
+        assert!(reason, "{:?}", plan.left_out);
         // And the same for the whole class.
         let plan = planned("rdma-hcas", "[kubernetes]\nslots = 1\n");
         assert!(resource(&plan, "onload.dev/rdma").ids.contains_key(&address));
@@ -377,10 +377,10 @@ mod tests {
             !others.contains(&"a.io/two") && !others.contains(&"onload.dev/vfio"),
             "{others:?}"
         );
-        let said: Vec<&String> = plan.left_out.iter().collect();
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "), "{said:?}");
-        assert!(said[0].ends_with("a.io/one has it"), "{said:?}");
+        let reasons: Vec<&String> = plan.left_out.iter().collect();
+        assert_eq!(reasons.len(), 2, "{reasons:?}");
+        assert!(reasons[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "), "{reasons:?}");
+        assert!(reasons[0].ends_with("a.io/one has it"), "{reasons:?}");
     }
 
     #[test]
@@ -391,10 +391,10 @@ mod tests {
             ("a:b", "no name of an extended resource"),
         ] {
             let plan = planned(X2, &pool(name));
-            let said: Vec<&String> = plan.left_out.iter().collect();
+            let reasons: Vec<&String> = plan.left_out.iter().collect();
             assert!(
-                said[0].contains(why) && said[0].contains("[kubernetes.resources]"),
-                "{said:?}"
+                reasons[0].contains(why) && reasons[0].contains("[kubernetes.resources]"),
+                "{reasons:?}"
             );
             assert_eq!(devices(&plan, "onload.dev/vfio").len(), 2);
         }
@@ -403,7 +403,9 @@ mod tests {
             pool("fast")
         );
         let plan = planned(X2, &taken);
-        assert!(plan.left_out.iter().any(|said| said.contains("has another onload.dev/fast")));
+        assert!(
+            plan.left_out.iter().any(|reasons| reasons.contains("has another onload.dev/fast"))
+        );
         let named =
             format!("{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n", pool("nic"));
         assert_eq!(devices(&planned(X2, &named), "a.io/b").len(), 2);
@@ -423,7 +425,9 @@ mod tests {
         let plan = planned(X2, "[kubernetes]\nslots = 32768\n");
         assert_eq!(resource(&plan, "onload.dev/nic").count(), (32_768, 0));
         assert!(
-            plan.left_out.iter().any(|said| said.contains("onload.dev/nic would have 65536 slots"))
+            plan.left_out
+                .iter()
+                .any(|reason| reason.contains("onload.dev/nic would have 65536 slots"))
         );
     }
 

@@ -237,7 +237,7 @@ async fn the_hook_of_a_claim_sets_the_vlan_that_it_chose_of_a_function() {
     let ids: Vec<QualifiedName> = ids.iter().map(|id| id.parse().unwrap()).collect();
     let registry = Registry::scan(&[node.host.spec_dir()]);
     let hooks = registry.edits_for(&ids).unwrap().hooks;
-    let told = hooks.iter().map(|hook| {
+    let settings = hooks.iter().map(|hook| {
         let at = hook.args.iter().position(|arg| arg == "--vf").unwrap();
         (hook.args[1].as_str(), hook.args[at + 1].as_str())
     });
@@ -250,7 +250,7 @@ async fn the_hook_of_a_claim_sets_the_vlan_that_it_chose_of_a_function() {
         ("createRuntime", open),
         ("poststop", open),
     ];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(settings.collect::<Vec<_>>(), expected);
     for (config, says) in [
         (opaque(json!({"vlan": 300})), "it may choose from 100-199, and 300 is none of them"),
         (json!([]), "it has to choose a VLAN from 100-199"),
@@ -631,9 +631,9 @@ async fn a_class_for_dra_alone_without_an_api_server_ends_the_daemon_with_the_re
     let host = AgentHost::captured(CAPTURED);
     host.config("[kubernetes]\noffer = \"dra\"\n");
     let daemon = Daemon::start(&host);
-    let (status, said) = daemon.ended();
+    let (status, message) = daemon.ended();
     assert_eq!(status.code(), Some(2));
-    assert!(said.contains("give --node-name"), "{said}");
+    assert!(message.contains("give --node-name"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -212,7 +212,7 @@ async fn a_server_without_the_features_gets_devices_that_need_none() {
 
 #[tokio::test]
 async fn a_server_that_wants_counters_in_the_slice_of_their_devices_gets_none() {
-    let server = ApiServer::of(Release::V1_34).await;
+    let server = ApiServer::for_release(Release::V1_34).await;
     server.set_gates(Gates::ON);
     let mut devices = vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     devices.extend([nic(), unhealthy(offer(Class::Nic, "ens2"))]);
@@ -663,11 +663,11 @@ async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
     let mut host_devices = vfs(4096);
     let driver = Driver::start(&server, "n1", host_devices.clone());
     for (slices, generation) in [(32, 1), (64, 2)] {
-        let told = [
+        let measures = [
             format!("onload_kubernetes_slices {slices}\n"),
             "onload_kubernetes_published_devices{class=\"vfio\"} 4096\n".to_owned(),
         ];
-        let is_told = |text: &str| told.iter().all(|line| text.contains(line));
+        let is_told = |text: &str| measures.iter().all(|line| text.contains(line));
         driver.until_measured(is_told).await;
         let there = server.slices();
         assert_eq!((there.len(), devices(&there).len()), (slices, 4096));

@@ -28,8 +28,8 @@ struct Node {
 
 impl Node {
     /// With packaging/kubernetes/dra, where the cluster takes it.
-    async fn of(release: Release, config: &str) -> Node {
-        let server = ApiServer::of(release).await;
+    async fn start(release: Release, config: &str) -> Node {
+        let server = ApiServer::for_release(release).await;
         if release != Release::V1_33 {
             server.put_classes();
         }
@@ -96,7 +96,7 @@ fn once() -> BTreeMap<String, usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_33_gets_each_exclusive_device_once_by_the_device_plugin() {
-    let mut node = Node::of(Release::V1_33, "").await;
+    let mut node = Node::start(Release::V1_33, "").await;
     node.has_them_by_the_device_plugin().await;
     // v1beta1 and v1beta2 are there, and are not what this driver writes.
     node.daemon.logged(&["whether DRA can offer devices is not known", "404"]);
@@ -106,20 +106,20 @@ async fn a_cluster_of_1_33_gets_each_exclusive_device_once_by_the_device_plugin(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_34_gets_each_exclusive_device_once_by_the_device_plugin() {
-    let node = Node::of(Release::V1_34, "").await;
+    let node = Node::start(Release::V1_34, "").await;
     node.has_them_by_the_device_plugin().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_36_gets_each_exclusive_device_once_by_dra() {
-    let mut node = Node::of(Release::V1_36, "").await;
+    let mut node = Node::start(Release::V1_36, "").await;
     node.has_them_by_dra().await;
 }
 
 /// A kubelet that has lost its checkpoint leaves them there, and the scheduler makes no claim of what a Node counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_until_it_is_0() {
-    let mut node = Node::of(Release::V1_36, "").await;
+    let mut node = Node::start(Release::V1_36, "").await;
     node.has_them_by_dra().await;
     for (resource, amount) in [(VFIO, "2"), ("onload.dev/nic", "0"), ("nvidia.com/gpu", "8")] {
         node.server.put_allocatable(resource, amount);
@@ -142,7 +142,7 @@ async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_un
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_34_whose_operator_wants_dra_gets_each_device_and_slot_once() {
-    let mut node = Node::of(Release::V1_34, "[kubernetes]\noffer = \"dra\"\n").await;
+    let mut node = Node::start(Release::V1_34, "[kubernetes]\noffer = \"dra\"\n").await;
     node.has_them_by_dra().await;
     let nic = "n1-onload-dev-nic-0";
     node.server
@@ -157,7 +157,7 @@ async fn a_cluster_of_1_34_whose_operator_wants_dra_gets_each_device_and_slot_on
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_33_whose_operator_wants_dra_is_offered_nothing_and_told_why() {
-    let mut node = Node::of(Release::V1_33, "[kubernetes]\noffer = { vfio = \"dra\" }\n").await;
+    let mut node = Node::start(Release::V1_33, "[kubernetes]\noffer = { vfio = \"dra\" }\n").await;
     // The others are the device plugin's.
     node.kubelet.registered("onload.dev/nic").await;
     let line = node.daemon.logged(&["the ResourceSlices are not kept up to date", "404"]);

@@ -57,7 +57,7 @@ impl Node {
     }
 }
 
-fn of(written: &[Written], object: &str) -> Vec<Value> {
+fn written_for(written: &[Written], object: &str) -> Vec<Value> {
     let of_object = written.iter().filter(|one| one.object == object);
     of_object.map(|one| one.body.clone()).collect()
 }
@@ -245,7 +245,7 @@ async fn a_daemon_that_starts_writes_nothing_that_the_server_has() {
     // What it found of before is followed.
     node.host.remove_from_spec("vfio", FUNCTION);
     node.until_ready_is("c", "False", "Unhealthy").await;
-    assert_eq!(of(&node.api.written(), "default/c").len(), 2);
+    assert_eq!(written_for(&node.api.written(), "default/c").len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,7 +272,7 @@ async fn a_status_that_somebody_else_changed_at_the_same_time_is_written_again()
     node.api.conflict_once();
     driver.prepare(claim("c", UID)).await.unwrap();
     node.until_ready_is("c", "True", "Prepared").await;
-    assert_eq!(of(&node.api.written(), "default/c").len(), 2);
+    assert_eq!(written_for(&node.api.written(), "default/c").len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

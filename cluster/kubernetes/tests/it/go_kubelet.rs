@@ -21,7 +21,7 @@ fn is_whole(list: &Value) -> bool {
 #[test]
 fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
     let host = AgentHost::captured(CAPTURED);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     kubelet.start();
@@ -51,7 +51,7 @@ fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
 #[test]
 fn a_kubelet_in_go_is_told_why_it_gets_nothing() {
     let host = AgentHost::captured(X2);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     kubelet.start();
@@ -77,7 +77,7 @@ fn a_kubelet_in_go_is_told_why_it_gets_nothing() {
 #[test]
 fn every_resource_registers_anew_with_each_kubelet_in_go() {
     let host = AgentHost::captured(CAPTURED);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     let mut daemon = Daemon::start(&host);
@@ -102,7 +102,7 @@ fn every_resource_registers_anew_with_each_kubelet_in_go() {
 #[test]
 fn a_kubelet_in_go_that_refuses_is_asked_again() {
     let host = AgentHost::captured(CAPTURED);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     kubelet.does("refuse 3", "refusing");
@@ -119,7 +119,7 @@ fn a_kubelet_in_go_that_refuses_is_asked_again() {
 #[test]
 fn a_kubelet_in_go_sees_a_device_go_and_a_daemon_end() {
     let host = AgentHost::captured(CAPTURED);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     kubelet.start();
@@ -132,14 +132,14 @@ fn a_kubelet_in_go_sees_a_device_go_and_a_daemon_end() {
     let answer = kubelet.does(&format!("allocate {VFIO} {}", FUNCTIONS[0]), "allocated");
     assert_eq!(answer["code"], "FailedPrecondition", "{answer}");
     assert!(daemon.terminate().success());
-    let ended = kubelet.tells("ended", |told| told["resource"] == VFIO);
+    let ended = kubelet.tells("ended", |event| event["resource"] == VFIO);
     assert!(ended["code"].is_string(), "{ended}");
 }
 
 #[test]
 fn a_kubelet_in_go_takes_the_longest_list_that_may_be_configured() {
     let host = AgentHost::captured(CAPTURED);
-    let Some(mut kubelet) = GoKubelet::of(&host.plugin_dir()) else {
+    let Some(mut kubelet) = GoKubelet::find(&host.plugin_dir()) else {
         return;
     };
     host.config("[kubernetes]\nslots = 32768\n");

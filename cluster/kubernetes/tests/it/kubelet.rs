@@ -256,9 +256,9 @@ async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
     let socket = socket_of(&host, VFIO);
     assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
     first.signal_term();
-    let (status, said) = first.ended();
-    assert!(status.success() && said.contains("ending"), "{said}");
-    assert!(!said.contains("registering again"), "{said}");
+    let (status, message) = first.ended();
+    assert!(status.success() && message.contains("ending"), "{message}");
+    assert!(!message.contains("registering again"), "{message}");
     let left: Vec<_> =
         fs::read_dir(host.plugin_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["kubelet.sock"]);
@@ -279,10 +279,13 @@ async fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let mut first = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
-    let (status, said) = Daemon::start(&host).ended();
-    assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("another onload-kubernetes offers the devices of this host"), "{said}");
-    assert!(said.contains("stop it first"), "{said}");
+    let (status, message) = Daemon::start(&host).ended();
+    assert_eq!(status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("another onload-kubernetes offers the devices of this host"),
+        "{message}"
+    );
+    assert!(message.contains("stop it first"), "{message}");
     assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
     assert!(first.is_running());
 }
@@ -407,9 +410,9 @@ fn an_address_that_the_file_changes_is_told_only_where_the_file_says_it() {
 fn a_configuration_that_is_broken_at_the_start_is_an_error() {
     let host = AgentHost::empty();
     host.config("[kubernetes]\nslotz = 1\n");
-    let (status, said) = Daemon::start(&host).ended();
+    let (status, message) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2));
-    assert!(said.contains("unknown key \"kubernetes.slotz\"; did you mean"), "{said}");
+    assert!(message.contains("unknown key \"kubernetes.slotz\"; did you mean"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -497,17 +500,17 @@ async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice(
             .is_ok_and(|status| status.success()),
         "python3-prometheus-client is not installed",
     ) {
-        let (is_good, said) =
+        let (is_good, message) =
             needs::asked(Command::new("/usr/bin/python3").args(["-c", READER]), &body);
-        assert!(is_good, "{said}\n{body}");
+        assert!(is_good, "{message}\n{body}");
     }
     if needs::programs(&["promtool"]) {
         // It has no other reader, and curl accepts everything.
         let (head, body) = get(&daemon.http, "/metrics");
         assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
-        let (is_good, said) =
+        let (is_good, message) =
             needs::asked(Command::new("promtool").args(["check", "metrics"]), &body);
-        assert!(is_good && said.is_empty(), "{said}\n{body}");
+        assert!(is_good && message.is_empty(), "{message}\n{body}");
     }
 }
 
@@ -584,9 +587,9 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     assert_eq!(daemon.health(&["--ready"]), (Some(0), "ok\n".to_owned()));
     assert!(get(&daemon.http, "/readyz").0.starts_with("HTTP/1.1 200"));
     assert!(daemon.terminate().success());
-    let (status, said) = daemon.health(&[]);
+    let (status, message) = daemon.health(&[]);
     assert_eq!(status, Some(2));
-    assert!(said.starts_with("onload-kubernetes: asking the daemon at "), "{said}");
+    assert!(message.starts_with("onload-kubernetes: asking the daemon at "), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

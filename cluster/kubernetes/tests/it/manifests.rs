@@ -655,9 +655,9 @@ fn the_policy_on_claims_is_the_one_whose_answers_are_recorded() {
     });
     let (taken, refused): (Vec<Value>, Vec<Value>) = answers.partition(Value::is_null);
     assert_eq!((taken.len(), refused.len()), (7, 12));
-    let said: BTreeSet<String> = refused.iter().map(Value::to_string).collect();
+    let messages: BTreeSet<String> = refused.iter().map(Value::to_string).collect();
     let validations = policy["spec"]["validations"].as_array().unwrap();
-    assert_eq!(said.len(), validations.len(), "each refuses something: {said:?}");
+    assert_eq!(messages.len(), validations.len(), "each refuses something: {messages:?}");
 }
 
 #[test]

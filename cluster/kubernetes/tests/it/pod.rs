@@ -140,7 +140,7 @@ struct Made<'n> {
 }
 
 impl<'n> Made<'n> {
-    fn of(node: &'n Node, name: &str) -> Self {
+    fn for_node(node: &'n Node, name: &str) -> Self {
         let pod = pod();
         let mut all = pod.init_containers.iter().flatten().chain(&pod.containers);
         let container = all.find(|container| container.name == name).unwrap().clone();
@@ -275,8 +275,8 @@ impl<'n> Made<'n> {
     fn run(&self) -> (Option<i32>, String) {
         let Output { status, stdout, stderr } =
             self.runc().0.stdin(Stdio::null()).output().unwrap();
-        let said = [stdout, stderr].concat();
-        (status.code(), String::from_utf8_lossy(&said).into_owned())
+        let message = [stdout, stderr].concat();
+        (status.code(), String::from_utf8_lossy(&message).into_owned())
     }
 
     fn start(&self) -> Running {
@@ -311,7 +311,7 @@ impl Running {
         runc.arg(program).args(&command[1..]).output().unwrap()
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
@@ -319,8 +319,8 @@ impl Running {
     #[track_caller]
     fn says(&self, words: &str) {
         let end = Instant::now() + PATIENCE;
-        while !self.said().contains(words) {
-            assert!(Instant::now() < end, "{words:?} is not in {}", self.said());
+        while !self.output().contains(words) {
+            assert!(Instant::now() < end, "{words:?} is not in {}", self.output());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
@@ -333,7 +333,7 @@ impl Drop for Running {
         let _ = kill.stderr(Stdio::null()).status();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), self.said().as_bytes());
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), self.output().as_bytes());
         }
     }
 }
@@ -346,16 +346,19 @@ fn the_init_container_can_do_its_work_with_what_the_manifest_gives_it() {
         return;
     }
     let node = Node::new();
-    let mut made = Made::of(&node, "install");
+    let mut made = Made::for_node(&node, "install");
     replace_config(&mut made);
-    let (status, said) = made.run();
+    let (status, message) = made.run();
     let hook = format!("/opt/onload-ctk/{VERSION}/onload-hook");
-    assert_eq!((status, said), (Some(0), format!("put {hook}\nput /etc/onload-ctk/config.toml\n")));
+    assert_eq!(
+        (status, message),
+        (Some(0), format!("put {hook}\nput /etc/onload-ctk/config.toml\n"))
+    );
     let installed = fs::metadata(node.at(&hook)).unwrap();
     assert_eq!((installed.uid(), installed.mode() & 0o7777), (0, 0o755));
     assert_eq!(fs::read_to_string(node.at("/etc/onload-ctk/config.toml")).unwrap(), SETTINGS);
-    let (status, said) = made.run();
-    assert_eq!((status, said), (Some(0), String::new()), "the next start of the pod");
+    let (status, message) = made.run();
+    assert_eq!((status, message), (Some(0), String::new()), "the next start of the pod");
 }
 
 /// The captured host's own configuration would rule.
@@ -374,11 +377,11 @@ fn the_init_container_fails_without_each_mount_that_is_not_the_host() {
         ("config", "reading /config/config.toml: No such file or directory"),
     ] {
         let node = Node::new();
-        let mut made = Made::of(&node, "install").without(volume);
+        let mut made = Made::for_node(&node, "install").without(volume);
         replace_config(&mut made);
-        let (status, said) = made.run();
-        assert_eq!(status, Some(2), "{volume}: {said}");
-        assert!(said.contains(says), "{volume}: {said}");
+        let (status, message) = made.run();
+        assert_eq!(status, Some(2), "{volume}: {message}");
+        assert!(message.contains(says), "{volume}: {message}");
     }
 }
 
@@ -391,8 +394,8 @@ fn without_the_host_the_init_container_does_not_see_who_uses_an_old_hook() {
         return;
     }
     let node = Node::new();
-    let (status, said) = Made::of(&node, "install").run();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, message) = Made::for_node(&node, "install").run();
+    assert_eq!(status, Some(0), "{message}");
     let record = node.at("/opt/onload-ctk/.onload-kubernetes.json");
     let mut installed: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
     installed["hooks"][VERSION]["since"] = 1.into();
@@ -405,12 +408,12 @@ fn without_the_host_the_init_container_does_not_see_who_uses_an_old_hook() {
     let bundle = node.host.root().join(tasks);
     fs::create_dir_all(&bundle).unwrap();
     fs::write(bundle.join("config.json"), "\"/opt/onload-ctk/0.0.9/onload-hook\"").unwrap();
-    let (status, said) = Made::of(&node, "install").run();
+    let (status, message) = Made::for_node(&node, "install").run();
     let left = format!("left /opt/onload-ctk/0.0.9/onload-hook: /{tasks}/config.json names it\n");
-    assert_eq!((status, said), (Some(0), left));
-    let (status, said) = Made::of(&node, "install").without("host").run();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("removed /opt/onload-ctk/0.0.9/onload-hook"), "{said}");
+    assert_eq!((status, message), (Some(0), left));
+    let (status, message) = Made::for_node(&node, "install").without("host").run();
+    assert_eq!(status, Some(0), "{message}");
+    assert!(message.contains("removed /opt/onload-ctk/0.0.9/onload-hook"), "{message}");
 }
 
 // The daemon.
@@ -422,7 +425,7 @@ async fn the_daemon_can_do_its_work_with_what_the_manifest_gives_it() {
     }
     let node = Node::new();
     let kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let running = Made::of(&node, "daemon").start();
+    let running = Made::for_node(&node, "daemon").start();
     let plugin = kubelet.registered(VFIO).await;
     assert_eq!(plugin.ids(), ["0000:41:10.0", "0000:81:10.0"]);
     assert_eq!(plugin.unhealthy(), [""; 0]);
@@ -439,7 +442,7 @@ async fn the_probes_tell_a_daemon_that_works_from_one_that_offers_what_the_node_
         return;
     }
     let node = Node::new();
-    let made = Made::of(&node, "daemon");
+    let made = Made::for_node(&node, "daemon");
     let live = made.container.liveness_probe.clone().unwrap();
     let ready = made.container.readiness_probe.clone().unwrap();
     let running = made.start();
@@ -447,13 +450,13 @@ async fn the_probes_tell_a_daemon_that_works_from_one_that_offers_what_the_node_
     running.says("serving /metrics");
     let health = node.empty.path().join("health/health.sock");
     until(|| health.exists());
-    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
     let answer = running.probe(&live);
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
-    assert_eq!(said(&answer), "ok\n");
+    assert_eq!(printed(&answer), "ok\n");
     let answer = running.probe(&ready);
     assert_eq!(answer.status.code(), Some(1), "{answer:?}");
-    assert!(said(&answer).starts_with("kubelet has not taken onload.dev/"), "{answer:?}");
+    assert!(printed(&answer).starts_with("kubelet has not taken onload.dev/"), "{answer:?}");
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
     until(|| running.probe(&ready).status.success());
 }
@@ -473,7 +476,7 @@ async fn without_a_directory_of_its_own_the_daemon_cannot_be_asked() {
         return;
     }
     let node = Node::new();
-    let running = Made::of(&node, "daemon").without("health").start();
+    let running = Made::for_node(&node, "daemon").without("health").start();
     running.says("health is not served; trying again");
 }
 
@@ -483,10 +486,10 @@ async fn specifications_name_the_hook_that_the_init_container_put_there() {
         return;
     }
     let node = Node::new();
-    let (status, said) = Made::of(&node, "install").run();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, message) = Made::for_node(&node, "install").run();
+    assert_eq!(status, Some(0), "{message}");
     let kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let _running = Made::of(&node, "daemon").start();
+    let _running = Made::for_node(&node, "daemon").start();
     kubelet.registered(VFIO).await;
     let spec = fs::read_to_string(node.at("/var/run/cdi/onload.dev-vfio.json")).unwrap();
     assert!(spec.contains(&format!("\"/opt/onload-ctk/{VERSION}/onload-hook\"")), "{spec}");
@@ -499,7 +502,7 @@ async fn without_the_directory_of_specifications_no_device_is_healthy() {
     }
     let node = Node::new();
     let kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let running = Made::of(&node, "daemon").without("specifications").start();
+    let running = Made::for_node(&node, "daemon").without("specifications").start();
     running.says("the specifications are not brought up to date");
     let plugin = kubelet.registered(VFIO).await;
     assert_eq!(plugin.unhealthy(), ["0000:41:10.0", "0000:81:10.0"]);
@@ -512,7 +515,7 @@ async fn without_the_directory_of_leases_the_daemon_cannot_be_the_only_one() {
     }
     let node = Node::new();
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let running = Made::of(&node, "daemon").without("run").start();
+    let running = Made::for_node(&node, "daemon").without("run").start();
     running.says("the specifications are not brought up to date");
     running.says("Read-only file system");
 }
@@ -524,7 +527,7 @@ async fn without_kubelet_s_directory_nothing_is_offered() {
     }
     let node = Node::new();
     let kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let running = Made::of(&node, "daemon").without("device-plugins").start();
+    let running = Made::for_node(&node, "daemon").without("device-plugins").start();
     running.says("waiting for the directory of the device plugins");
     assert_eq!(kubelet.resources(), [""; 0]);
 }
@@ -535,7 +538,7 @@ fn the_host_s_root_is_read_only_and_what_is_mounted_below_it_is_not() {
         return;
     }
     let node = Node::new();
-    let mut made = Made::of(&node, "daemon");
+    let mut made = Made::for_node(&node, "daemon");
     let run = node.at("/run");
     // Nodes have a file system of its own there.
     made.before = Some(format!(
@@ -543,10 +546,10 @@ fn the_host_s_root_is_read_only_and_what_is_mounted_below_it_is_not() {
         run.display()
     ));
     made.script = Some("touch /host/usr/x; touch /host/run/x && echo written".to_owned());
-    let (status, said) = made.run();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("'/host/usr/x': Read-only file system"), "{said}");
-    assert!(said.starts_with("written\n"), "docs/kubernetes-reference.md says so, {said}");
+    let (status, message) = made.run();
+    assert_eq!(status, Some(0), "{message}");
+    assert!(message.contains("'/host/usr/x': Read-only file system"), "{message}");
+    assert!(message.starts_with("written\n"), "docs/kubernetes-reference.md says so, {message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -556,7 +559,7 @@ async fn without_the_host_no_device_is_found() {
     }
     let node = Node::new();
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let running = Made::of(&node, "daemon").without("host").start();
+    let running = Made::for_node(&node, "daemon").without("host").start();
     running.says("there is no hook at /opt/onload-ctk/");
     assert_eq!(fs::read_dir(node.at("/var/run/cdi")).unwrap().count(), 0);
 }
@@ -585,7 +588,7 @@ async fn only_in_the_host_s_pid_namespace_does_the_daemon_know_that_a_holder_has
         let node = Node::new();
         lease_of_ended_process(&node, &Value::Null);
         let kubelet = MockKubelet::start(&node.at(PLUGINS));
-        let mut made = Made::of(&node, "daemon");
+        let mut made = Made::for_node(&node, "daemon");
         assert_eq!(made.pod.host_pid, Some(true));
         made.pod.host_pid = Some(host_pid);
         // The processes of a node are those of this machine.
@@ -613,7 +616,7 @@ async fn a_device_stays_held_while_another_process_of_its_holder_s_cgroup_lives(
         let cgroup = json!({"path": "/sys/fs/cgroup/web.scope", "inode": inode});
         lease_of_ended_process(&node, &cgroup);
         let kubelet = MockKubelet::start(&node.at(PLUGINS));
-        let mut made = Made::of(&node, "daemon");
+        let mut made = Made::for_node(&node, "daemon");
         made.more.push(json!({"destination": "/host/proc", "type": "bind", "source": "/proc", "options": ["rbind", "ro"]}));
         let _running = made.start();
         let plugin = kubelet.registered(VFIO).await;
@@ -628,9 +631,9 @@ async fn a_second_instance_reads_until_the_first_has_ended() {
     }
     let node = Node::new();
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
-    let first = Made::of(&node, "daemon").start();
+    let first = Made::for_node(&node, "daemon").start();
     first.says("this daemon writes the specifications");
-    let mut second = Made::of(&node, "daemon");
+    let mut second = Made::for_node(&node, "daemon");
     second.env.push("ONLOAD_KUBERNETES_LISTEN=".to_owned());
     second.env.push("ONLOAD_KUBERNETES_HEALTH_SOCKET=/run/onload-kubernetes/2.sock".to_owned());
     let second = second.start();
@@ -655,7 +658,7 @@ async fn with_dra(node: &Node) -> ApiServer {
 
 impl<'n> Made<'n> {
     fn daemon_with_dra(node: &'n Node) -> Self {
-        let mut made = Made::of(node, "daemon");
+        let mut made = Made::for_node(node, "daemon");
         let kubeconfig = "ONLOAD_KUBERNETES_KUBECONFIG=/image/kubeconfig";
         made.env.push(kubeconfig.to_owned());
         made

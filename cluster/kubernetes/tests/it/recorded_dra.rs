@@ -135,20 +135,20 @@ async fn claims_of_a_real_cluster_are_answered_as_they_were() {
                     _ => recorded.cdi.clone(),
                 };
                 assert_eq!(Some(cdi.join(",")), then, "{name}");
-                let told = devices
+                let reported = devices
                     .into_iter()
                     .map(|device| (device.request, device.pool, device.device, device.share));
-                assert_eq!(told.collect::<Vec<_>>(), recorded.results(), "{name}");
+                assert_eq!(reported.collect::<Vec<_>>(), recorded.results(), "{name}");
                 given += 1;
             }
-            (Err(said), Some(refusal)) => {
+            (Err(message), Some(refusal)) => {
                 // Parameters came later, and what is no text is not shown.
                 let then = refusal.replace(
                     "known are preload, profile",
                     "known are preload, profile, name, mtu, vlan, address, routes",
                 );
                 let then = then.replace(", and not \"[\\\"a\\\"]\"", "");
-                assert_eq!(said, then, "{name}");
+                assert_eq!(message, then, "{name}");
                 refused += 1;
             }
             (answer, _) => panic!("{name}: {}", answer.is_ok()),
@@ -173,10 +173,10 @@ async fn a_claim_whose_specification_was_taken_away_is_refused_as_it_was() {
         }
     });
     fs::remove_file(gone).unwrap();
-    let said = claims[0].prepare(&node.driver).await.err();
+    let message = claims[0].prepare(&node.driver).await.err();
     drop(ended);
     unrest.join().unwrap();
-    assert_eq!(said, claims[0].refusal);
+    assert_eq!(message, claims[0].refusal);
 }
 
 fn recorded_slices(text: &str) -> Vec<ResourceSlice> {
@@ -335,7 +335,11 @@ fn what_a_real_server_drops_is_recognised() {
 /// A transcript of the behaviour over time.
 macro_rules! transcript {
     ($name:literal) => {
-        Transcript::of(include_str!(concat!("../recorded/dra-1.36.2/transcripts/", $name, ".txt")))
+        Transcript::parse(include_str!(concat!(
+            "../recorded/dra-1.36.2/transcripts/",
+            $name,
+            ".txt"
+        )))
     };
 }
 
@@ -360,7 +364,7 @@ enum Line {
 struct Transcript(Vec<Line>);
 
 impl Transcript {
-    fn of(text: &str) -> Transcript {
+    fn parse(text: &str) -> Transcript {
         Transcript(text.lines().filter_map(line).collect())
     }
 
@@ -397,11 +401,11 @@ impl Transcript {
             let by_plugin = resources.iter();
             let by_plugin =
                 by_plugin.map(|(name, count)| (name.strip_prefix("onload.dev/").unwrap(), *count));
-            let mut look = BTreeMap::new();
+            let mut counts = BTreeMap::new();
             for (class, count) in by_dra.chain(by_plugin) {
-                *look.entry(class.to_owned()).or_default() += usize::from(count > 0);
+                *counts.entry(class.to_owned()).or_default() += usize::from(count > 0);
             }
-            looks.push(look);
+            looks.push(counts);
         }
         looks
     }
@@ -487,9 +491,9 @@ fn nobody_was_ever_offered_a_class_by_both_interfaces() {
     let looks = |transcript: Transcript, at_least: usize| {
         let looks = transcript.offers();
         assert!(looks.len() >= at_least, "{}", looks.len());
-        for look in looks {
-            assert!(look.values().all(|ways| *ways <= 1), "{look:?}");
-            assert_eq!(look["vfio"], 1, "{look:?}");
+        for counts in looks {
+            assert!(counts.values().all(|ways| *ways <= 1), "{counts:?}");
+            assert_eq!(counts["vfio"], 1, "{counts:?}");
         }
     };
     looks(transcript!("22-auto-restarts"), 4);
@@ -600,10 +604,10 @@ fn a_function_and_those_made_of_it_were_never_both_given() {
         }
     }
     assert_eq!(looks.len(), 3, "{looks:?}");
-    for look in &looks {
-        assert!(!look.contains(PF) || look.len() == 1, "{look:?}");
+    for listing in &looks {
+        assert!(!listing.contains(PF) || listing.len() == 1, "{listing:?}");
     }
-    let with_pf = looks.iter().filter(|look| look.contains(PF)).count();
+    let with_pf = looks.iter().filter(|listing| listing.contains(PF)).count();
     assert_eq!(with_pf, 1);
     assert_eq!(looks[0].len(), 2, "both virtual ones at first");
 }

@@ -519,9 +519,10 @@ mod tests {
         let group = &plan.groups[0];
         assert_eq!(group.attributes["drained"], attributes::int_attribute(1));
         assert_eq!(group.attributes["unhealthy"], attributes::int_attribute(1));
-        let told = group.to_wire(&OwnSlots::new()).devices;
-        let told: Vec<_> = told.iter().map(|one| one.health_description.as_str()).collect();
-        assert_eq!(told, ["", "drained since then"]);
+        let wire_devices = group.to_wire(&OwnSlots::new()).devices;
+        let wire_devices: Vec<_> =
+            wire_devices.iter().map(|one| one.health_description.as_str()).collect();
+        assert_eq!(wire_devices, ["", "drained since then"]);
         let plan = planned(&[of("ens1v0")], None);
         assert!(!plan.groups[0].attributes.contains_key("drained"));
     }

@@ -61,17 +61,17 @@ mod tests {
         fs::set_permissions(root.join(path), Permissions::from_mode(mode)).unwrap();
     }
 
-    fn said(host: &Host) -> Option<String> {
+    fn trust_reason(host: &Host) -> Option<String> {
         untrusted_reason(host, &engine_dirs(host).unwrap())
     }
 
     #[test]
     fn specifications_that_root_alone_could_change_count() {
         let (root, host) = host();
-        assert_eq!(said(&host), None);
+        assert_eq!(trust_reason(&host), None);
         fs::write(root.path().join("etc/cdi/other.json"), "{}").unwrap();
         allow(root.path(), "etc/cdi/other.json", 0o666);
-        assert_eq!(said(&host), None, "it is none of ours");
+        assert_eq!(trust_reason(&host), None, "it is none of ours");
     }
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
             let wanted = format!(
                 "\"/{path}\" has mode {mode:04o}, so others can change it; `chmod go-w` it"
             );
-            assert_eq!(said(&host), Some(wanted));
+            assert_eq!(trust_reason(&host), Some(wanted));
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
     fn a_link_in_the_place_of_a_specification_is_refused() {
         let (root, host) = host();
         symlink("other.json", root.path().join("etc/cdi/onload.dev-vfio.json")).unwrap();
-        assert!(said(&host).is_some());
+        assert!(trust_reason(&host).is_some());
     }
 
     #[test]

@@ -124,9 +124,9 @@ mod tests {
         let long = above.path().join("a".repeat(100));
         fs::create_dir(&long).unwrap();
         for dir in [above.path().join("absent"), long] {
-            let said = format!("{:#}", bind(&dir).unwrap_err());
+            let message = format!("{:#}", bind(&dir).unwrap_err());
             let begins = format!("making a socket in {}: ", dir.display());
-            assert!(said.starts_with(&begins), "{said}");
+            assert!(message.starts_with(&begins), "{message}");
         }
         assert_eq!(fs::read_dir(above.path().join("a".repeat(100))).unwrap().count(), 0);
     }

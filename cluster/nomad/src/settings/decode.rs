@@ -176,7 +176,7 @@ mod tests {
         decode(&packed(config))
     }
 
-    fn said(config: &Json) -> String {
+    fn error_text(config: &Json) -> String {
         read(config).unwrap_err().to_string()
     }
 
@@ -229,12 +229,12 @@ mod tests {
                 TEXTS => json!("ens1"),
                 _ => json!(["a"]),
             };
-            let said = said(&json!({ setting.name: wrong }));
+            let message = error_text(&json!({ setting.name: wrong }));
             let begins = format!("setting {} of the plugin is ", setting.name);
-            assert!(said.starts_with(&begins), "{said}");
+            assert!(message.starts_with(&begins), "{message}");
         }
         assert_eq!(
-            said(&json!({"num_nic": "ten"})),
+            error_text(&json!({"num_nic": "ten"})),
             "setting num_nic of the plugin is \"ten\"; give it a whole number"
         );
         assert_eq!(decode(b"\xc1").unwrap_err().to_string(), "reading the plugin's configuration");
@@ -256,8 +256,8 @@ mod tests {
         );
         assert_eq!(of(""), DirSetting::Nowhere);
         for bad in ["usr/lib64", "/usr/../etc", "~"] {
-            let said = said(&json!({"task_zf_bin_path": bad}));
-            assert!(said.contains("absolute path without"), "{said}");
+            let message = error_text(&json!({"task_zf_bin_path": bad}));
+            assert!(message.contains("absolute path without"), "{message}");
         }
     }
 
@@ -268,9 +268,9 @@ mod tests {
         assert_eq!(slots(1000).unwrap(), 1000);
         assert_eq!(slots(-5).unwrap(), 0);
         for bad in [1001, i64::MAX] {
-            let said = slots(bad).unwrap_err().to_string();
+            let message = slots(bad).unwrap_err().to_string();
             assert_eq!(
-                said,
+                message,
                 format!("setting num_ptp of the plugin is {bad}; write a number up to 1000")
             );
         }
@@ -281,8 +281,8 @@ mod tests {
         let settings = read(&json!({"fingerprint_period": "20ms"})).unwrap();
         assert_eq!(settings.fingerprint_period, Duration::from_millis(20));
         for bad in ["", "0s", "-1m", "often"] {
-            let said = said(&json!({"fingerprint_period": bad}));
-            assert!(said.ends_with("write a time such as \"1m\" or \"30s\""), "{said}");
+            let message = error_text(&json!({"fingerprint_period": bad}));
+            assert!(message.ends_with("write a time such as \"1m\" or \"30s\""), "{message}");
         }
     }
 
@@ -300,10 +300,10 @@ mod tests {
     #[test]
     fn only_our_runtime_is_a_word_of_the_operator() {
         assert!(!read(&json!({"runtime": ""})).unwrap().has_runtime);
-        let said = said(&json!({"runtime": "runc"}));
+        let message = error_text(&json!({"runtime": "runc"}));
         assert!(
-            said.starts_with("setting runtime of the plugin is \"runc\"; write \"onload\""),
-            "{said}"
+            message.starts_with("setting runtime of the plugin is \"runc\"; write \"onload\""),
+            "{message}"
         );
     }
 }

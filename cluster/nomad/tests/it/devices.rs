@@ -341,7 +341,7 @@ async fn several_slots_of_a_device_are_the_device_once() {
 async fn a_device_that_is_gone_is_refused_by_name() {
     let host = AgentHost::captured(X2);
     let mut agent = Agent::configured(&host, &json!({"num_nic": 1})).await;
-    for (id, said) in [
+    for (id, error_text) in [
         (
             "onload-enp101s0f0np0-1",
             "reserving onload-enp101s0f0np0-1: this host has no such device any more; let Nomad place the task again",
@@ -352,7 +352,7 @@ async fn a_device_that_is_gone_is_refused_by_name() {
         ),
     ] {
         let status = agent.reserve(&["onload-enp101s0f0np0-0", id]).await.unwrap_err();
-        assert_eq!(status.message(), said);
+        assert_eq!(status.message(), error_text);
     }
     let vfio = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
     assert!(vfio.message().contains("one task has it at a time, and a lease says which"), "{vfio}");
@@ -368,12 +368,12 @@ async fn a_device_without_a_specification_is_unhealthy_with_the_remedy() {
     host.remove_from_spec("zf", NIC);
     let is_told = |groups: &Groups| health(&groups["amd/zf/enp101s0f0np0"]).is_some();
     let groups = devices.until(is_told).await;
-    let said = health(&groups["amd/zf/enp101s0f0np0"]).unwrap();
-    assert!(said.contains("run \"onload-ctk cdi generate\""), "{said}");
-    assert_eq!(health(&groups["amd/onloadzf/enp101s0f0np0"]), Some(said), "it needs both");
+    let error_text = health(&groups["amd/zf/enp101s0f0np0"]).unwrap();
+    assert!(error_text.contains("run \"onload-ctk cdi generate\""), "{error_text}");
+    assert_eq!(health(&groups["amd/onloadzf/enp101s0f0np0"]), Some(error_text), "it needs both");
     assert_eq!(health(&groups["amd/onload/enp101s0f0np0"]), None);
     let status = agent.reserve(&["onloadzf-enp101s0f0np0-0"]).await.unwrap_err();
-    assert_eq!(status.message(), format!("reserving onloadzf-enp101s0f0np0-0: {said}"));
+    assert_eq!(status.message(), format!("reserving onloadzf-enp101s0f0np0-0: {error_text}"));
 }
 
 #[tokio::test]
@@ -386,8 +386,8 @@ async fn a_link_that_goes_down_is_told_with_its_remedy() {
     let net = host.root().join("sys/class/net").join(NIC);
     fs::write(fs::canonicalize(net).unwrap().join("operstate"), "down\n").unwrap();
     let groups = devices.next().await;
-    let said = health(&groups["amd/onload/enp101s0f0np0"]).unwrap();
-    assert!(said.starts_with("its link is down (operstate down); "), "{said}");
+    let message = health(&groups["amd/onload/enp101s0f0np0"]).unwrap();
+    assert!(message.starts_with("its link is down (operstate down); "), "{message}");
     assert_eq!(health(&groups["amd/onload/enp101s0f0v0"]), None);
 }
 
@@ -416,8 +416,11 @@ async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
     let mut without = Agent::configured(&host, &json!({})).await;
     let groups = without.published().await;
     assert!(!groups.keys().any(|name| name.contains("/vfio/") || name.contains("/hugepages/")));
-    let said = without.logged(&["hugepages 2Mi is not published"]);
-    assert!(said["@message"].as_str().unwrap().contains("set runtime = \"onload\""), "{said}");
+    let error_text = without.logged(&["hugepages 2Mi is not published"]);
+    assert!(
+        error_text["@message"].as_str().unwrap().contains("set runtime = \"onload\""),
+        "{error_text}"
+    );
     let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = with.published().await;
     assert_eq!(ids(&groups[VFIO]), ["vfio-0000:65:00.3-0"]);
@@ -555,8 +558,8 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     lease_elsewhere(&host);
     let held = devices.until(|groups| health(&groups[VFIO]).is_some()).await;
-    let said = health(&held[VFIO]).unwrap();
-    assert!(said.contains("held by"), "{said}");
+    let error_text = health(&held[VFIO]).unwrap();
+    assert!(error_text.contains("held by"), "{error_text}");
     // A job that waits is looked at again for an attribute alone.
     assert_ne!(held[VFIO].attributes, before[VFIO].attributes);
     let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
@@ -677,8 +680,8 @@ async fn tasks_that_share_a_counted_device_are_no_others_and_a_reservation_waits
         shared_lease(&host, slot, "elsewhere");
     }
     let held = devices.until(|groups| health(&groups[ONLOAD]).is_some()).await;
-    let said = health(&held[ONLOAD]).unwrap();
-    assert!(said.contains("elsewhere"), "{said}");
+    let message = health(&held[ONLOAD]).unwrap();
+    assert!(message.contains("elsewhere"), "{message}");
     for slot in 0..2 {
         shared_lease(&host, slot, &format!("redis-{slot}"));
     }

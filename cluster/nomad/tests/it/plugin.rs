@@ -128,9 +128,9 @@ fn arguments_that_mean_nothing_are_an_error_in_the_agents_log() {
         assert!(output.stdout.is_empty());
         String::from_utf8(output.stderr).unwrap()
     };
-    let said = run(true);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    let line: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let error_text = run(true);
+    assert_eq!(error_text.lines().count(), 1, "{error_text}");
+    let line: serde_json::Value = serde_json::from_str(&error_text).unwrap();
     assert_eq!(line["@level"], "error");
     assert_eq!(
         line["@message"],
@@ -285,7 +285,7 @@ async fn settings_that_come_later_count_from_then_on() {
 async fn settings_that_mean_nothing_are_refused_with_their_name() {
     let host = AgentHost::empty();
     let agent = Agent::start(&host).await;
-    for (settings, said) in [
+    for (settings, error_text) in [
         (
             json!({"fingerprint_period": "soon"}),
             "setting fingerprint_period of the plugin is \"soon\"; write a time such as \"1m\" or \"30s\"",
@@ -300,7 +300,7 @@ async fn settings_that_mean_nothing_are_refused_with_their_name() {
         ),
     ] {
         let status = agent.set(&settings).await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (tonic::Code::InvalidArgument, said));
+        assert_eq!((status.code(), status.message()), (tonic::Code::InvalidArgument, error_text));
     }
     let mut other = config(&json!({}));
     "v0.2.0".clone_into(&mut other.plugin_api_version);
@@ -337,7 +337,9 @@ fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
     });
     assert!(nowhere.contains("making a socket in "), "{nowhere}");
     assert!(
-        [&by_hand, &encrypted, &version, &nowhere].iter().all(|said| said.lines().count() == 1)
+        [&by_hand, &encrypted, &version, &nowhere]
+            .iter()
+            .all(|message| message.lines().count() == 1)
     );
     assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
 }

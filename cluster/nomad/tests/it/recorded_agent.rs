@@ -61,7 +61,7 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
     let host = as_recorded(X2);
     let published = agent(&host, "onload").await.published().await;
     let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
-    let said: BTreeMap<String, String> =
+    let units: BTreeMap<String, String> =
         attributes.map(|(name, value)| (name.clone(), shown(value))).collect();
     let text = recorded("attributes.txt");
     let lines = text.lines().filter_map(|line| line.split_once(" = "));
@@ -76,7 +76,7 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
         known.get_mut(name).unwrap().insert_str(0, beginning);
     }
     known.insert("unhealthy".to_owned(), "0".to_owned());
-    assert_eq!(said, known);
+    assert_eq!(units, known);
 }
 
 #[tokio::test]

@@ -121,14 +121,20 @@ fn a_runtime_without_names_gets_the_edits() {
     assert!(mounts(&given).contains(&mount), "{:?}", mounts(&given));
     assert_eq!(value(&given, "LD_PRELOAD"), Some("libonload.so"));
     assert_eq!(value(&given, "EF_FDTABLE_SIZE"), Some("524288"));
-    let told = env(&given);
-    assert!(told.iter().any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")), "{told:?}");
+    let output_text = env(&given);
+    assert!(
+        output_text.iter().any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")),
+        "{output_text:?}"
+    );
     assert!(names(&given).is_empty() && create_runtime(&given).is_empty());
     // What is said of an answer is said when it is sent: before the next one is decided.
     assert_eq!(node.create(&[], container("c2")).unwrap(), nothing());
-    let said = node.plugin.said();
-    assert!(said.contains("pod default/shop container server: given nic=all"), "{said}");
-    assert!(said.contains("<7>onload-nri: pod default/shop container server: mount "), "{said}");
+    let message = node.plugin.output();
+    assert!(message.contains("pod default/shop container server: given nic=all"), "{message}");
+    assert!(
+        message.contains("<7>onload-nri: pod default/shop container server: mount "),
+        "{message}"
+    );
 }
 
 #[test]
@@ -496,10 +502,10 @@ fn what_the_operator_does_not_allow_is_refused_with_the_line_that_would() {
             || refused.contains("allow = [\"rdma\", \"nic\"]"),
         "{refused}"
     );
-    let said = node.plugin.said();
+    let message = node.plugin.output();
     assert!(
-        said.contains("<3>onload-nri: pod default/shop container server: annotation"),
-        "{said}"
+        message.contains("<3>onload-nri: pod default/shop container server: annotation"),
+        "{message}"
     );
     // The next container is asked of a configuration that has changed meanwhile.
     tree.configure(&["nic"], "");
@@ -678,8 +684,8 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
         let refused = node.refusal(&[(key, value)], container("c1"));
         assert!(refused.len() < 1000 && !refused.contains('\u{1b}'), "{refused}");
     }
-    let said = node.plugin.said();
-    assert!(said.lines().all(|line| line.contains("onload-nri: ")), "{said}");
+    let message = node.plugin.output();
+    assert!(message.lines().all(|line| line.contains("onload-nri: ")), "{message}");
     let hostile_pod = PodSandbox {
         name: "a\nb".to_owned(),
         namespace: "c\u{1b}".to_owned(),
@@ -688,8 +694,8 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
     };
     let refused = node.runtime.create(&creation(hostile_pod, container("c1")));
     assert!(refused.is_err());
-    let said = node.plugin.said();
-    assert!(said.lines().all(|line| line.contains("onload-nri: ")), "{said}");
+    let message = node.plugin.output();
+    assert!(message.lines().all(|line| line.contains("onload-nri: ")), "{message}");
 }
 
 /// A container of which a runtime tells everything that it can.
@@ -764,6 +770,6 @@ fn whatever_byte_of_a_message_is_another_there_is_one_answer_and_the_plugin_goes
     }
     assert!(answered > 0 && refused > 0, "{answered} {refused}");
     assert_eq!(node.runtime.create(&asked).unwrap(), whole);
-    let said = node.plugin.said();
-    assert_eq!(said.matches("registered with").count(), 1, "{said}");
+    let error_text = node.plugin.output();
+    assert_eq!(error_text.matches("registered with").count(), 1, "{error_text}");
 }

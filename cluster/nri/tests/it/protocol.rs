@@ -51,16 +51,16 @@ fn five_hundred_containers_are_told_in_parts_and_none_is_changed() {
     runtime.configure("containerd", "v2.1.9").unwrap();
     let annotated = [("onload.dev/nic", "all")];
     for part in 0..5 {
-        let mut told = Vec::new();
+        let mut pages = Vec::new();
         for number in 0..100 {
             let id = format!("c{part}{number}");
             let container = Container { env: texts(&[&"X=".repeat(4000)]), ..container(&id) };
             // Pods and containers have the numbers that they have in a creation.
-            creation(pod(&annotated), container).encode(&mut told).unwrap();
+            creation(pod(&annotated), container).encode(&mut pages).unwrap();
         }
         let more = part < 4;
-        SynchronizeRequest { more }.encode(&mut told).unwrap();
-        let answer = runtime.call("Synchronize", told).unwrap();
+        SynchronizeRequest { more }.encode(&mut pages).unwrap();
+        let answer = runtime.call("Synchronize", pages).unwrap();
         assert_eq!(answer, SynchronizeResponse { more }.encode_to_vec());
     }
     assert_eq!(runtime.create(&asks_for_nothing("new")).unwrap(), nothing());
@@ -146,14 +146,14 @@ fn a_runtime_that_ends_and_comes_again_is_served_again() {
     let listener = UnixListener::bind(plugin.socket()).unwrap();
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.2.0");
-    let said = plugin.said();
+    let message = plugin.output();
     assert!(
-        said.contains(
+        message.contains(
             "<6>onload-nri: registered with containerd v2.2.0; devices go by their CDI names"
         ),
-        "{said}"
+        "{message}"
     );
-    assert!(said.contains("<4>onload-nri: the runtime closed the connection"), "{said}");
+    assert!(message.contains("<4>onload-nri: the runtime closed the connection"), "{message}");
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn a_violation_of_the_protocol_ends_the_connection_and_another_follows() {
     }
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
-    let said = plugin.said();
-    assert!(said.contains("is something else behind the socket?"), "{said}");
+    let message = plugin.output();
+    assert!(message.contains("is something else behind the socket?"), "{message}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_runtime_that_refuses_the_plugin_is_asked_again_and_its_reason_is_told() {
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
     let line = "registering as 50-onload: the runtime says no\\nplugins";
-    assert_eq!(plugin.said().matches(line).count(), 1, "{}", plugin.said());
+    assert_eq!(plugin.output().matches(line).count(), 1, "{}", plugin.output());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_plugin_that_a_runtime_launches_has_the_name_that_it_is_told_and_ends_with_i
     runtime.call("Synchronize", Vec::new()).unwrap();
     assert_eq!(runtime.create(&asks_for_nothing("c1")).unwrap(), nothing());
     runtime.stream().shutdown(Shutdown::Both).unwrap();
-    assert!(plugin.end().success(), "{}", plugin.said());
+    assert!(plugin.end().success(), "{}", plugin.output());
 }
 
 #[test]
@@ -209,10 +209,10 @@ fn a_launched_plugin_that_is_not_taken_fails_with_the_reason() {
     let (_, _, stream) = runtime.registration();
     runtime.refuse(stream, "not today");
     assert_eq!(plugin.end().code(), Some(2));
-    assert!(plugin.said().contains("the runtime says not today"));
+    assert!(plugin.output().contains("the runtime says not today"));
     let (mut plugin, _runtime) = Plugin::launch("onload", "7");
     assert_eq!(plugin.end().code(), Some(2));
-    assert!(plugin.said().contains("want two digits"), "{}", plugin.said());
+    assert!(plugin.output().contains("want two digits"), "{}", plugin.output());
 }
 
 /// Answers each container with some bytes, after doing something.

@@ -247,7 +247,7 @@ mod tests {
         }
 
         /// What was written: unbound, bound, and the override at the end.
-        fn told(&self) -> [String; 3] {
+        fn requests(&self) -> [String; 3] {
             ["drivers/igbvf/unbind", "drivers_probe", "devices/0000:03:10.0/driver_override"]
                 .map(|path| self.read(path))
         }
@@ -259,11 +259,11 @@ mod tests {
     fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
         let bus = Bus::new();
         bus.function().rebind(&[]).unwrap();
-        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+        assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
         // What the operator set stays.
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
         bus.function().rebind(&[]).unwrap();
-        assert_eq!(bus.told(), [DONE, DONE, "igbvf\n"]);
+        assert_eq!(bus.requests(), [DONE, DONE, "igbvf\n"]);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         let wanted =
             "the driver of 0000:03:10.0 is not bound anew: its driver_override names another one";
         assert_eq!(refused, wanted);
-        assert_eq!(bus.told(), ["", "", "vfio-pci\n"]);
+        assert_eq!(bus.requests(), ["", "", "vfio-pci\n"]);
         let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
         assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
     }
@@ -314,7 +314,7 @@ mod tests {
                 format!("the driver of 0000:03:10.0 is not bound anew: {device} is leased");
             assert_eq!(refused, wanted);
         }
-        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
         // Its own interface is what is leased.
         let others = [
             leased("rdma:mlx5_3", true),
@@ -323,7 +323,7 @@ mod tests {
             leased("netdev:0000:03:10.0", false),
         ];
         bus.function().rebind(&others).unwrap();
-        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+        assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
         let wanted =
             "the driver of 0000:03:10.0 is not bound anew: it has the vDPA device \"vdpa1\"";
         assert_eq!(refused, wanted);
-        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
     }
 
     #[test]
@@ -361,12 +361,12 @@ mod tests {
         fs::create_dir_all(bus.path(rdma)).unwrap();
         let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         assert!(refused.contains("in another network namespace"), "{refused}");
-        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
         // Nobody has a node open that is not there.
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
         let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
         fs::create_dir_all(bus.path(verbs)).unwrap();
         bus.function().rebind(&[]).unwrap();
-        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+        assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
     }
 }

@@ -310,11 +310,11 @@ mod tests {
                 container.ip(&format!("link property add dev {came_as} altname {other}"));
             }
             let from = netns(&container);
-            let told = move_home(&from, &seen, &home, &facts).unwrap_err();
-            let told = told.to_string();
-            let is_known = told.contains("was replaced by another one")
-                || told.starts_with("moving interface");
-            assert!(is_known, "{told}");
+            let message = move_home(&from, &seen, &home, &facts).unwrap_err();
+            let message = message.to_string();
+            let is_known = message.contains("was replaced by another one")
+                || message.starts_with("moving interface");
+            assert!(is_known, "{message}");
             assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
             let left = names(&from).into_iter().find(|name| name != "lo");
             container.ip(&format!("link del {}", left.unwrap()));

@@ -378,7 +378,7 @@ mod tests {
     impl Stranger {
         const USER: &str = "65534";
 
-        fn of(user: &str, many: usize) -> Self {
+        fn for_user(user: &str, many: usize) -> Self {
             let script = format!("for i in $(seq {many}); do unshare -Urn sleep 1000 & done; wait");
             let mut command = Command::new("setpriv");
             let command = command
@@ -448,7 +448,8 @@ mod tests {
             return;
         }
         // Any process of user 0 can, without a capability.
-        let (strangers, rootlings) = (Stranger::of(Stranger::USER, 10), Stranger::of("0", 10));
+        let (strangers, rootlings) =
+            (Stranger::for_user(Stranger::USER, 10), Stranger::for_user("0", 10));
         // Its number in /proc is above all of the others'.
         let child = Child::of_root();
         let (own, here) = (netns(&child), Netns::open_own().unwrap());
@@ -552,8 +553,8 @@ mod tests {
             let mut limited = Command::new("sh");
             limited.args(["-c", script, "sh"]).env(LIMITED, "");
             let output = limited.arg(std::env::current_exe().unwrap()).arg(NAME).output().unwrap();
-            let told = String::from_utf8_lossy(&output.stdout);
-            assert!(told.contains("1 passed"), "{told}");
+            let output_text = String::from_utf8_lossy(&output.stdout);
+            assert!(output_text.contains("1 passed"), "{output_text}");
             return;
         }
         let (child, here) = (Child::of_root(), Netns::open_own().unwrap());
@@ -597,8 +598,8 @@ mod tests {
         let [Err(error)] = late.as_slice() else {
             panic!("{late:?}");
         };
-        let told = error.to_string();
+        let message = error.to_string();
         let begin = "not done within 0 seconds; it was at the descriptors of process ";
-        assert!(told.starts_with(begin), "{told}");
+        assert!(message.starts_with(begin), "{message}");
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     struct Replay(RefCell<Vec<(&'static str, &'static str)>>);
 
     impl Replay {
-        fn of(exchanges: &[(&'static str, &'static str)]) -> Self {
+        fn from_exchanges(exchanges: &[(&'static str, &'static str)]) -> Self {
             Replay(RefCell::new(exchanges.iter().rev().copied().collect()))
         }
     }
@@ -123,13 +123,13 @@ mod tests {
 
     #[test]
     fn a_device_is_found_moved_and_asked_for_its_nodes_where_it_is_then() {
-        let host = Replay::of(&[
+        let host = Replay::from_exchanges(&[
             ("mode-request", "mode-answer-exclusive"),
             ("list-request", "list-answer"),
             ("move-request", "done"),
             ("list-request", "list-answer-empty"),
         ]);
-        let container = Replay::of(&[
+        let container = Replay::from_exchanges(&[
             ("list-request", "list-answer"),
             ("uverbs-request", "uverbs-answer-high"),
             ("rdma-cm-request", "rdma-cm-answer"),
@@ -157,24 +157,24 @@ mod tests {
             ("not-here", Errno::INVAL),
             ("no-right", Errno::PERM),
         ] {
-            let host = Replay::of(&[("move-request", answer)]);
+            let host = Replay::from_exchanges(&[("move-request", answer)]);
             let refused = move_device(&host, 3, file.as_fd()).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(error));
         }
-        let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
+        let shared = Replay::from_exchanges(&[("mode-request", "mode-answer-shared")]);
         assert_eq!(netns_mode(&shared).unwrap(), Some(RdmaNetnsMode::Shared));
     }
 
     #[test]
     fn the_kernel_uses_a_device_where_not_only_what_each_has_does() {
-        let host = Replay::of(&[("queue-pairs-request", "queue-pairs-answer")]);
+        let host = Replay::from_exchanges(&[("queue-pairs-request", "queue-pairs-answer")]);
         let users: Vec<String> = kernel_users(&host, 3).unwrap().into_iter().collect();
         assert_eq!(users, ["rdma_cm"]);
     }
 
     #[test]
     fn a_name_is_given_back_and_a_node_without_its_module_is_none() {
-        let host = Replay::of(&[
+        let host = Replay::from_exchanges(&[
             ("rename-request", "done"),
             ("uverbs-request", "cannot-move"),
             ("uverbs-request", "no-right"),

@@ -308,12 +308,13 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         let its = Netns::open_init(keeper.id()).unwrap();
-        let [refused, told] = [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
+        let [refused, refusal] =
+            [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
         keeper.kill().unwrap();
         keeper.wait().unwrap();
         refused.unwrap();
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("has \"/dev/full\" open, and would lose it"), "{told}");
+        let refusal = refusal.unwrap_err().to_string();
+        assert!(refusal.contains("has \"/dev/full\" open, and would lose it"), "{refusal}");
     }
 
     #[test]
@@ -326,14 +327,14 @@ mod tests {
         let mut holder = None;
         host.within(|| holder = Some(without_first_thread(Path::new("/dev/full"))));
         let mut holder = holder.unwrap();
-        let [told, elsewhere] =
+        let [refusal, elsewhere] =
             [&host, &other].map(|home| usage::check_users(&devices, &netns(home), &seen));
         let pid = holder.id();
         drop(holder.stdin.take());
         holder.wait().unwrap();
         elsewhere.unwrap();
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains(&format!("process {pid} (")), "{told}");
+        let refusal = refusal.unwrap_err().to_string();
+        assert!(refusal.contains(&format!("process {pid} (")), "{refusal}");
     }
 
     #[test]
@@ -360,8 +361,8 @@ mod tests {
         let here = std::slice::from_ref(&seen);
         for refusal in [Errno::NODEV, Errno::INVAL] {
             assert_eq!(take(refusal, &[]), Ok(()));
-            let said = take(refusal, here).unwrap_err();
-            assert!(said.contains("moving back to the host rdma mlx5_3: "), "{said}");
+            let message = take(refusal, here).unwrap_err();
+            assert!(message.contains("moving back to the host rdma mlx5_3: "), "{message}");
         }
         assert!(take(Errno::PERM, &[]).is_err());
     }

@@ -106,7 +106,7 @@ mod tests {
             Ok(None)
         }
 
-        fn tell(&self, _: PciAddress, _: VfChange) -> std::io::Result<()> {
+        fn apply_change(&self, _: PciAddress, _: VfChange) -> std::io::Result<()> {
             Ok(())
         }
     }

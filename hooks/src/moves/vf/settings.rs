@@ -31,7 +31,7 @@ pub trait VfStandIns: Debug {
     fn root(&self) -> &Path;
     /// The interface of its physical function, and its settings.
     fn find(&self, pci: PciAddress) -> Result<Option<(String, VfSettings)>>;
-    fn tell(&self, pci: PciAddress, change: VfChange) -> io::Result<()>;
+    fn apply_change(&self, pci: PciAddress, change: VfChange) -> io::Result<()>;
 }
 
 /// A virtual function with a physical one that can be told of it.
@@ -213,7 +213,7 @@ impl PfAccess<'_> {
             PfAccess::Interface { netns, link, number } => {
                 netns.set_virtual_function(link.index, *number, change)
             }
-            PfAccess::StandIn(stand_in, pci, _) => stand_in.tell(*pci, change),
+            PfAccess::StandIn(stand_in, pci, _) => stand_in.apply_change(*pci, change),
         }
     }
 }

@@ -275,10 +275,10 @@ mod tests {
     #[test]
     fn an_object_is_absent_if_the_server_says_so_and_names_it() {
         let refused = |code, body| refused(code, &HeaderMap::new(), body);
-        let said = r#"{"reason": "NotFound", "details": {"name": "c"}}"#;
-        assert!(refused(StatusCode::NOT_FOUND, said).is_absent("c"));
-        assert!(!refused(StatusCode::NOT_FOUND, said).is_absent("d"));
-        assert!(!refused(StatusCode::BAD_GATEWAY, said).is_absent("c"));
+        let answer_json = r#"{"reason": "NotFound", "details": {"name": "c"}}"#;
+        assert!(refused(StatusCode::NOT_FOUND, answer_json).is_absent("c"));
+        assert!(!refused(StatusCode::NOT_FOUND, answer_json).is_absent("d"));
+        assert!(!refused(StatusCode::BAD_GATEWAY, answer_json).is_absent("c"));
         for other in [
             "404 page not found\n",
             r#"{"reason": "NotFound", "details": {}, "message": "the server could not find the requested resource"}"#,
@@ -293,10 +293,10 @@ mod tests {
     #[test]
     fn a_refusal_says_what_the_server_says_and_nothing_else_that_answers() {
         let none = HeaderMap::new();
-        let said = r#"{"message": "no \"room\"", "code": 200}"#;
+        let answer_json = r#"{"message": "no \"room\"", "code": 200}"#;
         let line = |code, body| refused(code, &none, body).to_string();
         assert_eq!(
-            line(StatusCode::CONFLICT, said),
+            line(StatusCode::CONFLICT, answer_json),
             r#"asking: the API server answered 409 Conflict: no "room""#
         );
         let page = "<html>502</html>";

@@ -171,7 +171,7 @@ mod tests {
             "opaque": {"driver": "onload.dev", "parameters": parameters}})
     }
 
-    fn of(results: Value, config: Value) -> Result<Vec<AllocatedDevice>, String> {
+    fn parse_devices(results: Value, config: Value) -> Result<Vec<AllocatedDevice>, String> {
         let devices = allocated_devices(claim(results, config), &UID.parse().unwrap(), nothing);
         devices.map_err(|error| format!("{error:#}"))
     }
@@ -185,15 +185,15 @@ mod tests {
     fn results_of_other_drivers_are_passed_over() {
         let gpu =
             json!({"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu0"});
-        let devices = of(json!([gpu, result("nic", "ens1")]), json!([])).unwrap();
+        let devices = parse_devices(json!([gpu, result("nic", "ens1")]), json!([])).unwrap();
         assert_eq!(devices.len(), 1);
         assert_eq!((devices[0].request.as_str(), devices[0].device.as_str()), ("nic", "ens1"));
-        assert!(of(json!([gpu]), json!([])).unwrap().is_empty());
+        assert!(parse_devices(json!([gpu]), json!([])).unwrap().is_empty());
     }
 
     #[test]
     fn an_alternative_of_a_request_goes_by_the_request() {
-        let devices = of(json!([result("nic/small", "ens1")]), json!([])).unwrap();
+        let devices = parse_devices(json!([result("nic/small", "ens1")]), json!([])).unwrap();
         assert_eq!(devices[0].request, "nic");
     }
 
@@ -202,7 +202,7 @@ mod tests {
         let mut shared = result("nic", "ens1");
         shared["shareID"] = json!("a671734a-e8e5-11e4-8fde-42010af09327");
         shared["adminAccess"] = json!(true);
-        let devices = of(json!([shared, result("b", "ens2")]), json!([])).unwrap();
+        let devices = parse_devices(json!([shared, result("b", "ens2")]), json!([])).unwrap();
         assert_eq!(devices[0].share_id.as_deref(), Some("a671734a-e8e5-11e4-8fde-42010af09327"));
         assert!(devices[0].is_admin);
         assert_eq!((&devices[1].share_id, devices[1].is_admin), (&None, false));
@@ -224,10 +224,10 @@ mod tests {
             "status": {"allocation": {"devices": {"results": [
                 result("container-0-request-0", "rxe0"), result("container-0-request-1", "ens1")]}}},
         });
-        let told = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
+        let resource_of = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
         let resources = |claim: &Value| {
             let claim = serde_json::from_value(claim.clone()).unwrap();
-            let devices = allocated_devices(claim, &UID.parse().unwrap(), told).unwrap();
+            let devices = allocated_devices(claim, &UID.parse().unwrap(), resource_of).unwrap();
             let devices = devices.into_iter();
             let resources = devices.map(|device| device.resource.map(|name| name.to_string()));
             resources.collect::<Vec<Option<String>>>()
@@ -243,7 +243,7 @@ mod tests {
             opaque("FromClaim", &[], json!({"profile": "of-claim"})),
             opaque("FromClass", &[], json!({"profile": "of-class", "preload": "off"})),
         ]);
-        let devices = of(json!([result("nic", "ens1")]), config).unwrap();
+        let devices = parse_devices(json!([result("nic", "ens1")]), config).unwrap();
         assert_eq!(profiles(&devices), [Some("of-claim")]);
         let preload = devices[0].parameters.preload.as_ref().unwrap();
         assert!(!preload.value, "the class alone says this");
@@ -256,7 +256,7 @@ mod tests {
             opaque("FromClaim", &["b"], json!({"profile": "p"})),
             opaque("FromClaim", &["b/y"], json!({"profile": "q"})),
         ]);
-        let devices = of(results, config).unwrap();
+        let devices = parse_devices(results, config).unwrap();
         assert_eq!(profiles(&devices), [None, Some("p"), Some("q")]);
     }
 
@@ -264,7 +264,7 @@ mod tests {
     fn parameters_of_other_drivers_are_not_looked_at() {
         let foreign = json!({"source": "FromClaim", "requests": [],
             "opaque": {"driver": "dra.net", "parameters": {"unknown": "x".repeat(10_240)}}});
-        let devices = of(json!([result("a", "ens1")]), json!([foreign])).unwrap();
+        let devices = parse_devices(json!([result("a", "ens1")]), json!([foreign])).unwrap();
         assert_eq!(devices[0].parameters, Parameters::default());
     }
 
@@ -275,7 +275,7 @@ mod tests {
             ("FromClaim", "parameters of the claim: unknown key \"colour\""),
         ] {
             let config = json!([opaque(source, &[], json!({"colour": 1}))]);
-            let line = of(json!([result("a", "ens1")]), config).unwrap_err();
+            let line = parse_devices(json!([result("a", "ens1")]), config).unwrap_err();
             assert!(line.starts_with(says), "{line}");
         }
     }

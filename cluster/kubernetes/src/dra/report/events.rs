@@ -196,7 +196,12 @@ mod tests {
         EventLog::new(&"n1".parse().unwrap(), now)
     }
 
-    fn said(events: &mut EventLog, uid: &str, note: &str, now: Instant) -> Option<EventWrite> {
+    fn record_note(
+        events: &mut EventLog,
+        uid: &str,
+        note: &str,
+        now: Instant,
+    ) -> Option<EventWrite> {
         events.record(pod(uid), None, DEVICE_UNHEALTHY, note, now)
     }
 
@@ -204,7 +209,7 @@ mod tests {
     fn the_same_of_an_object_is_a_number_in_its_first_event() {
         let now = Instant::now();
         let mut events = events(now);
-        let Some(EventWrite::New(event)) = said(&mut events, "u1", "link down", now) else {
+        let Some(EventWrite::New(event)) = record_note(&mut events, "u1", "link down", now) else {
             panic!("it is not said");
         };
         let name = event.metadata.name.unwrap();
@@ -212,19 +217,19 @@ mod tests {
         assert_eq!(event.note.as_deref(), Some("link down"));
         assert_eq!(event.reporting_instance.as_deref(), Some("onload.dev-n1"));
         let Some(EventWrite::Again(namespace, again, change)) =
-            said(&mut events, "u1", "link down", now)
+            record_note(&mut events, "u1", "link down", now)
         else {
             panic!("it is another");
         };
         assert_eq!((namespace.as_str(), &again), ("default", &name));
         assert_eq!(change["series"]["count"], 2);
         for (uid, note) in [("u1", "gone"), ("u2", "link down")] {
-            let other = said(&mut events, uid, note, now);
+            let other = record_note(&mut events, uid, note, now);
             assert!(matches!(other, Some(EventWrite::New(_))), "{uid} {note}");
         }
         // Its Event was not written, or somebody has deleted it.
         events.forget(&name);
-        let anew = said(&mut events, "u1", "link down", now);
+        let anew = record_note(&mut events, "u1", "link down", now);
         assert!(matches!(anew, Some(EventWrite::New(_))));
     }
 
@@ -234,8 +239,9 @@ mod tests {
         let mut events = events(start);
         let mut count = |from: u64, to: u64| {
             let times = (from..to).map(|second| start + Duration::from_secs(second));
-            let said = times.filter(|now| said(&mut events, "u1", "link down", *now).is_some());
-            said.count()
+            let message =
+                times.filter(|now| record_note(&mut events, "u1", "link down", *now).is_some());
+            message.count()
         };
         assert_eq!(count(0, 290), 5);
         assert_eq!(count(290, 3600), 11);
@@ -250,7 +256,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             for object in 0..200 {
                 let uid = format!("u{second}-{object}");
-                written += usize::from(said(&mut events, &uid, "gone", now).is_some());
+                written += usize::from(record_note(&mut events, &uid, "gone", now).is_some());
             }
         }
         assert_eq!(written, 59);
@@ -265,7 +271,7 @@ mod tests {
             let now = start + Duration::from_secs(60 * minute);
             for object in 0..60 {
                 let uid = format!("u{minute}-{object}");
-                if said(&mut events, &uid, "gone", now).is_some() {
+                if record_note(&mut events, &uid, "gone", now).is_some() {
                     last = minute;
                 }
             }
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn a_note_is_cut() {
         let now = Instant::now();
-        let event = said(&mut events(now), "u1", &"é".repeat(2000), now);
+        let event = record_note(&mut events(now), "u1", &"é".repeat(2000), now);
         let Some(EventWrite::New(event)) = event else {
             panic!("it is not said");
         };

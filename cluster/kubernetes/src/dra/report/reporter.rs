@@ -433,14 +433,14 @@ mod tests {
             "users": [{"name": "n1", "user": {"token": "t"}}]});
         let path = dir.join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        let (told, asked) = mpsc::unbounded_channel();
+        let (sender, asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut streams = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let mut stream = BufReader::new(stream);
                 let mut line = String::new();
                 stream.read_line(&mut line).await.unwrap();
-                told.send(line).unwrap();
+                sender.send(line).unwrap();
                 streams.push(stream);
             }
         });

@@ -183,7 +183,7 @@ mod tests {
         .to_string()
     }
 
-    fn told(
+    fn reported(
         nic: HostDevice,
         netdev: HostDevice,
         before: &[AllocatedDeviceStatus],
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn a_device_is_ready_until_it_is_not_and_its_time_is_that_of_the_change() {
-        let mut first = told(nic(), interface(None), &[]);
+        let mut first = reported(nic(), interface(None), &[]);
         let ready = find_condition(&first[0]).unwrap();
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Prepared"));
         let past = Time("2020-01-01T00:00:00Z".parse().unwrap());
         for device in &mut first {
             device.conditions.as_mut().unwrap()[0].last_transition_time = past.clone();
         }
-        assert_eq!(told(nic(), interface(None), &first), first);
-        let second = told(down(), interface(None), &first);
+        assert_eq!(reported(nic(), interface(None), &first), first);
+        let second = reported(down(), interface(None), &first);
         let (bad, good) =
             (find_condition(&second[0]).unwrap(), find_condition(&second[1]).unwrap());
         assert_eq!((bad.status.as_str(), bad.reason.as_str()), ("False", "Unhealthy"));
@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn an_interface_has_its_addresses_while_it_is_in_a_pod_of_the_claim() {
-        let data = |lease: Option<&str>| told(nic(), interface(lease), &[])[1].network_data.clone();
+        let data =
+            |lease: Option<&str>| reported(nic(), interface(lease), &[])[1].network_data.clone();
         assert_eq!(data(None), None);
         assert_eq!(data(Some(&lease(UID, false))), Some(network_data()));
         assert_eq!(data(Some(&lease(UID, true))), None);
@@ -242,7 +243,7 @@ mod tests {
     fn what_others_hold_and_what_is_gone_is_not_ready() {
         let mut held: serde_json::Value = serde_json::from_str(&lease("x", false)).unwrap();
         held.as_object_mut().unwrap().remove("claim");
-        let held = told(nic(), interface(Some(&held.to_string())), &[]);
+        let held = reported(nic(), interface(Some(&held.to_string())), &[]);
         let held = find_condition(&held[1]).unwrap();
         assert_eq!(held.reason, "Held");
         assert!(held.message.contains("of pod default/web"), "{}", held.message);

@@ -159,7 +159,7 @@ impl ApiServer {
         ApiServer::with(Release::V1_36, gates).await
     }
 
-    pub(crate) async fn of(release: Release) -> ApiServer {
+    pub(crate) async fn for_release(release: Release) -> ApiServer {
         ApiServer::with(release, release.gates()).await
     }
 
@@ -376,7 +376,7 @@ impl ApiServer {
         class["metadata"]["resourceVersion"] = kept.version.to_string().into();
         let old = kept.classes.insert(name.to_owned(), class.clone());
         let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
-        tell_class(&mut kept, kind, &class);
+        publish_class(&mut kept, kind, &class);
     }
 
     pub(crate) fn put_classes(&self) {
@@ -393,7 +393,7 @@ impl ApiServer {
         kept.version += 1;
         let mut class = kept.classes.remove(name).unwrap();
         class["metadata"]["resourceVersion"] = kept.version.to_string().into();
-        tell_class(&mut kept, "DELETED", &class);
+        publish_class(&mut kept, "DELETED", &class);
     }
 
     /// What kubelet does when it starts: all slices of the node go.
@@ -454,7 +454,7 @@ fn store(kept: &mut Kept, name: &str, mut slice: Value, kind: &'static str) {
     kept.version += 1;
     slice["metadata"]["resourceVersion"] = kept.version.to_string().into();
     kept.slices.insert(name.to_owned(), slice.clone());
-    tell(kept, kind, &slice);
+    publish(kept, kind, &slice);
 }
 
 fn delete(kept: &mut Kept, name: &str) -> bool {
@@ -463,11 +463,11 @@ fn delete(kept: &mut Kept, name: &str) -> bool {
     };
     kept.version += 1;
     slice["metadata"]["resourceVersion"] = kept.version.to_string().into();
-    tell(kept, "DELETED", &slice);
+    publish(kept, "DELETED", &slice);
     true
 }
 
-fn tell(kept: &mut Kept, kind: &'static str, slice: &Value) {
+fn publish(kept: &mut Kept, kind: &'static str, slice: &Value) {
     kept.history.push((kept.version, kind, slice.clone()));
     kept.watchers.retain(|watcher| {
         let is_its = watcher.node.as_ref();
@@ -476,7 +476,7 @@ fn tell(kept: &mut Kept, kind: &'static str, slice: &Value) {
     });
 }
 
-fn tell_class(kept: &mut Kept, kind: &'static str, class: &Value) {
+fn publish_class(kept: &mut Kept, kind: &'static str, class: &Value) {
     kept.class_history.push((kept.version, kind, class.clone()));
     kept.watchers
         .retain(|watcher| watcher.node.is_some() || watcher.sender.send(line(kind, class)).is_ok());
@@ -535,7 +535,7 @@ struct Call {
 }
 
 impl Call {
-    fn of(request: &Request) -> Option<Call> {
+    fn from_request(request: &Request) -> Option<Call> {
         let path = request.uri().path();
         let (resource, rest) = [
             ("/api/v1/nodes", "nodes"),
@@ -628,7 +628,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         *unserved.status_mut() = StatusCode::NOT_FOUND;
         return unserved;
     }
-    let Some(call) = Call::of(&request) else {
+    let Some(call) = Call::from_request(&request) else {
         return refuse(404, "the server could not find the requested resource");
     };
     let authorization = request.headers().get(header::AUTHORIZATION);

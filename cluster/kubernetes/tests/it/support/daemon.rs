@@ -63,7 +63,7 @@ impl Daemon {
         change(&mut command);
         let mut child = command.spawn().unwrap();
         // A test may have put it elsewhere.
-        let log = Log::of(child.stderr.take());
+        let log = Log::from_stream(child.stderr.take());
         Daemon { child, log, http, health }
     }
 
@@ -72,9 +72,9 @@ impl Daemon {
         command.env_clear().arg("health").args(more);
         command.arg("--health-socket").arg(&self.health);
         let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        (output.status.code(), said)
+        let message = [output.stdout, output.stderr].concat();
+        let message = String::from_utf8_lossy(&message).into_owned();
+        (output.status.code(), message)
     }
 
     pub(crate) fn pid(&self) -> u32 {

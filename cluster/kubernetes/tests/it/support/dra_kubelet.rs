@@ -79,8 +79,8 @@ impl KubeletDir {
         let mut registration = RegistrationClient::new(channel);
         let info = registration.get_info(InfoRequest {}).await.unwrap();
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
-        let told = registration.notify_registration_status(status).await;
-        told.unwrap();
+        let notified = registration.notify_registration_status(status).await;
+        notified.unwrap();
         info.into_inner()
     }
 

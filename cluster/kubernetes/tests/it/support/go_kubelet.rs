@@ -22,7 +22,7 @@ pub(crate) struct GoKubelet {
 
 impl GoKubelet {
     /// A kubelet that does not listen yet; None, with the reason printed, where there is no newest Go.
-    pub(crate) fn of(directory: &Path) -> Option<GoKubelet> {
+    pub(crate) fn find(directory: &Path) -> Option<GoKubelet> {
         let program = newest_go::program("go-kubelet")?;
         fs::create_dir_all(directory).unwrap();
         let mut command = Command::new(program);
@@ -58,32 +58,32 @@ impl GoKubelet {
 
     #[track_caller]
     pub(crate) fn tells(&mut self, event: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let wanted = |told: &Value| told["event"] == event && is(told);
+        let wanted = |received: &Value| received["event"] == event && is(received);
         if let Some(place) = self.seen.iter().position(wanted) {
             return self.seen.remove(place);
         }
         let end = Instant::now() + PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(told) = self.events.recv_timeout(left) else {
+            let Ok(received) = self.events.recv_timeout(left) else {
                 panic!("no {event} among {:#?}", self.seen);
             };
-            if wanted(&told) {
-                return told;
+            if wanted(&received) {
+                return received;
             }
-            self.seen.push(told);
+            self.seen.push(received);
         }
     }
 
     /// Waits until a resource is registered.
     #[track_caller]
     pub(crate) fn registers(&mut self, resource: &str) -> Value {
-        self.tells("registered", |told| told["resource"] == resource)
+        self.tells("registered", |event| event["resource"] == resource)
     }
 
     #[track_caller]
     pub(crate) fn lists(&mut self, resource: &str, is: impl Fn(&Value) -> bool) -> Value {
-        self.tells("devices", |told| told["resource"] == resource && is(told))
+        self.tells("devices", |event| event["resource"] == resource && is(event))
     }
 }
 

@@ -104,7 +104,7 @@ impl Agent {
         stdout.read_line(&mut line).unwrap();
         let line: Vec<String> = line.trim_end_matches('\n').split('|').map(str::to_owned).collect();
         assert!(line.len() >= 5, "{line:?}");
-        let log = Log::of(child.stderr.take());
+        let log = Log::from_stream(child.stderr.take());
         let channel = dial(Path::new(&line[3])).await;
         Agent { child, line, stdout: Some(stdout), log, channel }
     }

@@ -268,7 +268,7 @@ impl Plugin {
         self.dir.path().join("nri.sock")
     }
 
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 

@@ -286,8 +286,8 @@ fn a_specification_that_is_missing_is_asked_of_who_writes_it() {
         snapshot.written_by = written_by;
         let nic = allocated("nic", "n1/nic", "ens9", &json!({}));
         let line = decided_on(&snapshot, vec![nic]).unwrap_err();
-        let said = format!("no CDI specification has onload.dev/nic=ens9; {says}");
-        assert!(line.contains(&said), "{line}");
+        let message = format!("no CDI specification has onload.dev/nic=ens9; {says}");
+        assert!(line.contains(&message), "{line}");
     }
 }
 
@@ -447,8 +447,8 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
         let mut foreign = moved("fast", "ens1v0", &parameters);
         let refused = decided_on(&node, vec![foreign.clone()]).unwrap_err();
         assert_eq!(refused, format!("request \"fast\": {says}"));
-        let said = Parameters::parse(&parameters, Author::Class).unwrap();
-        foreign.parameters.override_with(&said, true);
+        let chosen = Parameters::parse(&parameters, Author::Class).unwrap();
+        foreign.parameters.override_with(&chosen, true);
         decided_on(&node, vec![foreign]).unwrap();
     }
     let mut wide = node_with_interfaces();
@@ -487,8 +487,8 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
         decided_on(&node, vec![unlisted.clone()]).unwrap_err(),
         format!("{}it may choose no VLAN{end}", beginning("ens1v1"))
     );
-    let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
-    unlisted.parameters.override_with(&said, true);
+    let chosen = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
+    unlisted.parameters.override_with(&chosen, true);
     let decision = decided_on(&node, vec![unlisted]).unwrap();
     assert_eq!(decision.leased[0].vf, vf("vlan=300"));
 }
@@ -546,8 +546,8 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     let refused = decided_on(&node, vec![unsaid.clone()]).unwrap_err();
     let says = "request \"vf\": vfio:0000:81:10.0: it has to choose a VLAN from 100-199; ";
     assert!(refused.starts_with(says), "{refused}");
-    let said = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
-    unsaid.parameters.override_with(&said, false);
+    let parameters_chosen = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
+    unsaid.parameters.override_with(&parameters_chosen, false);
     let decision = decided_on(&node, vec![unsaid.clone()]).unwrap();
     let set = "vlan=300;vlans=100-199;trust=false".parse().unwrap();
     assert_eq!(decision.leased[0].vf, Some(set));
@@ -564,10 +564,10 @@ fn what_is_said_of_all_devices_of_a_claim_is_for_its_interfaces_and_functions() 
     set_up(&mut node, "netdev:ens1v0", "vlans=100-199");
     set_up(&mut node, "vfio:0000:81:10.0", "vlans=150");
     let both = |vlan: u16| {
-        let said = json!({"vlan": vlan, "mtu": 1400});
-        let function = allocated("any", "n1/vfio", "0000-81-10-0", &said);
-        let nic = allocated("any", "n1/nic", "ens1", &said);
-        decided_on(&node, vec![nic, moved("any", "ens1v0", &said), function])
+        let chosen = json!({"vlan": vlan, "mtu": 1400});
+        let function = allocated("any", "n1/vfio", "0000-81-10-0", &chosen);
+        let nic = allocated("any", "n1/nic", "ens1", &chosen);
+        decided_on(&node, vec![nic, moved("any", "ens1v0", &chosen), function])
     };
     let leased = both(150).unwrap().leased;
     let vlans = leased.iter().map(|leased| leased.vf.as_ref().unwrap().vlan);
