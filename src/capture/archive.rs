@@ -2,7 +2,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-use onload_host::host::{DEVICE_TABLE, DeviceKind};
+use onload_host::host::DEVICE_TABLE;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tar::{Builder, EntryType, Header};
 
@@ -62,14 +62,11 @@ fn device_table(tree: &CapturedTree) -> String {
     let mut table = "# path type major minor mode uid gid\n".to_owned();
     let speakable = |path: &Path| !path.to_string_lossy().contains(char::is_whitespace);
     for (path, node) in tree.nodes.iter().filter(|(path, _)| speakable(path)) {
-        let kind = match node.kind {
-            DeviceKind::Character => 'c',
-            DeviceKind::Block => 'b',
-        };
         let _ = writeln!(
             table,
-            "{} {kind} {} {} {:04o} 0 0",
+            "{} {} {} {} {:04o} 0 0",
             path.display(),
+            node.kind.letter(),
             node.major,
             node.minor,
             node.mode

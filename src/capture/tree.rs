@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use onload_cdi::oci::HostNode;
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::installation::MAX_LIBRARY_BYTES;
@@ -12,7 +13,7 @@ use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
 use onload_host::host::recording::RecordedPath;
-use onload_host::host::{EntryKind, Host, NodeEntry};
+use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
@@ -23,7 +24,7 @@ use super::vpd::{Uuids, is_vpd};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
     pub entries: BTreeMap<PathBuf, CapturedEntry>,
-    pub nodes: BTreeMap<PathBuf, NodeEntry>,
+    pub nodes: BTreeMap<PathBuf, HostNode>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::oci::{HostNode, NodeKind, NodeLookup, OciConfig, OciConfigError, apply, map_ids};
-use onload_host::host::{DeviceKind, Host};
+use onload_cdi::oci::{HostNode, NodeLookup, OciConfig, OciConfigError, apply, map_ids};
+use onload_host::host::Host;
 use onload_sys::fs::regular;
 use onload_sys::text::ErrorChain;
 
@@ -26,22 +26,13 @@ impl NodeLookup for HostNodeLookup<'_> {
             .0
             .device_node(Path::new(host_path))
             .map_err(|error| io::Error::other(ErrorChain(&error).to_string()))?;
-        let node = entry.ok_or_else(|| {
+        entry.ok_or_else(|| {
             let path = self.0.outside_path(Path::new(host_path));
             let path = path.display();
             let message = format!(
                 "there is no device node {path}; its specification may be out of date: \"onload-ctk cdi check\" tells"
             );
             io::Error::new(io::ErrorKind::NotFound, message)
-        })?;
-        Ok(HostNode {
-            kind: match node.kind {
-                DeviceKind::Character => NodeKind::Char,
-                DeviceKind::Block => NodeKind::Block,
-            },
-            major: node.major,
-            minor: node.minor,
-            mode: node.mode,
         })
     }
 }

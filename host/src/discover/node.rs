@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use onload_cdi::oci::{HostNode, NodeKind};
 use onload_core::expectation::{DriverNode, ExpectedDevice, NumberSource};
 use onload_sys::device_number::DeviceNumber;
 use serde::Serializer;
 
 use crate::discover::probe::Probe;
-use crate::host::{self, DeviceKind};
 
 const PROC_DEVICES: &str = "/proc/devices";
 const MAKE: &str = "make it with mknod, or load the driver anew";
@@ -150,7 +150,7 @@ impl NumberedNode {
 fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
-    entry: Option<host::NodeEntry>,
+    entry: Option<HostNode>,
     number: Option<DeviceNumber>,
     make: &str,
 ) -> Result<DeviceNumber, String> {
@@ -166,7 +166,7 @@ fn check_character_node(
             (Some(_), _) => format!("{path} is no device node; {RELOAD_REMEDY}"),
         });
     };
-    if node.kind != DeviceKind::Character {
+    if node.kind != NodeKind::Char {
         return Err(format!("{path} is no character device; {RELOAD_REMEDY}"));
     }
     let (major, minor) = (node.major, node.minor);

@@ -8,12 +8,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use onload_cdi::oci::HostNode;
 use onload_core::class::Class;
 use onload_sys::text::ErrorChain;
 
 use crate::discover::exclusion::Exclusion;
 use crate::discover::unread::{UnreadEntry, as_root};
-use crate::host::{EntryKind, Host, HostError, NodeEntry};
+use crate::host::{EntryKind, Host, HostError};
 
 const DEV: &str = "/dev";
 
@@ -230,7 +231,7 @@ impl<'h> Probe<'h> {
     }
 
     /// The device node with this path below /dev, wherever this host keeps its nodes.
-    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<NodeEntry> {
+    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<HostNode> {
         self.ok_or_warn(self.host.device_node(&self.device_path(path)))
     }
 

@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use onload_cdi::oci::{HostNode, NodeKind};
 use onload_core::netdev::usage::NetworkState;
 use onload_core::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
@@ -27,7 +28,7 @@ use crate::netlink::netns_links;
 mod entry;
 pub mod recording;
 
-pub use entry::{DeviceKind, EntryKind, NodeEntry};
+pub use entry::EntryKind;
 use recording::RecordedPath;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
@@ -56,7 +57,7 @@ pub struct Host {
     root: PathBuf,
     directory: OwnedFd,
     running: bool,
-    table: BTreeMap<PathBuf, NodeEntry>,
+    table: BTreeMap<PathBuf, HostNode>,
     recording: Option<RefCell<BTreeMap<PathBuf, RecordedPath>>>,
     observer: Option<ReadObserver>,
 }
@@ -577,7 +578,7 @@ impl Host {
     }
 
     /// Without following a link there; `None` if there is no node.
-    pub fn device_node(&self, path: &Path) -> Result<Option<NodeEntry>, HostError> {
+    pub fn device_node(&self, path: &Path) -> Result<Option<HostNode>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
             self.record(path, |recorded| recorded.node = node);
@@ -585,7 +586,7 @@ impl Host {
         Ok(node)
     }
 
-    fn find_node(&self, path: &Path) -> Result<Option<NodeEntry>, HostError> {
+    fn find_node(&self, path: &Path) -> Result<Option<HostNode>, HostError> {
         if let Some(node) = self.table.get(path) {
             return Ok(Some(*node));
         }
@@ -596,12 +597,12 @@ impl Host {
         let stat = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)
             .map_err(|error| self.read_error(path, error))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice => DeviceKind::Character,
-            FileType::BlockDevice => DeviceKind::Block,
+            FileType::CharacterDevice => NodeKind::Char,
+            FileType::BlockDevice => NodeKind::Block,
             _ => return Ok(None),
         };
         let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-        Ok(Some(NodeEntry { kind, major, minor, mode: stat.st_mode & 0o7777 }))
+        Ok(Some(HostNode { kind, major, minor, mode: stat.st_mode & 0o7777 }))
     }
 
     fn open_at(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
@@ -657,23 +658,23 @@ fn has_no_value(error: &std::io::Error) -> bool {
 }
 
 /// Parses `dev.table`; the error is the number of the invalid line, from 1.
-fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, NodeEntry>, usize> {
+fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, HostNode>, usize> {
     let lines = text.lines().enumerate();
     let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     entries.map(|(index, line)| parse_device_line(line).ok_or(index + 1)).collect()
 }
 
-fn parse_device_line(line: &str) -> Option<(PathBuf, NodeEntry)> {
+fn parse_device_line(line: &str) -> Option<(PathBuf, HostNode)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [path, kind, major, minor, mode, _uid, _gid] = fields[..] else {
         return None;
     };
     let kind = match kind {
-        "c" => DeviceKind::Character,
-        "b" => DeviceKind::Block,
+        "c" => NodeKind::Char,
+        "b" => NodeKind::Block,
         _ => return None,
     };
-    let node = NodeEntry {
+    let node = HostNode {
         kind,
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
@@ -874,7 +875,7 @@ mod tests {
         let (_keep, root) = tree();
         fs::write(root.join("dev.table"), "# comment\n/dev/onload c 243 0 0666 0 991\n").unwrap();
         let host = Host::open(&root).unwrap();
-        let node = NodeEntry { kind: DeviceKind::Character, major: 243, minor: 0, mode: 0o666 };
+        let node = HostNode { kind: NodeKind::Char, major: 243, minor: 0, mode: 0o666 };
         assert_eq!(host.device_node(Path::new("/dev/onload")).unwrap(), Some(node));
         assert!(host.device_node(Path::new("/dev/other")).unwrap().is_none());
     }

@@ -1,7 +1,9 @@
 //! What was read on a host, path by path, with the result: the material of a capture. Absent paths
 //! are not recorded, since a tree shows them by not having them.
 
-use super::entry::{EntryKind, NodeEntry};
+use onload_cdi::oci::HostNode;
+
+use super::entry::EntryKind;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedPath {
@@ -12,5 +14,5 @@ pub struct RecordedPath {
     /// As a program or library, whose content is not kept.
     pub opened: bool,
     pub names: Vec<String>,
-    pub node: Option<NodeEntry>,
+    pub node: Option<HostNode>,
 }
