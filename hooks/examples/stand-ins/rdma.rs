@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use onload_hooks::moves::{Netns, NetnsRdmaDevice, RdmaAccess, RdmaNode};
+use onload_hooks::moves::{Netns, NetnsRdmaDevice, RdmaAccess};
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::Result;
 use onload_sys::netlink::link::{self, Link, LinkChange};
-use onload_sys::netlink::nldev::RdmaNetnsMode;
+use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
 use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
@@ -76,14 +76,14 @@ impl RdmaAccess for Pairs {
         netns.change_link(renamed, &LinkChange::Name(name.as_bytes()))
     }
 
-    fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
-        let path = Path::new(NODES).join(&self.pair(index)?.node);
-        let stat = rustix::fs::stat(&path)?;
+    fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>> {
+        let name = self.pair(index)?.node.clone();
+        let stat = rustix::fs::stat(Path::new(NODES).join(&name))?;
         let number = DeviceNumber {
             major: rustix::fs::major(stat.st_rdev),
             minor: rustix::fs::minor(stat.st_rdev),
         };
-        Ok(vec![RdmaNode { path, number }])
+        Ok(vec![RdmaChardev { name, number }])
     }
 
     /// One that is called `ib` and the device's number.

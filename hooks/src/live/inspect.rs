@@ -10,6 +10,7 @@ use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::mountinfo::{self, MountTable};
+use onload_sys::netlink::nldev::RdmaChardev;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
@@ -23,7 +24,6 @@ use crate::decide::report::ContainerReport;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
-use crate::moves::RdmaNode;
 use crate::record::container_record::{CreatedPath, LiveInjection, TargetType};
 use crate::record::init::{InitProcess, RootUser, read_whole};
 use onload_sys::fs::container_root::ContainerRoot;
@@ -110,7 +110,7 @@ impl<'a> Inspection<'a> {
     }
 
     /// The same with nodes of devices that have moved to the container since.
-    pub(super) fn with_nodes(mut self, nodes: &[RdmaNode], config: &OciConfig) -> Result<Self> {
+    pub(super) fn with_nodes(mut self, nodes: &[RdmaChardev], config: &OciConfig) -> Result<Self> {
         if nodes.is_empty() {
             return Ok(self);
         }

@@ -17,6 +17,7 @@ use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::mount_api::attr;
+use onload_sys::netlink::nldev::RdmaChardev;
 
 use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
@@ -29,7 +30,7 @@ use crate::decide::sysfs::DeviceNumber;
 use crate::decide::verified_node::{CgroupRule, DeviceAccess};
 use crate::decide::{self, Decision};
 use crate::image::preload::PreloadListError;
-use crate::moves::{self, RdmaNode};
+use crate::moves;
 use crate::record::container_record::LiveInjection;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
@@ -182,12 +183,13 @@ impl InjectionPlan {
     }
 
     /// Adds nodes that belong to the container already.
-    pub(super) fn add_nodes(&mut self, nodes: &[RdmaNode], config: &OciConfig) -> Result<()> {
+    pub(super) fn add_nodes(&mut self, nodes: &[RdmaChardev], config: &OciConfig) -> Result<()> {
         let rules = config.device_rules().context(CONFIG_JSON)?;
         for node in nodes {
             let DeviceNumber { major, minor } = node.number;
             let rule = CgroupRule { major, minor, access: DeviceAccess::READ_WRITE };
-            self.add_node(bind_node(&node.path, &node.path, rule), rule, &rules);
+            let path = node.path();
+            self.add_node(bind_node(&path, &path, rule), rule, &rules);
         }
         self.binds.sort_by_cached_key(mount_order);
         Ok(())

@@ -18,6 +18,7 @@ use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf_config::VfArgument;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::netlink::nldev::RdmaChardev;
 use onload_sys::pci::PciAddress;
 
 pub use interface::InterfaceOps;
@@ -25,7 +26,7 @@ pub(crate) use lifecycle::ExitedContainer;
 pub use lifecycle::RestoreResult;
 use lifecycle::{ContainerDevices, DYING_TIMEOUT, MoveOps, MoveRequest};
 pub use netns::Netns;
-pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
+pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaOps};
 pub use vf::{VfAccess, VfStandIns};
 
 use crate::decide::host_view::{HostView, LocalHost};
@@ -178,7 +179,7 @@ pub(crate) struct AcquiredDevices<'a> {
     rdma: Vec<ContainerDevices<'a, RdmaOps>>,
     functions: Vec<ContainerDevices<'a, VfAccess>>,
     /// The nodes that it is to have of RDMA devices that moved.
-    pub(crate) nodes: Vec<RdmaNode>,
+    pub(crate) nodes: Vec<RdmaChardev>,
     warnings: Vec<String>,
 }
 
@@ -278,7 +279,7 @@ impl<'a> AcquiredDevices<'a> {
         match rdma::collect_nodes(&container_devices, rdma_ops) {
             Ok(nodes) => {
                 let new_nodes = nodes.into_iter().filter(|node| !self.nodes.contains(node));
-                let new_nodes: Vec<RdmaNode> = new_nodes.collect();
+                let new_nodes: Vec<RdmaChardev> = new_nodes.collect();
                 self.nodes.extend(new_nodes);
                 self.rdma.push(container_devices);
                 Ok(())

@@ -2,6 +2,7 @@
 //! network namespace has, their character devices, and their way to another namespace.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 
 use super::message::{
     encode_attribute, encode_text, find_attribute, parse_attributes, u32_at, u64_at, until_nul,
@@ -47,6 +48,14 @@ pub struct RdmaChardev {
     /// The kernel's name, which is that of its node below /dev/infiniband too.
     pub name: String,
     pub number: DeviceNumber,
+}
+
+impl RdmaChardev {
+    /// The path of its node, on the host and in a container.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev/infiniband").join(&self.name)
+    }
 }
 
 /// Which network namespaces have a device.

@@ -11,11 +11,11 @@ use onload_core::class::Class;
 use onload_core::lease::{SavedRdma, SavedState};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::nldev::RdmaNetnsMode;
+use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
-pub use ops::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
+pub use ops::{NetnsRdmaDevice, RdmaAccess, RdmaOps};
 
 use super::lifecycle::{
     ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
@@ -184,7 +184,7 @@ impl RdmaOps {
 pub(super) fn collect_nodes(
     container_devices: &ContainerDevices<'_, RdmaOps>,
     rdma_ops: &RdmaOps,
-) -> Result<Vec<RdmaNode>> {
+) -> Result<Vec<RdmaChardev>> {
     let mut nodes = Vec::new();
     for (name, device) in container_devices.observations() {
         let device_nodes = rdma_ops.0.nodes(container_devices.container_netns(), device.index);
@@ -267,7 +267,7 @@ mod tests {
             Ok(())
         }
 
-        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<RdmaNode>> {
+        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<RdmaChardev>> {
             Ok(Vec::new())
         }
 

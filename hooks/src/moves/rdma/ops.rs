@@ -10,7 +10,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::Result;
 use onload_sys::fs::detached;
 use onload_sys::netlink::link::Link;
@@ -52,7 +51,7 @@ pub trait RdmaAccess: Debug + Sync {
     fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
     /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>>;
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>>;
     /// The interfaces that a move deletes.
     fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
     /// The modules of the kernel that use a device.
@@ -70,19 +69,6 @@ pub struct NetnsRdmaDevice {
     /// Its name; what a container has called it need be no text.
     pub name: String,
     pub pci: Option<PciAddress>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaNode {
-    /// Its path, on the host and in the container.
-    pub path: PathBuf,
-    pub number: DeviceNumber,
-}
-
-impl From<RdmaChardev> for RdmaNode {
-    fn from(character: RdmaChardev) -> Self {
-        RdmaNode { path: Path::new(NODES).join(character.name), number: character.number }
-    }
 }
 
 impl RdmaAccess for KernelRdma {
@@ -112,14 +98,14 @@ impl RdmaAccess for KernelRdma {
         kernel::rename(&open_socket(netns)?, index, name)
     }
 
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>> {
         let socket = open_socket(netns)?;
         let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
             return Ok(Vec::new());
         };
         // Programs that connect in other ways need none.
         let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
-        Ok([Some(verbs), manager].into_iter().flatten().map(RdmaNode::from).collect())
+        Ok([Some(verbs), manager].into_iter().flatten().collect())
     }
 
     fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
