@@ -2,6 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+
+/// The part of a container's config.json that engines annotate.
+#[derive(Deserialize)]
+pub struct AnnotatedConfig {
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// Where an engine writes its names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PodKeys {

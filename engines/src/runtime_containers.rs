@@ -11,8 +11,8 @@
 use std::fmt;
 
 use onload_core::container_id;
+use onload_core::pod::AnnotatedConfig;
 use onload_sys::text::format_count;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
@@ -89,36 +89,28 @@ pub fn from_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Runtim
     Some(RuntimeContainer::new(id, name.trim_start_matches('/')))
 }
 
-#[derive(Deserialize)]
-struct AnnotatedOciConfig {
-    #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
-}
-
-impl AnnotatedOciConfig {
-    fn annotation(&self, key: &str) -> &str {
-        self.annotations.get(key).map_or("", String::as_str)
-    }
+fn find_annotation<'a>(config: &'a AnnotatedConfig, key: &str) -> &'a str {
+    config.annotations.get(key).map_or("", String::as_str)
 }
 
 /// A pod's sandbox, from the `config.json` that CRI-O keeps with the container's storage; `None` if it has another
 /// handler, belongs to podman, or is another container of a pod: of that CRI-O writes no handler, and the pod may.
 pub fn from_crio(id: &str, config: &[u8]) -> Option<RuntimeContainer> {
-    let config: AnnotatedOciConfig = serde_json::from_slice(config).ok()?;
-    let is_sandbox = config.annotation("io.kubernetes.cri-o.SandboxID") == id;
-    let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
+    let config: AnnotatedConfig = serde_json::from_slice(config).ok()?;
+    let is_sandbox = find_annotation(&config, "io.kubernetes.cri-o.SandboxID") == id;
+    let handler = find_annotation(&config, "io.kubernetes.cri-o.RuntimeHandler");
     (is_sandbox && handler == RUNTIME_NAME)
-        .then(|| RuntimeContainer::new(id, config.annotation("io.kubernetes.cri-o.Name")))
+        .then(|| RuntimeContainer::new(id, find_annotation(&config, "io.kubernetes.cri-o.Name")))
 }
 
 /// A container of containerd's CRI with a shim, from what the shim keeps in the bundle: its
 /// options, which contain the path of the OCI runtime, and `config.json`.
 pub fn from_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<RuntimeContainer> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
-    let config: Option<AnnotatedOciConfig> = serde_json::from_slice(config).ok();
+    let config: Option<AnnotatedConfig> = serde_json::from_slice(config).ok();
     let name = config.map(|config| {
-        let pod = config.annotation("io.kubernetes.cri.sandbox-name");
-        match config.annotation("io.kubernetes.cri.container-name") {
+        let pod = find_annotation(&config, "io.kubernetes.cri.sandbox-name");
+        match find_annotation(&config, "io.kubernetes.cri.container-name") {
             "" => pod.to_owned(),
             container => format!("{pod}/{container}"),
         }

@@ -1,21 +1,13 @@
 //! Which pod a container is of, for those who meet its leases.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
 use onload_core::lease::is_pod_name;
-use onload_core::pod::pod_keys;
+use onload_core::pod::{AnnotatedConfig, pod_keys};
 use onload_sys::fs::regular;
-use serde::Deserialize;
 
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
-
-#[derive(Deserialize)]
-struct AnnotatedConfig {
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-}
 
 /// `NAMESPACE/NAME` of the pod of a container; none where nobody says so, or not by such names.
 pub(super) fn find_pod(id: &ContainerId, bundle: &Path) -> Option<String> {
