@@ -8,9 +8,8 @@ use onload_report::doctor::{Check, CheckVerdict, Remedy};
 use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::doctor::{check_host, checks_named, find_obstacle, format_finding};
-use super::trial::Engine;
 use super::warn_of_unread;
-use crate::cli::GlobalArgs;
+use crate::cli::{GlobalArgs, TryEngine};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
@@ -150,7 +149,7 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     {
         return remedy;
     }
-    let engine = Engine::usable_engines(checks).next();
+    let engine = TryEngine::usable_engines(checks).next();
     let candidates = EXAMPLE_CLASSES.into_iter().filter(|class| *class != Class::Zf);
     let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
     match (engine, candidates.next()) {

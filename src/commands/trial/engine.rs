@@ -7,23 +7,23 @@ use onload_report::doctor::{Check, CheckVerdict};
 use super::super::doctor::{checks_named, find_obstacle};
 use super::device::TrialDevice;
 use super::names::TrialNames;
-pub(crate) use crate::cli::TryEngine as Engine;
+use crate::cli::TryEngine;
 
 /// containerd's own client knows no CDI names, so that there the runtime is asked by annotation.
 pub(super) const WRAPPER: &str = "/usr/bin/onload-container-runtime";
-const ALL: [Engine; 3] = [Engine::Docker, Engine::Podman, Engine::Containerd];
+const ALL: [TryEngine; 3] = [TryEngine::Docker, TryEngine::Podman, TryEngine::Containerd];
 
-impl Engine {
+impl TryEngine {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Engine::Docker => "docker",
-            Engine::Podman => "podman",
-            Engine::Containerd => "containerd",
+            TryEngine::Docker => "docker",
+            TryEngine::Podman => "podman",
+            TryEngine::Containerd => "containerd",
         }
     }
 
     /// Those that are installed and can give devices, by what doctor found.
-    pub(crate) fn usable_engines(checks: &[Check]) -> impl Iterator<Item = Engine> {
+    pub(crate) fn usable_engines(checks: &[Check]) -> impl Iterator<Item = TryEngine> {
         ALL.into_iter().filter(|engine| matches!(engine.check(checks), Some((_, None))))
     }
 
@@ -33,8 +33,8 @@ impl Engine {
         let engine_check =
             engines.find(|check| check.finding.subject.as_deref() == Some(self.name()))?;
         let obstacle = match self {
-            Engine::Docker | Engine::Podman => find_obstacle(checks, engine_check),
-            Engine::Containerd => None,
+            TryEngine::Docker | TryEngine::Podman => find_obstacle(checks, engine_check),
+            TryEngine::Containerd => None,
         };
         let broken = (engine_check.finding.verdict != CheckVerdict::Pass).then_some(engine_check);
         Some((engine_check, broken.or(obstacle)))
@@ -42,21 +42,21 @@ impl Engine {
 
     /// What is missing for it on the host, where only the package brings it.
     pub(super) fn missing_part(self) -> Option<&'static str> {
-        (self == Engine::Containerd && !Path::new(WRAPPER).exists()).then_some(WRAPPER)
+        (self == TryEngine::Containerd && !Path::new(WRAPPER).exists()).then_some(WRAPPER)
     }
 
     fn client(self) -> &'static str {
         match self {
-            Engine::Containerd => "ctr",
-            Engine::Docker | Engine::Podman => self.name(),
+            TryEngine::Containerd => "ctr",
+            TryEngine::Docker | TryEngine::Podman => self.name(),
         }
     }
 
     /// Reads the image from stdin.
     pub(super) fn load(self) -> Vec<String> {
         match self {
-            Engine::Containerd => to_words(&[self.client(), "images", "import", "-"]),
-            Engine::Docker | Engine::Podman => to_words(&[self.client(), "load"]),
+            TryEngine::Containerd => to_words(&[self.client(), "images", "import", "-"]),
+            TryEngine::Docker | TryEngine::Podman => to_words(&[self.client(), "load"]),
         }
     }
 
@@ -70,7 +70,7 @@ impl Engine {
         let on_host = device.is_some_and(TrialDevice::needs_host_network);
         let (container, image) = (names.container(), names.image());
         let mut line = match self {
-            Engine::Containerd => {
+            TryEngine::Containerd => {
                 let mut line = to_words(&["ctr", "run", "--rm", "--runc-binary", WRAPPER]);
                 if let Some(device) = device {
                     line.extend(to_words(&["--annotation", &device.device()]));
@@ -81,7 +81,7 @@ impl Engine {
                 line.extend([image, container]);
                 line
             }
-            Engine::Docker | Engine::Podman => {
+            TryEngine::Docker | TryEngine::Podman => {
                 let network = if on_host { "host" } else { "none" };
                 let mut line = to_words(&[self.client(), "run", "--rm", "--interactive"]);
                 line.extend(to_words(&["--pull", "never", "--name", &container]));
@@ -102,11 +102,11 @@ impl Engine {
         let container = names.container();
         let container = container.as_str();
         match self {
-            Engine::Docker => vec![to_words(&["docker", "rm", "--force", container])],
-            Engine::Podman => {
+            TryEngine::Docker => vec![to_words(&["docker", "rm", "--force", container])],
+            TryEngine::Podman => {
                 vec![to_words(&["podman", "rm", "--force", "--time", "0", container])]
             }
-            Engine::Containerd => vec![
+            TryEngine::Containerd => vec![
                 to_words(&["ctr", "tasks", "rm", "--force", container]),
                 to_words(&["ctr", "containers", "rm", container]),
                 to_words(&["ctr", "snapshots", "rm", container]),
@@ -117,8 +117,10 @@ impl Engine {
     pub(super) fn remove_image(self, names: &TrialNames) -> Vec<String> {
         let image = names.image();
         match self {
-            Engine::Containerd => to_words(&["ctr", "images", "rm", &image]),
-            Engine::Docker | Engine::Podman => to_words(&[self.client(), "rmi", "--force", &image]),
+            TryEngine::Containerd => to_words(&["ctr", "images", "rm", &image]),
+            TryEngine::Docker | TryEngine::Podman => {
+                to_words(&[self.client(), "rmi", "--force", &image])
+            }
         }
     }
 
@@ -126,11 +128,11 @@ impl Engine {
     pub(super) fn list(self) -> [Vec<String>; 2] {
         let client = self.client();
         match self {
-            Engine::Docker | Engine::Podman => [
+            TryEngine::Docker | TryEngine::Podman => [
                 to_words(&[client, "ps", "--all", "--format", "{{.Names}}"]),
                 to_words(&[client, "images", "--format", "{{.Repository}}:{{.Tag}}"]),
             ],
-            Engine::Containerd => [
+            TryEngine::Containerd => [
                 to_words(&[client, "containers", "list", "--quiet"]),
                 to_words(&[client, "images", "list", "--quiet"]),
             ],
@@ -152,7 +154,7 @@ mod tests {
         TrialNames::read("onload-ctk-try-7-99").unwrap()
     }
 
-    fn line(engine: Engine, class: Class, name: &str) -> String {
+    fn line(engine: TryEngine, class: Class, name: &str) -> String {
         let asked = TrialDevice { class, name: name.to_owned() };
         let program = to_words(&["/onload-ctk", "probe"]);
         engine.start(&names(), Some(&asked), &program).join(" ")
@@ -161,21 +163,21 @@ mod tests {
     #[test]
     fn docker_and_podman_are_asked_by_cdi_name() {
         assert_eq!(
-            line(Engine::Podman, Class::Hugepages, "2Mi"),
+            line(TryEngine::Podman, Class::Hugepages, "2Mi"),
             "podman run --rm --interactive --pull never --name onload-ctk-try-7-99 --network none \
              --device onload.dev/hugepages=2Mi localhost/onload-ctk-probe:7-99 /onload-ctk probe"
         );
-        assert!(line(Engine::Docker, Class::Nic, "ens1").contains(" --network host "));
+        assert!(line(TryEngine::Docker, Class::Nic, "ens1").contains(" --network host "));
     }
 
     #[test]
     fn containerd_is_asked_by_annotation() {
         assert_eq!(
-            line(Engine::Containerd, Class::Nic, "ens1"),
+            line(TryEngine::Containerd, Class::Nic, "ens1"),
             "ctr run --rm --runc-binary /usr/bin/onload-container-runtime --annotation \
              onload.dev/nic=ens1 --net-host localhost/onload-ctk-probe:7-99 onload-ctk-try-7-99 /onload-ctk probe"
         );
-        assert!(!line(Engine::Containerd, Class::Vfio, "0000:01:00.0").contains("--net-host"));
+        assert!(!line(TryEngine::Containerd, Class::Vfio, "0000:01:00.0").contains("--net-host"));
     }
 
     #[test]

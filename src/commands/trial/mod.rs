@@ -22,13 +22,12 @@ use rustix::process::geteuid;
 use super::doctor::{check_host, checks_named, format_finding};
 use super::interrupt::Interrupt;
 use super::open_traced_host;
-use crate::cli::{GlobalArgs, TryArgs};
+use crate::cli::{GlobalArgs, TryArgs, TryEngine};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
 use client::{ForegroundContainer, run as run_client};
 use device::TrialDevice;
-pub(crate) use engine::Engine;
 use image::ImageTree;
 pub(super) use image::PINGPONG;
 use names::TrialNames;
@@ -52,7 +51,7 @@ enum TrialOutcome {
 struct Trial<'t> {
     host: &'t Host,
     inventory: &'t Inventory,
-    engine: Engine,
+    engine: TryEngine,
     trial_device: TrialDevice,
     /// What it stands for.
     devices: Vec<String>,
@@ -120,7 +119,7 @@ pub fn run(
 
 fn print(
     short: &str,
-    engine: Engine,
+    engine: TryEngine,
     outcome: &TrialOutcome,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
@@ -162,8 +161,12 @@ fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
 }
 
 /// The engine, or why none can be asked for a device.
-fn choose(short: &str, checks: &[Check], requested: Option<Engine>) -> Result<Engine, String> {
-    let Some(engine) = requested.or_else(|| Engine::usable_engines(checks).next()) else {
+fn choose(
+    short: &str,
+    checks: &[Check],
+    requested: Option<TryEngine>,
+) -> Result<TryEngine, String> {
+    let Some(engine) = requested.or_else(|| TryEngine::usable_engines(checks).next()) else {
         let engines = checks_named(checks, "engine").map(format_finding);
         let engines: Vec<String> = engines.collect();
         return Err(format!(
@@ -362,23 +365,23 @@ mod tests {
     #[test]
     fn the_first_engine_that_gives_devices_is_chosen_unless_one_is_named() {
         let checks = [installed("podman"), installed("docker"), too_old("docker")];
-        assert_eq!(choose("nic=x", &checks, None).unwrap(), Engine::Podman);
+        assert_eq!(choose("nic=x", &checks, None).unwrap(), TryEngine::Podman);
         let checks = [installed("podman"), installed("docker")];
-        assert_eq!(choose("nic=x", &checks, None).unwrap(), Engine::Docker);
-        let named = Some(Engine::Podman);
-        assert_eq!(choose("nic=x", &checks, named).unwrap(), Engine::Podman);
+        assert_eq!(choose("nic=x", &checks, None).unwrap(), TryEngine::Docker);
+        let named = Some(TryEngine::Podman);
+        assert_eq!(choose("nic=x", &checks, named).unwrap(), TryEngine::Podman);
     }
 
     #[test]
     fn an_engine_that_gives_no_devices_is_refused_with_the_remedy() {
         let refused = |checks: &[Check], named| choose("nic=x", checks, named).unwrap_err();
         assert_eq!(
-            refused(&[installed("podman")], Some(Engine::Docker)),
+            refused(&[installed("podman")], Some(TryEngine::Docker)),
             "trying nic=x: docker is not installed; install it, or name another by --engine"
         );
         let old = [installed("docker"), too_old("docker")];
         assert_eq!(
-            refused(&old, Some(Engine::Docker)),
+            refused(&old, Some(TryEngine::Docker)),
             "trying nic=x with docker: 1 knows no CDI; run: onload-ctk cdi generate"
         );
         let error = refused(&old, None);
@@ -390,8 +393,8 @@ mod tests {
     #[test]
     fn containerd_is_asked_by_annotation_whatever_its_cdi_is() {
         let checks = [installed("containerd"), too_old("containerd")];
-        let usable: Vec<Engine> = Engine::usable_engines(&checks).collect();
-        assert_eq!(usable, [Engine::Containerd]);
+        let usable: Vec<TryEngine> = TryEngine::usable_engines(&checks).collect();
+        assert_eq!(usable, [TryEngine::Containerd]);
     }
 
     #[test]
