@@ -223,23 +223,26 @@ mod tests {
         for (at, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, at, "{class}");
         }
-        let of = |is: fn(Class) -> bool| {
+        let classes_where = |is: fn(Class) -> bool| {
             let classes = Class::ALL.into_iter().filter(|class| is(*class));
             classes.map(Class::as_str).collect::<Vec<_>>().join(", ")
         };
-        assert_eq!(of(Class::is_onload), "nic, nic-plain, nic-nodes, zf");
-        assert_eq!(of(Class::pins_memory), "rdma, vfio");
-        assert_eq!(of(Class::is_exclusive), "vfio, netdev");
-        assert_eq!(of(Class::is_clock), "ptp, pps");
-        assert_eq!(of(Class::has_function_name), "nic, nic-plain, nic-nodes, zf, vfio, netdev");
+        assert_eq!(classes_where(Class::is_onload), "nic, nic-plain, nic-nodes, zf");
+        assert_eq!(classes_where(Class::pins_memory), "rdma, vfio");
+        assert_eq!(classes_where(Class::is_exclusive), "vfio, netdev");
+        assert_eq!(classes_where(Class::is_clock), "ptp, pps");
         assert_eq!(
-            of(Class::can_be_on_function),
+            classes_where(Class::has_function_name),
+            "nic, nic-plain, nic-nodes, zf, vfio, netdev"
+        );
+        assert_eq!(
+            classes_where(Class::can_be_on_function),
             "nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps"
         );
-        assert_eq!(of(Class::has_all_name), "nic, nic-plain, nic-nodes, zf, rdma");
-        assert_eq!(of(Class::is_in_topology), "nic, zf, rdma, vfio, netdev, ptp, pps");
-        assert_eq!(of(Class::is_iommu_group), "vfio");
-        assert_eq!(of(Class::is_uncountable), "profile, hugepages, bundle");
+        assert_eq!(classes_where(Class::has_all_name), "nic, nic-plain, nic-nodes, zf, rdma");
+        assert_eq!(classes_where(Class::is_in_topology), "nic, zf, rdma, vfio, netdev, ptp, pps");
+        assert_eq!(classes_where(Class::is_iommu_group), "vfio");
+        assert_eq!(classes_where(Class::is_uncountable), "profile, hugepages, bundle");
     }
 
     #[test]

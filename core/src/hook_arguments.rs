@@ -161,8 +161,7 @@ impl HookArguments {
         let mut parsed = HookArguments::default();
         let mut args = args.iter().map(AsRef::as_ref);
         while let Some(arg) = args.next() {
-            let Some(Flag { name, values: of, .. }) = FLAGS.iter().find(|flag| arg == flag.name)
-            else {
+            let Some(Flag { name, values, .. }) = FLAGS.iter().find(|flag| arg == flag.name) else {
                 let [known @ .., last] = FLAGS.map(|flag| flag.name);
                 bail!(
                     "unknown option {}; known options are {} and {last}; is this onload-hook older than the specification?",
@@ -173,7 +172,7 @@ impl HookArguments {
             let Some(value) = args.next().and_then(|value| value.to_str()) else {
                 bail!("option {name} needs a value");
             };
-            if !of(&mut parsed).add(value).context(*name)? {
+            if !values(&mut parsed).add(value).context(*name)? {
                 bail!("{name} is given twice");
             }
         }
@@ -247,8 +246,8 @@ impl HookArguments {
     pub fn to_args(&self) -> Vec<String> {
         let mut arguments = self.clone();
         let mut args = Vec::new();
-        for Flag { name, values: of, .. } in FLAGS {
-            for value in of(&mut arguments).to_strings() {
+        for Flag { name, values, .. } in FLAGS {
+            for value in values(&mut arguments).to_strings() {
                 args.extend([name.to_owned(), value]);
             }
         }

@@ -1077,32 +1077,32 @@ mod tests {
 
     #[test]
     fn a_text_that_is_not_understood_is_refused_with_its_place() {
-        let of = "of ONLOAD_CTK_REQUEST";
+        let origin = "of ONLOAD_CTK_REQUEST";
         for (text, refusal) in [
-            ("nic", format!("\"nic\" {of} is not CLASS=NAME")),
-            ("nic=a;", format!("\"\" {of} is not CLASS=NAME")),
-            ("=a", format!("\"\" {of} is not CLASS=NAME")),
-            ("nic=", format!("\"nic\" {of} asks for an empty name")),
-            ("nic=a,,b", format!("\"nic\" {of} asks for an empty name")),
+            ("nic", format!("\"nic\" {origin} is not CLASS=NAME")),
+            ("nic=a;", format!("\"\" {origin} is not CLASS=NAME")),
+            ("=a", format!("\"\" {origin} is not CLASS=NAME")),
+            ("nic=", format!("\"nic\" {origin} asks for an empty name")),
+            ("nic=a,,b", format!("\"nic\" {origin} asks for an empty name")),
             (
                 "nic=all,hugepages=2Mi",
                 format!(
-                    "\"nic\" {of}: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\""
+                    "\"nic\" {origin}: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\""
                 ),
             ),
-            ("nic=all,gpu=0", format!("\"nic\" {of}: \"gpu=0\" cannot be the name")),
-            ("nic=a;nic=b", format!("\"nic\" {of} is there twice")),
-            ("nic=../a", format!("\"nic\" {of}: \"../a\" cannot be the name")),
-            ("nic=a\nb", format!("\"nic\" {of}: \"a\\nb\" cannot be the name")),
-            ("vfio=a*0", format!("\"vfio\" {of}: \"a*0\" cannot be the name")),
-            ("gpu=a", format!("\"gpu\" {of}: unknown class \"gpu\"")),
-            ("nic.redis=a", format!("\"nic.redis\" {of}: unknown class")),
-            ("onload.dev/nic=a", format!("\"onload.dev/nic\" {of}: unknown class")),
-            ("numa=x", format!("\"numa\" {of} is \"x\"; want same")),
-            ("ipc-lock=true", format!("\"ipc-lock\" {of} cannot be asked for there")),
-            ("hugepages-limit=0=0", format!("\"hugepages-limit\" {of} cannot be asked")),
-            ("vfio=a*100;rdma=b*29", format!("\"vfio\" {of}: more than 128 names")),
-            ("ticket:0f", format!("\"ticket:0f\" {of} is not CLASS=NAME")),
+            ("nic=all,gpu=0", format!("\"nic\" {origin}: \"gpu=0\" cannot be the name")),
+            ("nic=a;nic=b", format!("\"nic\" {origin} is there twice")),
+            ("nic=../a", format!("\"nic\" {origin}: \"../a\" cannot be the name")),
+            ("nic=a\nb", format!("\"nic\" {origin}: \"a\\nb\" cannot be the name")),
+            ("vfio=a*0", format!("\"vfio\" {origin}: \"a*0\" cannot be the name")),
+            ("gpu=a", format!("\"gpu\" {origin}: unknown class \"gpu\"")),
+            ("nic.redis=a", format!("\"nic.redis\" {origin}: unknown class")),
+            ("onload.dev/nic=a", format!("\"onload.dev/nic\" {origin}: unknown class")),
+            ("numa=x", format!("\"numa\" {origin} is \"x\"; want same")),
+            ("ipc-lock=true", format!("\"ipc-lock\" {origin} cannot be asked for there")),
+            ("hugepages-limit=0=0", format!("\"hugepages-limit\" {origin} cannot be asked")),
+            ("vfio=a*100;rdma=b*29", format!("\"vfio\" {origin}: more than 128 names")),
+            ("ticket:0f", format!("\"ticket:0f\" {origin} is not CLASS=NAME")),
         ] {
             let message = of_text(text).unwrap_err();
             assert!(message.starts_with(&refusal), "{text:?}: {message}");
@@ -1144,18 +1144,18 @@ mod tests {
     }
 
     /// Bundles as a configuration has them; one that is not understood is written as nothing.
-    fn bundles(of: &[(&str, &str)]) -> BTreeMap<String, Option<Bundle>> {
+    fn bundles(entries: &[(&str, &str)]) -> BTreeMap<String, Option<Bundle>> {
         let bundle = |text: &str| toml::from_str::<Bundle>(text).ok();
-        let bundles = of.iter();
+        let bundles = entries.iter();
         bundles.map(|(name, text)| ((*name).to_owned(), bundle(text))).collect()
     }
 
-    fn opened(pairs: &[(&str, &str)], of: &[(&str, &str)]) -> Result<Request> {
+    fn opened(pairs: &[(&str, &str)], bundle_entries: &[(&str, &str)]) -> Result<Request> {
         let pairs = pairs.iter();
         let annotations: BTreeMap<String, String> =
             pairs.map(|(word, value)| (format!("{PREFIX}{word}"), (*value).to_owned())).collect();
         let mut request = Request::parse(&annotations)?.unwrap();
-        request.expand_bundles(&bundles(of))?;
+        request.expand_bundles(&bundles(bundle_entries))?;
         Ok(request)
     }
 

@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     assert_eq!(config.to_bytes(), bytes.trim_ascii());
-    look(&config);
+    inspect(&config);
     let edits: ContainerEdits = serde_json::from_str(EDITS).expect("our edits");
     if apply(&mut config, &edits, &OneNode).is_ok() {
         let written = config.to_bytes();
@@ -58,7 +58,7 @@ fn untouched(before: &[u8], after: &[u8]) {
     }
 }
 
-fn look(config: &OciConfig) {
+fn inspect(config: &OciConfig) {
     let _ = (
         config.root_path(),
         config.each_arg(|_| ()),

@@ -56,13 +56,13 @@ mod tests {
     fn the_major_number_of_a_driver_is_that_of_its_character_device() {
         let devices = "Character devices:\n  1 mem\n 10 misc\n510 gdrdrv\n511 gdrdrv2\n\n\
                        Block devices:\n259 blkext\n254 virtblk\n  7 loop\n";
-        let of = |name| {
+        let find = |name| {
             DeviceNumber::find_character_driver(devices, name).map(|found| found.to_string())
         };
-        assert_eq!(of("gdrdrv").as_deref(), Some("510:0"));
-        assert_eq!(of("mem").as_deref(), Some("1:0"));
+        assert_eq!(find("gdrdrv").as_deref(), Some("510:0"));
+        assert_eq!(find("mem").as_deref(), Some("1:0"));
         for other in ["loop", "gdr", "devices:", "", "x 510"] {
-            assert_eq!(of(other), None, "{other}");
+            assert_eq!(find(other), None, "{other}");
         }
     }
 

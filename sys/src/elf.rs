@@ -177,9 +177,9 @@ pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<ElfSummary, ElfError> {
 /// Shows each symbol that a file defines for others or needs from them, in the order of its table.
 pub fn each_symbol<'d, R: ReadRef<'d>>(
     data: R,
-    look: &mut dyn FnMut(DynamicSymbol<'_>),
+    visit: &mut dyn FnMut(DynamicSymbol<'_>),
 ) -> Result<(), ElfError> {
-    with_file!(data, each_symbol(look))
+    with_file!(data, each_symbol(visit))
 }
 
 /// The strings among the constants of a file that contain one of `words`: what its code was compiled with.

@@ -116,9 +116,9 @@ fn a_bundle_without_one_of_its_devices_is_left_out_and_says_why() {
     let found = with_config(X2, config, &["discover", "--format", "json"]).done();
     let not_offered = found.json()["not_offered"].clone();
     for (name, reason) in reasons {
-        let of = |entry: &&Value| entry["kind"] == "bundle" && entry["name"] == name;
+        let is_bundle = |entry: &&Value| entry["kind"] == "bundle" && entry["name"] == name;
         let entries = not_offered.as_array().unwrap().iter();
-        let entries: Vec<&Value> = entries.filter(of).collect();
+        let entries: Vec<&Value> = entries.filter(is_bundle).collect();
         assert_eq!(entries.len(), 1, "{name}");
         let text = entries[0]["reason"].as_str().unwrap();
         assert!(text.starts_with(reason), "{text}");

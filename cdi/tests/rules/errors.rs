@@ -157,8 +157,8 @@ fn registry_errors_are_typed() {
     std::os::unix::fs::symlink("nowhere", path("gone.json")).expect("a link");
     std::os::unix::fs::symlink("other", path("link")).expect("a link");
     let registry = Registry::scan(&[dir.path().to_owned(), path("link")]);
-    let of = |name: &str| &registry.errors()[&path(name)];
-    let one = |name: &str| match of(name).as_slice() {
+    let errors_in = |name: &str| &registry.errors()[&path(name)];
+    let one = |name: &str| match errors_in(name).as_slice() {
         [error] => error,
         other => panic!("{name}: {other:?}"),
     };
@@ -178,7 +178,9 @@ fn registry_errors_are_typed() {
         error_chain(link),
         "reading the directory: a symbolic link, which engines do not follow here"
     );
-    let [first, second] = of("one.json").as_slice() else { panic!("{:?}", of("one.json")) };
+    let [first, second] = errors_in("one.json").as_slice() else {
+        panic!("{:?}", errors_in("one.json"))
+    };
     for (error, device) in [(first, "a"), (second, "b")] {
         let asked: QualifiedName = format!("vendor.com/nic={device}").parse().expect("a name");
         assert!(

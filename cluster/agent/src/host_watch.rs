@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static TOLD: Cell<usize> = const { Cell::new(0) };
+        static REPORTED: Cell<usize> = const { Cell::new(0) };
     }
 
     fn watcher() -> io::Result<Watcher> {
@@ -98,13 +98,13 @@ mod tests {
         let mut watch = HostWatch {
             watcher: None,
             is_failing: false,
-            on_failure: |_| TOLD.set(TOLD.get() + 1),
+            on_failure: |_| REPORTED.set(REPORTED.get() + 1),
         };
         let fails = || Err(io::Error::other("no"));
         for count in 1..=2 {
             watch.begin(fails);
             watch.begin(fails);
-            assert_eq!(TOLD.get(), count);
+            assert_eq!(REPORTED.get(), count);
             watch.begin(watcher);
             watch.begin(|| unreachable!("there is one"));
             watch.wait(Duration::ZERO);

@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn what_a_function_is_to_be_is_what_its_own_hook_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |kind: &str, vf: &str| {
+        let spec_text = |kind: &str, vf: &str| {
             let (leased, _) = vf.split_once('=').unwrap();
             let args = ["onload-hook", "createRuntime", "--lease", leased, "--vf", vf];
             let hook = serde_json::json!({"hookName": "createRuntime", "path": "/h", "args": args});
@@ -292,7 +292,7 @@ mod tests {
             ("onload.dev-vfio.json", "onload.dev/vfio", "vfio:0000:81:10.0=vlan=7"),
             ("claim.onload.dev-1.json", CLAIM_KIND, "netdev:ens1v0=vlan=150;vlans=100-199"),
         ] {
-            fs::write(dir.path().join(file), of(kind, vf)).unwrap();
+            fs::write(dir.path().join(file), spec_text(kind, vf)).unwrap();
         }
         let functions = vf_configs(&Registry::scan(&[dir.path().to_owned()]));
         let listed: Vec<String> =

@@ -83,13 +83,13 @@ async fn client(host: &AgentHost) {
         begin.elapsed()
     );
     memory(&agent);
-    let of = |kind: &str| {
+    let ids_by_type = |kind: &str| {
         let groups = published.values().filter(|group| group.device_type == kind);
         let ids: BTreeSet<String> = groups.map(|group| group.devices[0].id.clone()).collect();
         ids.into_iter().collect::<Vec<String>>()
     };
-    reserve(&agent, "a function by a ticket", &of("vfio")).await;
-    reserve(&agent, "an RDMA device", &of("rdma")).await;
+    reserve(&agent, "a function by a ticket", &ids_by_type("vfio")).await;
+    reserve(&agent, "an RDMA device", &ids_by_type("rdma")).await;
     println!("after {} answers:", 2 * ANSWERS);
     memory(&agent);
     let begin = Instant::now();

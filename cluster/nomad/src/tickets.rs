@@ -51,7 +51,7 @@ fn host_processes(host: &Host) -> Processes {
 fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
     let words = classes.into_iter().map(|class| {
-        let names = devices.iter().filter(|(of, _)| *of == class);
+        let names = devices.iter().filter(|(device_class, _)| *device_class == class);
         let names: Vec<&str> = names.map(|(_, name)| name.device().as_str()).collect();
         format!("{class}={}", names.join(","))
     });

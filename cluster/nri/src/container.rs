@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_log_names_a_container_with_its_pod_and_one_of_dockerd_without_the_slash() {
-        let of = |namespace: &str, name: &str| {
+        let describe = |namespace: &str, name: &str| {
             describe_container(&CreateContainerRequest {
                 pod: Some(PodSandbox {
                     namespace: namespace.to_owned(),
@@ -221,8 +221,8 @@ mod tests {
                 container: Some(Container { name: name.to_owned(), ..Container::default() }),
             })
         };
-        assert_eq!(of("default", "server"), "pod default/redis container server");
-        assert_eq!(of("", "/web"), "container web");
+        assert_eq!(describe("default", "server"), "pod default/redis container server");
+        assert_eq!(describe("", "/web"), "container web");
     }
 
     fn asked(

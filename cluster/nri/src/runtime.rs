@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn another_runtime_takes_limits_if_its_nri_is_new_enough_to_tell_its_version() {
-        let of = |nri| runtime("isulad", "2.1", nri).features;
-        assert!(of("v0.10.0").limits && !of("v0.10.0").names);
-        assert!(!of("").limits && of("").is_whole);
+        let features = |nri| runtime("isulad", "2.1", nri).features;
+        assert!(features("v0.10.0").limits && !features("v0.10.0").names);
+        assert!(!features("").limits && features("").is_whole);
     }
 
     #[test]

@@ -230,8 +230,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
         };
         let mut answer = match self.decider.create(&request.payload, runtime) {
             Ok(answer) => answer,
-            Err(CreateFailure { container: of, error }) => {
-                self.journal.write(Severity::Error, &format!("{of}: {error:#}"));
+            Err(CreateFailure { container: failed_container, error }) => {
+                self.journal.write(Severity::Error, &format!("{failed_container}: {error:#}"));
                 return self.refuse(stream, format_error_line(&error));
             }
         };

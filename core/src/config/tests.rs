@@ -410,7 +410,7 @@ fn the_host_s_own_settings_can_be_set() {
 
 #[test]
 fn a_wrong_setting_of_the_host_is_refused_with_its_line_and_key() {
-    let of = |line: &str| {
+    let message = |line: &str| {
         let text = format!("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"kernel\"\n{line}\n");
         refusal(&text)
     };
@@ -425,7 +425,7 @@ fn a_wrong_setting_of_the_host_is_refused_with_its_line_and_key() {
         "[[sriov]]\npf = \"ens2\"\nvfs = 1 => line 5: missing field `driver`",
     ] {
         let (line, refused) = case.split_once(" => ").unwrap();
-        assert!(of(line).starts_with(refused), "{line}: {}", of(line));
+        assert!(message(line).starts_with(refused), "{line}: {}", message(line));
     }
     for case in [
         "[sriov]\npf = \"ens1\"\n => line 1: sriov: expected an array of tables; write [[sriov]]",
@@ -679,8 +679,8 @@ fn a_relative_path_is_refused() {
 fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
     let offer = |value: &str| {
         let config = Config::parse(&format!("[kubernetes]\noffer = {value}\n")).unwrap();
-        let of = |class| config.kubernetes.offer.method(class);
-        (of(Class::Vfio), of(Class::Nic))
+        let method = |class| config.kubernetes.offer.method(class);
+        (method(Class::Vfio), method(Class::Nic))
     };
     assert_eq!(offer("\"dra\""), (OfferMethod::Dra, OfferMethod::Dra));
     assert_eq!(

@@ -630,9 +630,9 @@ mod tests {
 
     /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
     /// the device's own, which knows who uses it.
-    fn start(host: &Host, id: &str, pid: u32, of: &str, user: Option<&str>) -> Result<(), String> {
+    fn start(host: &Host, id: &str, pid: u32, uid: &str, user: Option<&str>) -> Result<(), String> {
         let holder = host.start(pid, 10);
-        for (claim, user) in [(Some(of), None), (None, user)] {
+        for (claim, user) in [(Some(uid), None), (None, user)] {
             let uid = claim.map(|uid| uid.parse().unwrap());
             let request = LeaseRequest {
                 devices: &[claimed(vfio())],
@@ -1187,7 +1187,7 @@ mod tests {
         let host = Host::new();
         let container = "one".parse().unwrap();
         let bundle = bundle("one");
-        let of = |device_requests| LeaseRequest {
+        let request_for = |device_requests| LeaseRequest {
             devices: device_requests,
             numa: Numa::Any,
             container: &container,
@@ -1198,14 +1198,14 @@ mod tests {
             entry_point: "onload-container-runtime",
         };
         let asked = [device_request(1, &["a", "b"], 1)];
-        let chosen = host.leases.choose(&of(&asked), &UsedMembers::new()).unwrap();
+        let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_, _| None).unwrap();
         assert_eq!(host.files(), ["vfio=a#0"]);
-        let late = host.leases.claim(&of(&chosen), &|_, _| None);
+        let late = host.leases.claim(&request_for(&chosen), &|_, _| None);
         assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
-        let chosen = host.leases.choose(&of(&asked), &UsedMembers::new()).unwrap();
-        let given = host.leases.claim(&of(&chosen), &|_, _| None).unwrap();
+        let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
+        let given = host.leases.claim(&request_for(&chosen), &|_, _| None).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 

@@ -321,8 +321,8 @@ mod tests {
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
-        let of = |one: &LeaseEntry| (one.has_ended, one.is_returning);
-        host.leases.list().unwrap().iter().map(of).collect()
+        let states = |one: &LeaseEntry| (one.has_ended, one.is_returning);
+        host.leases.list().unwrap().iter().map(states).collect()
     }
 
     #[test]
@@ -439,10 +439,10 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str, device: MemberRequest| {
             let (class, name) = (device.class, device.name.clone());
-            let of = DeviceId { class, name };
+            let id_of_device = DeviceId { class, name };
             host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device)).unwrap();
             let container = id.parse().unwrap();
-            let given_up = host.leases.release_unmoved(&of, &container, &bundle(id));
+            let given_up = host.leases.release_unmoved(&id_of_device, &container, &bundle(id));
             given_up.unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
@@ -604,8 +604,8 @@ mod tests {
             let found = host.leases.is_set_up_for_claim(&vfio(), &container, &bundle(id));
             found.unwrap()
         };
-        let claim = |id: &str, pid, of: Option<&str>, moved: Option<MoveRecord>| {
-            let of = of.map(|of| of.parse().unwrap());
+        let claim = |id: &str, pid, uid: Option<&str>, moved: Option<MoveRecord>| {
+            let uid = uid.map(|uid| uid.parse().unwrap());
             let device_request = MemberRequest { moved, ..MemberRequest::for_device(vfio(), 3) };
             let request = LeaseRequest {
                 devices: &[device_request],
@@ -614,7 +614,7 @@ mod tests {
                 bundle: &bundle(id),
                 holder: host.start(pid, 10),
                 token: None,
-                claim: of.as_ref(),
+                claim: uid.as_ref(),
                 entry_point: "createRuntime",
             };
             host.leases.claim(&request, &|_, _| None).unwrap();

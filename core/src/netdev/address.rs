@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_network_contains_addresses_whose_own_network_is_no_larger() {
-        for (of, text, is_within) in [
+        for (outer, text, is_within) in [
             ("192.0.2.0/24", "192.0.2.10/24", true),
             ("192.0.2.0/24", "192.0.2.10/25", true),
             ("192.0.2.0/24", "192.0.2.10/32", true),
@@ -309,8 +309,8 @@ mod tests {
             ("2001:db8::/64", "2001:db8::10/63", false),
             ("c000:200::/24", "192.0.2.10/24", false),
         ] {
-            let (within, address) = (network(of), address(text));
-            assert_eq!(within.contains(&address), is_within, "{of} {text}");
+            let (within, address) = (network(outer), address(text));
+            assert_eq!(within.contains(&address), is_within, "{outer} {text}");
         }
     }
 

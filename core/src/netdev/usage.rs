@@ -495,7 +495,7 @@ mod tests {
         let whole = NetworkState::parse(HOST).unwrap();
         for (link, same) in whole.links.iter().zip(&masked.links) {
             let count =
-                |of: &NetworkState, link| of.describe_uses(link, ExtraUses::default()).len();
+                |state: &NetworkState, link| state.describe_uses(link, ExtraUses::default()).len();
             assert_eq!(count(&whole, link), count(&masked, same), "{}", link.name);
         }
     }

@@ -364,32 +364,32 @@ fn a_provider_of_the_host_that_does_not_serve_the_kernel_s_abi_is_not_mounted() 
 fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other() {
     let (image, host) = without_provider();
     let both = [device("rxe", 1), device("bnxt_en", 6)];
-    let of = |image: &Tree| judged_for(image, &host, &both, None, false).decision;
+    let decide = |image: &Tree| judged_for(image, &host, &both, None, false).decision;
     let missing = format!("{MULTIARCH}/libibverbs/libbnxt_re-rdmav34.so");
     let why = format!(
         "bnxt_en_0: the image has no provider {missing:?}; the host has no provider {missing:?}; install it there"
     );
     let rxe = "libibverbs/librxe-rdmav34.so".to_owned();
     let added = (MountMethod::Add, vec![DRIVER_FILE.to_owned(), rxe.clone()], Some(why.clone()));
-    assert_eq!(partial_mounts(of(&image)), added);
+    assert_eq!(partial_mounts(decide(&image)), added);
     // Where the image has no libibverbs, the host's serves those that it can.
-    let (way, files, unserved) = partial_mounts(of(&system("GLIBC_2.34")));
+    let (way, files, unserved) = partial_mounts(decide(&system("GLIBC_2.34")));
     let set = [DRIVER_FILE, &rxe, "libibverbs.so.1"].map(str::to_owned);
     assert_eq!((way, files), (MountMethod::Replace, set.to_vec()));
     let without = format!("bnxt_en_0: the host has no provider {missing:?}; install it there");
     assert_eq!(unserved, Some(without));
     // Where the host's set serves both, both get it.
     provider(&image, "rxe", 34, OLD);
-    assert_eq!(reason(of(&image)), why);
+    assert_eq!(reason(decide(&image)), why);
     provider(&host, "bnxt_re", 34, NEW);
-    assert_eq!(mounts(of(&image)).0, MountMethod::Replace);
+    assert_eq!(mounts(decide(&image)).0, MountMethod::Replace);
     // One that needs more than the image has is left out alone.
     let newer = plain_provider("bnxt_re", 34, OLD).needs("libc.so.6", "GLIBC_2.99", &["malloc"]);
     place(&host, &file("bnxt_re", 34), &newer);
-    let reason = reason(of(&image));
+    let reason = reason(decide(&image));
     assert!(reason.starts_with("bnxt_en_0: the image has no provider "), "{reason}");
     assert!(reason.contains("needs GLIBC_2.99 of libc.so.6"), "{reason}");
-    let (way, files, _) = partial_mounts(of(&system("GLIBC_2.34")));
+    let (way, files, _) = partial_mounts(decide(&system("GLIBC_2.34")));
     assert_eq!((way, files), (MountMethod::Replace, set.to_vec()));
 }
 

@@ -360,9 +360,9 @@ impl Filter<'_> {
             };
             let mut classes = Class::PINNING.iter();
             let entry = classes.find_map(|class| self.request.devices.get(class));
-            let of = entry.map(|entry| format!("{}: ", describe_origin(&entry.origin)));
-            let of = of.unwrap_or_default();
-            self.outcome.report.reasons.push(format!("{of}{NAME} is {set}"));
+            let origin = entry.map(|entry| format!("{}: ", describe_origin(&entry.origin)));
+            let origin = origin.unwrap_or_default();
+            self.outcome.report.reasons.push(format!("{origin}{NAME} is {set}"));
         }
         Ok(())
     }

@@ -103,7 +103,7 @@ struct NodeCollector<'a> {
 /// A list whose entries are visited one by one; null counts as empty.
 struct ListVisitor<F, T> {
     visit: F,
-    of: PhantomData<T>,
+    item: PhantomData<T>,
 }
 
 impl<'de> DeserializeSeed<'de> for NodeCollector<'_> {
@@ -186,7 +186,7 @@ fn add_entry(entries: &mut Vec<DeviceEntry>, device: DeviceEntry) {
 }
 
 fn visit_list<T, F: FnMut(T)>(visit: F) -> ListVisitor<F, T> {
-    ListVisitor { visit, of: PhantomData }
+    ListVisitor { visit, item: PhantomData }
 }
 
 impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for ListVisitor<F, T> {

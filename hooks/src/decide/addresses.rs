@@ -81,15 +81,15 @@ mod tests {
     }
 
     fn edits() -> ContainerEdits {
-        let of = |name: &str, pci: &str| {
+        let device_edits = |name: &str, pci: &str| {
             let (lease, moved) = (format!("netdev:{name}"), format!("{name}@{pci}"));
             let address = format!("{name}=198.51.100.1/24");
             hook(&["--lease", &lease, "--netdev", &moved, "--address", &address])
         };
         ContainerEdits {
             hooks: vec![
-                of("ens1", "0000:3b:00.0"),
-                of("ens2", "0000:3b:00.1"),
+                device_edits("ens1", "0000:3b:00.0"),
+                device_edits("ens2", "0000:3b:00.1"),
                 hook(&["--memlock", "unlimited"]),
             ],
             ..ContainerEdits::default()

@@ -231,8 +231,8 @@ mod tests {
     /// What is asked for, as `CLASS=NAMES` of each class.
     fn words(asked: &VariableRequest) -> Vec<String> {
         let devices = asked.request.devices.iter();
-        let words = devices.map(|(class, of)| {
-            let names: Vec<String> = of.value.iter().map(ToString::to_string).collect();
+        let words = devices.map(|(class, class_devices)| {
+            let names: Vec<String> = class_devices.value.iter().map(ToString::to_string).collect();
             format!("{class}={}", names.join(","))
         });
         words.collect()
@@ -364,15 +364,15 @@ mod tests {
 
     #[test]
     fn of_several_tickets_one_that_is_not_good_stops_the_container() {
-        let of = |other: &str| {
+        let refusal = |other: &str| {
             let good = own_ticket("A", "0");
             asked(&[&good, other], &[]).unwrap_err()
         };
         assert!(
-            of(&own_ticket("B", "1"))
+            refusal(&own_ticket("B", "1"))
                 .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is not known: ")
         );
-        let message = of("ONLOAD_CTK_REQUEST_B=ticket:0f");
+        let message = refusal("ONLOAD_CTK_REQUEST_B=ticket:0f");
         assert!(message.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{message}");
     }
 
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_task_goes_by_the_directory_that_its_engine_gives_it_alone() {
-        let of = |mounts: &[(&str, &str)]| {
+        let find_dir = |mounts: &[(&str, &str)]| {
             let mounts: Vec<String> = mounts
                 .iter()
                 .map(|(at, from)| format!("{{\"destination\":\"{at}\",\"source\":\"{from}\"}}"))
@@ -399,21 +399,22 @@ mod tests {
         };
         let alloc = ("/alloc", "/nomad/1/alloc");
         let secrets = ("/secrets", "/nomad/1/redis/secrets");
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[("/secrets/x", "/x"), ("/proc", "proc")]), None);
-        assert_eq!(of(&[alloc]), Some(alloc.1.into()));
-        assert_eq!(of(&[alloc, secrets]), Some(secrets.1.into()));
-        assert_eq!(of(&[("/secrets", "tmpfs"), alloc]), None);
+        assert_eq!(find_dir(&[]), None);
+        assert_eq!(find_dir(&[("/secrets/x", "/x"), ("/proc", "proc")]), None);
+        assert_eq!(find_dir(&[alloc]), Some(alloc.1.into()));
+        assert_eq!(find_dir(&[alloc, secrets]), Some(secrets.1.into()));
+        assert_eq!(find_dir(&[("/secrets", "tmpfs"), alloc]), None);
     }
 
     #[test]
     fn a_ticket_that_is_not_good_stops_the_container() {
-        let of = |text: &str| asked(&[text], &[]).unwrap_err();
+        let refusal = |text: &str| asked(&[text], &[]).unwrap_err();
         assert!(
-            of(&ticket("1")).starts_with("ONLOAD_CTK_REQUEST: ticket 11111111… is not known: ")
+            refusal(&ticket("1"))
+                .starts_with("ONLOAD_CTK_REQUEST: ticket 11111111… is not known: ")
         );
         for bad in ["", "0f", &"0F".repeat(16), "../../etc/passwd"] {
-            let refused = of(&format!("{VARIABLE}=ticket:{bad}"));
+            let refused = refusal(&format!("{VARIABLE}=ticket:{bad}"));
             assert!(refused.starts_with("ONLOAD_CTK_REQUEST names no ticket"), "{refused}");
         }
         let both = [ticket("0"), format!("{VARIABLE}=nic=all")];

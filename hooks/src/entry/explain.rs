@@ -43,7 +43,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
         outcome.report.reasons.extend(by_hooks.reasons);
     }
     let after = outcome.config.as_deref().map(format_json);
-    let lines = |of: &[String]| of.iter().map(|line| to_one_line(line)).collect();
+    let lines = |texts: &[String]| texts.iter().map(|line| to_one_line(line)).collect();
     Ok(Explanation {
         after: after.unwrap_or_else(|| before.clone()),
         before,

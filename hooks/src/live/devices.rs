@@ -294,13 +294,13 @@ fn extend(
     program: u32,
     rules: &[CgroupRule],
 ) -> Result<ExtendResult> {
-    let of = |action: &str| format!("{action} of cgroup {:?}", cgroup_programs.path);
+    let program_context = |action: &str| format!("{action} of cgroup {:?}", cgroup_programs.path);
     let old = match bpf::open_program(program) {
         // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(ExtendResult::Gone),
-        old => old.with_context(|| of("opening the device program"))?,
+        old => old.with_context(|| program_context("opening the device program"))?,
     };
-    let read = bpf::read(&old).with_context(|| of("reading the device program"))?;
+    let read = bpf::read(&old).with_context(|| program_context("reading the device program"))?;
     if read.insns.is_empty() {
         return Ok(ExtendResult::Hidden("the kernel does not show it", old));
     }
@@ -312,15 +312,16 @@ fn extend(
         Err(Errno::INVAL) => {
             return Ok(ExtendResult::Hidden("the kernel blinds its constants", old));
         }
-        new => new.with_context(|| of("loading the device program"))?,
+        new => new.with_context(|| program_context("loading the device program"))?,
     };
-    let id = bpf::program_id(&new).with_context(|| of("looking at the new device program"))?;
+    let id = bpf::program_id(&new)
+        .with_context(|| program_context("looking at the new device program"))?;
     let cgroup = cgroup_programs.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
         // `find_attach_entry`). The next round shows whether it is still there.
         Err(Errno::NOENT) => return Ok(ExtendResult::Gone),
-        replaced => replaced.with_context(|| of("replacing the device program"))?,
+        replaced => replaced.with_context(|| program_context("replacing the device program"))?,
     }
     let replaced = ReplacedProgram { cgroup, flags, old, new: Some(new) };
     Ok(ExtendResult::By(id, replaced))

@@ -110,11 +110,11 @@ fn interface_requests<'a>(
         let mut set_up = arguments.vf.iter();
         let vf = set_up.find(|argument| argument.device == *request.device);
         request.vf = vf.map(|argument| argument.vf.clone());
-        let of = &interface.name;
+        let interface_name = &interface.name;
         let requested = NetdevSettings {
-            addresses: values_for(&arguments.address, of).copied().collect(),
-            routes: values_for(&arguments.route, of).copied().collect(),
-            mtu: values_for(&arguments.mtu, of).next().copied(),
+            addresses: values_for(&arguments.address, interface_name).copied().collect(),
+            routes: values_for(&arguments.route, interface_name).copied().collect(),
+            mtu: values_for(&arguments.mtu, interface_name).next().copied(),
             ..NetdevSettings::default()
         };
         let settings = configured.get(request.device.name.as_str());
@@ -123,7 +123,7 @@ fn interface_requests<'a>(
         replace(&mut settings.routes, &requested.routes);
         settings.mtu = requested.mtu.or(settings.mtu);
         (request.requested, request.settings) = (requested, settings);
-        request.new_name = values_for(&arguments.rename, of).next();
+        request.new_name = values_for(&arguments.rename, interface_name).next();
         requests.push(request);
     }
     Ok(requests)
@@ -133,7 +133,7 @@ fn interface_requests<'a>(
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let vf_arguments = arguments.vf.iter();
     let vf_arguments = vf_arguments.filter(|argument| argument.device.class == VfAccess::CLASS);
-    let of = |argument: &VfArgument| {
+    let request_for = |argument: &VfArgument| {
         let name = argument.device.name.to_string();
         let pci = name.parse()?;
         Ok(MoveRequest {
@@ -141,7 +141,7 @@ fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
             ..move_request(arguments, VfAccess::CLASS, name, pci)?
         })
     };
-    vf_arguments.map(of).collect()
+    vf_arguments.map(request_for).collect()
 }
 
 /// What a hook's arguments give an interface.
@@ -405,9 +405,9 @@ mod tests {
             "--memlock unlimited --lease rdma:mlx5_0 --lease vfio:0000:81:10.0 --lease rdma:mlx5_1 --rdma-netns mlx5_0@0000:3b:00.0",
         );
         let (rest, moving) = split(&asked);
-        let of = |all: &[DeviceId]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(of(&rest.lease), ["vfio:0000:81:10.0", "rdma:mlx5_1"]);
-        assert_eq!(of(&moving.lease), ["rdma:mlx5_0"]);
+        let texts = |all: &[DeviceId]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&rest.lease), ["vfio:0000:81:10.0", "rdma:mlx5_1"]);
+        assert_eq!(texts(&moving.lease), ["rdma:mlx5_0"]);
         assert!(rest.rdma_netns.is_empty() && rest.memlock.is_some());
         assert!(moving.memlock.is_none());
     }

@@ -32,7 +32,7 @@ pub enum StepStage {
 }
 
 /// What follows from a step, such as the virtual functions that it made, is planned again after it. A step that fails
-/// ends those about the same subject but the one that takes an earlier one back; the others go on. `patience` is how long an
+/// ends those about the same subject but the one that takes an earlier one back; the others go on. `timeout` is how long an
 /// effect may take.
 pub fn apply(
     host: &Host,

@@ -644,8 +644,8 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
         }
     };
     let config = Config::parse(&config).unwrap();
-    let (host, patience) = (machine.host(), Duration::ZERO);
-    let outcome = apply(&host, &machine, &config, patience, &mut starts);
+    let (host, timeout) = (machine.host(), Duration::ZERO);
+    let outcome = apply(&host, &machine, &config, timeout, &mut starts);
     assert!(
         outcome.failed[0].contains("0000:81:10.0 is used by container web"),
         "{:?}",
@@ -1412,10 +1412,10 @@ fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
     let text =
         "[[sriov]]\npf = \"ens2\"\nvfs = 1\ndriver = \"kernel\"\n[host]\naf-xdp = [\"ens2v0\"]\n";
     let config = Config::parse(text).unwrap();
-    let apply_for = |machine: &Machine, patience| {
+    let apply_for = |machine: &Machine, timeout| {
         machine.tree.file(REGISTER, "").directory(NICS);
         let nothing = &mut |_: StepStage, _: &HostStep| {};
-        apply(&machine.host(), machine, &config, patience, nothing).failed
+        apply(&machine.host(), machine, &config, timeout, nothing).failed
     };
     let machine = Machine::new();
     machine.renamed_at.set(Some(3));

@@ -311,16 +311,18 @@ mod tests {
                     [pools.c]\nclass = \"netdev\"\nmove = \"cni\"\n";
         let config = config(text);
         let pools: Vec<_> = config.pools.iter().collect();
-        let of = |name, pools: &[_]| {
+        let resolve = |name, pools: &[_]| {
             let device = HostDevice::new(Class::Netdev, name).unwrap();
             let vf = resolve_device(&device, pools, &config);
             vf.map(|vf| vf.map(|vf| vf.to_string()))
         };
-        assert_eq!(of("ens1v0", &pools[..2]), Ok(Some("vlan=7".to_owned())));
-        assert_eq!(of("ens1v1", &pools[..1]), Ok(Some("vlan=8".to_owned())));
-        assert_eq!(of("ens1v1", &pools[2..]), Ok(None));
-        assert!(of("ens1v1", &pools[..2]).unwrap_err().starts_with("pools a and b both have it"));
-        for refused in [of("ens1v0", &pools[2..]), of("ens1v1", &pools[1..])] {
+        assert_eq!(resolve("ens1v0", &pools[..2]), Ok(Some("vlan=7".to_owned())));
+        assert_eq!(resolve("ens1v1", &pools[..1]), Ok(Some("vlan=8".to_owned())));
+        assert_eq!(resolve("ens1v1", &pools[2..]), Ok(None));
+        assert!(
+            resolve("ens1v1", &pools[..2]).unwrap_err().starts_with("pools a and b both have it")
+        );
+        for refused in [resolve("ens1v0", &pools[2..]), resolve("ens1v1", &pools[1..])] {
             let refused = refused.unwrap_err();
             assert!(refused.contains("a CNI plugin moves the members of pool c"), "{refused}");
         }

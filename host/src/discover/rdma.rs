@@ -864,8 +864,8 @@ mod tests {
     /// The devices behind the nodes for management.
     fn management_of(device: &RdmaDevice) -> Vec<String> {
         let nodes = device.nodes.iter();
-        let nodes = nodes.filter(|of| of.node.path.contains("mad"));
-        let expected = nodes.flat_map(|of| &of.expected);
+        let nodes = nodes.filter(|offered| offered.node.path.contains("mad"));
+        let expected = nodes.flat_map(|offered| &offered.expected);
         let owners = expected.filter_map(|expected| match expected {
             ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
             _ => None,

@@ -39,7 +39,7 @@ mod tests {
         let probe = Probe::new(&host);
         let cdi = CdiConfig { vhost_net: true, ..CdiConfig::default() };
         let nodes = read(&probe, &cdi);
-        let nodes = nodes.into_iter().map(|of| of.node.path.clone()).collect();
+        let nodes = nodes.into_iter().map(|offered| offered.node.path.clone()).collect();
         (nodes, probe.warnings())
     }
 

@@ -772,13 +772,13 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_each_file_and_directory_that_is_read() {
         thread_local! {
-            static TOLD: RefCell<Vec<(PathBuf, ReadAccess)>> = const { RefCell::new(Vec::new()) };
+            static REPORTED: RefCell<Vec<(PathBuf, ReadAccess)>> = const { RefCell::new(Vec::new()) };
         }
         let (_keep, root) = tree();
         let mut host = Host::open(&root).unwrap();
         let speed = Path::new("/sys/class/net/eth0/speed");
         host.attribute(speed).unwrap();
-        host.watch(|path, access| TOLD.with_borrow_mut(|t| t.push((path.to_owned(), access))));
+        host.watch(|path, access| REPORTED.with_borrow_mut(|t| t.push((path.to_owned(), access))));
         host.list(Path::new("/sys/class/net")).unwrap();
         host.attribute(speed).unwrap();
         host.attribute(Path::new("/sys/nothing")).unwrap();
@@ -789,7 +789,7 @@ mod tests {
             (root.join("sys/class/net/eth0/speed"), ReadAccess::Read),
             (root.join("sys/nothing"), ReadAccess::NoDirectory),
         ];
-        assert_eq!(TOLD.take(), expected);
+        assert_eq!(REPORTED.take(), expected);
     }
 
     #[test]

@@ -432,12 +432,13 @@ mod tests {
 
     #[test]
     fn members_of_two_exclusive_pools_are_named_and_any_is_no_rival() {
-        let of = |name: &str, share| {
+        let shared_pool = |name: &str, share| {
             let mut pool = pool("d", 20, 1);
             pool.share = share;
             offered(name, pool)
         };
-        let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
+        let pools =
+            [shared_pool("any", 1), shared_pool("a", 1), shared_pool("b", 1), shared_pool("c", 2)];
         let overlaps = find_overlaps(&pools);
         assert_eq!(overlaps.len(), 1, "{overlaps:?}");
         assert!(

@@ -422,19 +422,19 @@ mod tests {
 
     #[test]
     fn what_an_interface_is_of_its_kind_is_read_for_bonds_ipvlans_and_vlans() {
-        let of = |kind: &[u8], data: &[u8]| {
+        let parse_variant = |kind: &[u8], data: &[u8]| {
             let info = [encode_text(INFO_KIND, kind), encode_nested(INFO_DATA, data)].concat();
             parse(&[header(9, 0, 0), encode_nested(INFO, &info)].concat()).unwrap().variant
         };
         let mode = encode_attribute(1, &[4]);
-        assert_eq!(of(b"bond", &mode), Some(4));
-        assert_eq!(of(b"ipvlan", &encode_attribute(1, &2u16.to_ne_bytes())), Some(2));
+        assert_eq!(parse_variant(b"bond", &mode), Some(4));
+        assert_eq!(parse_variant(b"ipvlan", &encode_attribute(1, &2u16.to_ne_bytes())), Some(2));
         let tag = [encode_attribute(1, &[9, 0]), encode_attribute(5, &[0x88, 0xa8])].concat();
-        assert_eq!(of(b"vlan", &tag), Some(0x88a8));
+        assert_eq!(parse_variant(b"vlan", &tag), Some(0x88a8));
         for (kind, data) in
             [(&b"macvlan"[..], &mode[..]), (b"ipvlan", &mode), (b"bond", &[]), (b"vlan", &mode)]
         {
-            assert_eq!(of(kind, data), None);
+            assert_eq!(parse_variant(kind, data), None);
         }
     }
 

@@ -422,7 +422,7 @@ mod tests {
 
     /// As the kernel tells them: the VLAN once as it was of old, and once as a list.
     fn vf_payload(vf: u32, changes: &[VfChange]) -> Vec<u8> {
-        let of = |change: &VfChange| change.to_attribute(vf);
+        let attribute = |change: &VfChange| change.to_attribute(vf);
         let of_old = |change: &VfChange| match change {
             VfChange::Vlan(tag) => {
                 VfChange::Vlan(VlanTag { protocol: VlanProtocol::Q, ..*tag }).to_attribute(vf)
@@ -430,7 +430,7 @@ mod tests {
             _ => Vec::new(),
         };
         let unknown = encode_attribute(77, &[1, 2, 3]);
-        let inner = changes.iter().flat_map(|change| [of_old(change), of(change)].concat());
+        let inner = changes.iter().flat_map(|change| [of_old(change), attribute(change)].concat());
         encode_attribute(VF_INFO | 0x8000, &inner.chain(unknown).collect::<Vec<u8>>())
     }
 

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_device_is_one_of_the_resource_that_the_device_plugin_would_have_it_in() {
-        let of = |pools: &[&str], settings: &str| {
+        let name_in = |pools: &[&str], settings: &str| {
             let device = HostDevice {
                 pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
                 ..offer(Class::Vfio, "0000:81:10.0")
@@ -141,12 +141,12 @@ mod tests {
             let settings = serde_json::from_str(settings).unwrap();
             resource_name(&device, &settings).unwrap().to_string()
         };
-        assert_eq!(of(&[], "{}"), "onload.dev/vfio");
-        assert_eq!(of(&["vfio"], "{}"), "onload.dev/vfio");
-        assert_eq!(of(&["fast", "slow"], "{}"), "onload.dev/fast");
+        assert_eq!(name_in(&[], "{}"), "onload.dev/vfio");
+        assert_eq!(name_in(&["vfio"], "{}"), "onload.dev/vfio");
+        assert_eq!(name_in(&["fast", "slow"], "{}"), "onload.dev/fast");
         let named = r#"{"resources": {"example.com/s": {"pool": "slow"}, "intel.com/vf": {"class": "vfio"}}}"#;
-        assert_eq!(of(&["fast", "slow"], named), "example.com/s");
-        assert_eq!(of(&["fast"], named), "intel.com/vf");
+        assert_eq!(name_in(&["fast", "slow"], named), "example.com/s");
+        assert_eq!(name_in(&["fast"], named), "intel.com/vf");
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
             ),
         ]);
         let list = device_class_manifest(Class::Nic, &resources);
-        let of = |at: usize| {
+        let class_at = |at: usize| {
             let item = &list["items"][at];
             let expression = &item["spec"]["selectors"][0]["cel"]["expression"];
             (
@@ -222,10 +222,10 @@ mod tests {
         };
         let nic =
             r#"device.driver == "onload.dev" && device.attributes["onload.dev"].kind == "nic""#;
-        assert_eq!(of(0), ("onload.amd.com", "amd.com/onload", nic));
+        assert_eq!(class_at(0), ("onload.amd.com", "amd.com/onload", nic));
         let fast = format!(
             r#"{nic} && device.attributes["onload.dev"].pools.split(",").exists(pool, pool == "fast")"#
         );
-        assert_eq!(of(1), ("hca-fast-1.rdma", "rdma/Hca_fast.1", fast.as_str()));
+        assert_eq!(class_at(1), ("hca-fast-1.rdma", "rdma/Hca_fast.1", fast.as_str()));
     }
 }

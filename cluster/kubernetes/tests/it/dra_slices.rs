@@ -88,7 +88,7 @@ fn what_captured_hosts_offer_is_taken_with_any_features() {
         let devices = captured(host);
         let mut classes = 0;
         for (class, features) in
-            Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
+            Class::ALL.into_iter().flat_map(|class| FEATURES.map(|features| (class, features)))
         {
             let slices = slices(&devices, class, features);
             legal(&slices);
@@ -104,7 +104,8 @@ fn what_captured_hosts_offer_is_taken_with_any_features() {
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
     let host_devices = captured("debian13-2numa-onload-rxe-vfio");
-    for (class, features) in Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
+    for (class, features) in
+        Class::ALL.into_iter().flat_map(|class| FEATURES.map(|features| (class, features)))
     {
         let own = |device: &Device| -> BTreeSet<String> {
             let attributes = device.attributes.iter().flatten().map(|(name, _)| name);

@@ -211,13 +211,13 @@ fn the_rdma_shared_device_plugin_s_resources_have_the_same_devices_here() {
     let config = ours(&section);
     let theirs: RdmaConfig = serde_json::from_str(&block(&section, "json")).unwrap();
     let mut selectors = BTreeMap::new();
-    for of in theirs.config_list {
-        let prefix = of.resource_prefix.as_deref().unwrap_or("rdma");
-        let name = format!("{prefix}/{}", of.resource_name);
+    for entry in theirs.config_list {
+        let prefix = entry.resource_prefix.as_deref().unwrap_or("rdma");
+        let name = format!("{prefix}/{}", entry.resource_name);
         let slots = resource(&config, &name).slots.map(SlotCount::get);
-        assert_eq!(slots, Some(of.rdma_hca_max), "{name}");
-        let by_name = || Selectors { if_names: of.devices.unwrap(), ..Selectors::default() };
-        selectors.insert(name, (of.selectors.unwrap_or_else(by_name), true));
+        assert_eq!(slots, Some(entry.rdma_hca_max), "{name}");
+        let by_name = || Selectors { if_names: entry.devices.unwrap(), ..Selectors::default() };
+        selectors.insert(name, (entry.selectors.unwrap_or_else(by_name), true));
     }
     compare(&config, &selectors, &HOSTS);
 }
@@ -243,14 +243,14 @@ fn the_sriov_device_plugin_s_resources_have_the_same_devices_here() {
     let section = section("sriov-network-device-plugin");
     let config = ours(&section);
     let theirs: SriovConfig = serde_json::from_str(&block(&section, "json")).unwrap();
-    let resources = theirs.resource_list.into_iter().map(|of| {
-        let name = format!("{}/{}", of.resource_prefix, of.resource_name);
+    let resources = theirs.resource_list.into_iter().map(|entry| {
+        let name = format!("{}/{}", entry.resource_prefix, entry.resource_name);
         let Some(ResourceSource::Pool(pool)) = resource(&config, &name).source() else {
             panic!("{name} is of no pool");
         };
-        let class = if of.is_rdma { Class::Rdma } else { Class::Vfio };
+        let class = if entry.is_rdma { Class::Rdma } else { Class::Vfio };
         assert_eq!(config.pools[pool].class, class, "{name}");
-        (name, (of.selectors, of.is_rdma))
+        (name, (entry.selectors, entry.is_rdma))
     });
     compare(&config, &resources.collect(), &HOSTS);
 }

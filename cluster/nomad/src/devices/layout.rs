@@ -112,9 +112,9 @@ mod tests {
     use super::*;
     use crate::settings::DirSetting;
 
-    fn layout(of: Class, settings: &PluginSettings, config: &Config) -> Option<Config> {
+    fn layout(class: Class, settings: &PluginSettings, config: &Config) -> Option<Config> {
         let layouts = class_layouts(settings, config);
-        let found = layouts.into_iter().find(|(classes, _)| classes.contains(&of));
+        let found = layouts.into_iter().find(|(classes, _)| classes.contains(&class));
         found.map(|(_, config)| config)
     }
 

@@ -470,8 +470,8 @@ mod tests {
 
     #[test]
     fn virtual_functions_that_move_are_one_group_and_another_interface_is_its_own() {
-        let of = |name, pf| offer(Class::Netdev, name, pf, Sharing::Exclusive);
-        let plan = planned(&[of("ens1v0", PF), of("ens1v1", PF), of("ens2", "")], None);
+        let device = |name, pf| offer(Class::Netdev, name, pf, Sharing::Exclusive);
+        let plan = planned(&[device("ens1v0", PF), device("ens1v1", PF), device("ens2", "")], None);
         assert_eq!(
             shown(&plan),
             [("1924:1b03-0000:65:00.0", vec!["ens1v0", "ens1v1"]), ("ens2", vec!["ens2"]),]
@@ -482,10 +482,10 @@ mod tests {
 
     #[test]
     fn a_group_has_no_attribute_that_one_of_its_devices_lacks() {
-        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
-        let mut without = of("ens1v1");
+        let device = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let mut without = device("ens1v1");
         without.attributes.remove("linkMbps");
-        for devices in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
+        for devices in [[device("ens1v0"), without.clone()], [without.clone(), device("ens1v0")]] {
             let plan = planned(&devices, None);
             let group = &plan.groups[0];
             assert_eq!(group.devices.len(), 2);
@@ -496,26 +496,26 @@ mod tests {
 
     #[test]
     fn a_task_of_ours_changes_no_attribute_and_anybody_else_does() {
-        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
-        let before = planned(&[of("ens1v0"), of("ens1v1")], None);
+        let device = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let before = planned(&[device("ens1v0"), device("ens1v1")], None);
         let attributes = |plan: &NomadPlan| plan.groups[0].attributes.clone();
-        let by_task = [held(of("ens1v0"), Some([9; 16].into())), of("ens1v1")];
+        let by_task = [held(device("ens1v0"), Some([9; 16].into())), device("ens1v1")];
         let during = planned(&by_task, Some(&before));
         assert_eq!(attributes(&during), attributes(&before));
         assert_eq!(attributes(&planned(&by_task, Some(&during))), attributes(&before));
-        let elsewhere = planned(&[held(of("ens1v0"), None), of("ens1v1")], Some(&before));
+        let elsewhere = planned(&[held(device("ens1v0"), None), device("ens1v1")], Some(&before));
         assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::int_attribute(1));
     }
 
     #[test]
     fn a_group_says_how_many_of_its_devices_are_drained() {
-        let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
+        let device = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let drained = HostDevice {
             is_drained: true,
             health: Health::Unhealthy("drained since then".to_owned()),
-            ..of("ens1v1")
+            ..device("ens1v1")
         };
-        let plan = planned(&[of("ens1v0"), drained], None);
+        let plan = planned(&[device("ens1v0"), drained], None);
         let group = &plan.groups[0];
         assert_eq!(group.attributes["drained"], attributes::int_attribute(1));
         assert_eq!(group.attributes["unhealthy"], attributes::int_attribute(1));
@@ -523,7 +523,7 @@ mod tests {
         let wire_devices: Vec<_> =
             wire_devices.iter().map(|one| one.health_description.as_str()).collect();
         assert_eq!(wire_devices, ["", "drained since then"]);
-        let plan = planned(&[of("ens1v0")], None);
+        let plan = planned(&[device("ens1v0")], None);
         assert!(!plan.groups[0].attributes.contains_key("drained"));
     }
 
@@ -557,11 +557,11 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_in_no_second_group() {
-        let of = |name| offer(Class::Nic, name, "", Sharing::Shared);
+        let device = |name| offer(Class::Nic, name, "", Sharing::Shared);
         let groups = |devices: &[HostDevice]| planned(devices, None).groups.len();
-        assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
-        assert_eq!(groups(&[of("ens1")]), 1);
-        let counted = |name| HostDevice { slots: Some(3), ..of(name) };
+        assert_eq!(groups(&[device("ens1"), device("ens2")]), 3);
+        assert_eq!(groups(&[device("ens1")]), 1);
+        let counted = |name| HostDevice { slots: Some(3), ..device(name) };
         assert_eq!(groups(&[counted("ens1"), counted("ens2")]), 2);
     }
 }

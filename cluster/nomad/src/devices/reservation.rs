@@ -173,14 +173,18 @@ mod tests {
 
     #[test]
     fn what_nomad_cannot_carry_is_found_in_the_edits() {
-        let of = |args: &[&str]| unsupported_edits(&hook(args)).into_iter().collect::<Vec<_>>();
-        assert_eq!(of(&["onload-hook", "createRuntime", "--expect", "/dev/onload=nic:onload"]), []);
+        let edits_for =
+            |args: &[&str]| unsupported_edits(&hook(args)).into_iter().collect::<Vec<_>>();
         assert_eq!(
-            of(&["onload-hook", "createRuntime", "--memlock", "unlimited"]),
+            edits_for(&["onload-hook", "createRuntime", "--expect", "/dev/onload=nic:onload"]),
+            []
+        );
+        assert_eq!(
+            edits_for(&["onload-hook", "createRuntime", "--memlock", "unlimited"]),
             [UnsupportedEdit::Memlock]
         );
         assert_eq!(
-            of(&[
+            edits_for(&[
                 "onload-hook",
                 "createRuntime",
                 "--memlock",
@@ -191,10 +195,10 @@ mod tests {
             [UnsupportedEdit::Memlock, UnsupportedEdit::Lease]
         );
         assert_eq!(
-            of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]),
+            edits_for(&["onload-hook", "createRuntime", "--take", "vfio:fast"]),
             [UnsupportedEdit::Lease]
         );
-        assert_eq!(of(&["other-hook", "createRuntime"]), [UnsupportedEdit::Other]);
+        assert_eq!(edits_for(&["other-hook", "createRuntime"]), [UnsupportedEdit::Other]);
         let huge = ContainerEdits {
             mounts: vec![Mount {
                 type_: Some("hugetlbfs".to_owned()),

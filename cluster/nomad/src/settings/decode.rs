@@ -242,19 +242,19 @@ mod tests {
 
     #[test]
     fn a_directory_is_named_left_out_or_nowhere() {
-        let of = |text: &str| {
+        let decode_dir = |text: &str| {
             read(&json!({"host_onload_lib_path": text})).unwrap().paths.onload_lib.host
         };
         // The stanza of nomad-onload's examples ends with a slash, a default of its README begins with a space.
         assert_eq!(
-            of("/usr/lib/x86_64-linux-gnu/"),
+            decode_dir("/usr/lib/x86_64-linux-gnu/"),
             DirSetting::At("/usr/lib/x86_64-linux-gnu".into())
         );
         assert_eq!(
-            of(" /usr/libexec/onload/profiles"),
+            decode_dir(" /usr/libexec/onload/profiles"),
             DirSetting::At("/usr/libexec/onload/profiles".into())
         );
-        assert_eq!(of(""), DirSetting::Nowhere);
+        assert_eq!(decode_dir(""), DirSetting::Nowhere);
         for bad in ["usr/lib64", "/usr/../etc", "~"] {
             let message = error_text(&json!({"task_zf_bin_path": bad}));
             assert!(message.contains("absolute path without"), "{message}");

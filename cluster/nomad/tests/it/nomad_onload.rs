@@ -129,9 +129,9 @@ async fn the_stanza_of_its_readme_gives_a_task_what_it_gave() {
         let given = agent.reserve(&[&format!("{kind}-{NIC}-0")]).await.unwrap();
         let ours = paths(&given);
         for missing in paths_of_nomad_onload(kind).difference(&ours) {
-            let named = DIFFERENCES
-                .iter()
-                .find(|(of, path, _)| (of.is_empty() || *of == kind) && path == missing);
+            let named = DIFFERENCES.iter().find(|(only_kind, path, _)| {
+                (only_kind.is_empty() || *only_kind == kind) && path == missing
+            });
             let (_, _, words) = named.unwrap_or_else(|| panic!("{kind} lacks {missing}"));
             assert!(page.contains(words), "docs/migrate.md does not say {words:?}");
             differences.insert(format!("{kind} {missing}"));

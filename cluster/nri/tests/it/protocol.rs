@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothing, pod, texts};
 use onload_nri::create::{CreateAnswer, CreateFailure};
 use onload_nri::journal::{Journal, Severity};
-use onload_nri::runtime::NriRuntime as Told;
+use onload_nri::runtime::NriRuntime;
 use onload_nri::session::{Decider, NriSession, PluginIdentity, TIMEOUT};
 use onload_nri::wire::messages::{
     Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
@@ -233,7 +233,7 @@ impl<'a> Answering<'a> {
 }
 
 impl Decider for Answering<'_> {
-    fn create(&self, _: &[u8], _: &Told) -> Result<CreateAnswer, CreateFailure> {
+    fn create(&self, _: &[u8], _: &NriRuntime) -> Result<CreateAnswer, CreateFailure> {
         (self.first.borrow_mut())();
         Ok(CreateAnswer { payload: self.payload.clone(), ..CreateAnswer::default() })
     }
@@ -317,11 +317,11 @@ fn a_runtime_that_has_said_who_it_is_may_tell_of_its_containers_much_later() {
     let with_runtime = std::thread::spawn(move || {
         let mut runtime = Runtime::new(theirs);
         runtime.accept();
-        let patience = Duration::from_millis(100);
-        shared.set_read_timeout(Some(patience)).unwrap();
+        let timeout = Duration::from_millis(100);
+        shared.set_read_timeout(Some(timeout)).unwrap();
         runtime.configure("containerd", "v2.1.9").unwrap();
         // A container is being stopped meanwhile.
-        std::thread::sleep(3 * patience);
+        std::thread::sleep(3 * timeout);
         assert!(runtime.call("Synchronize", Vec::new()).unwrap().is_empty());
         let asked = asks_for_nothing("c1").encode_to_vec();
         let answer = runtime.call("CreateContainer", asked).unwrap();

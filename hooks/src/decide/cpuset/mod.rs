@@ -339,16 +339,16 @@ mod tests {
     #[test]
     fn isolated_cpus_are_those_of_the_node() {
         let tree = Cpus8::new(&[("devices/system/cpu/isolated", "2-5\n")]);
-        let of = |nodes: &[u32]| placement(Some(Cpus::Isolated), None, nodes);
-        let chosen = tree.choose(&[of(&[1])], &Cpuset::default(), "/x/y");
+        let place = |nodes: &[u32]| placement(Some(Cpus::Isolated), None, nodes);
+        let chosen = tree.choose(&[place(&[1])], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("4-5"), None));
-        let refused = tree.refusal(of(&[1]), "/narrow/c0ffee");
+        let refused = tree.refusal(place(&[1]), "/narrow/c0ffee");
         assert!(
             refused.ends_with("bundle hft wants the CPUs 4-5, and the control group \"/narrow\" of the container has 0-1,6; widen that, or change [bundles.hft]"),
             "{refused}"
         );
         let none = Cpus8::new(&[("devices/system/cpu/isolated", "\n")]);
-        let refused = none.refusal(of(&[0]), "/x/y");
+        let refused = none.refusal(place(&[0]), "/x/y");
         assert!(
             refused.contains("no CPU of NUMA node 0 is isolated (none on this host)"),
             "{refused}"
@@ -369,24 +369,24 @@ mod tests {
     #[test]
     fn nobody_is_kept_to_a_part_of_a_list_that_is_not_understood() {
         let tree = Cpus8::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
-        let of = |cpus| placement(Some(cpus), None, &[1]);
-        let refused = tree.refusal(of(Cpus::Numa), "/x/y");
+        let place = |cpus| placement(Some(cpus), None, &[1]);
+        let refused = tree.refusal(place(Cpus::Numa), "/x/y");
         let wanted = "reading /sys/devices/system/node/node1/cpulist; name CPUs and nodes as lists in [bundles.hft]";
         assert!(refused.contains(wanted), "{refused}");
         // A group whose own list is not understood leaves it to the one above.
         let tree = Cpus8::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
-        let chosen = tree.choose(&[of(Cpus::Numa)], &Cpuset::default(), "/odd/y");
+        let chosen = tree.choose(&[place(Cpus::Numa)], &Cpuset::default(), "/odd/y");
         assert_eq!(set(&chosen), (Some("4-7"), None));
     }
 
     #[test]
     fn a_list_is_given_whole_or_not_at_all() {
         let tree = Cpus8::new(&[]);
-        let of = |cpus: &str| placement(Some(Cpus::List(list(cpus))), None, &[]);
-        let chosen = tree.choose(&[of("1,5-6")], &Cpuset::default(), "/x/y");
+        let place = |cpus: &str| placement(Some(Cpus::List(list(cpus))), None, &[]);
+        let chosen = tree.choose(&[place("1,5-6")], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("1,5-6"), None));
         for (wanted, group) in [("6-8", "/x/y"), ("1,5-6", "/narrow/y")] {
-            let refused = tree.refusal(of(wanted), group);
+            let refused = tree.refusal(place(wanted), group);
             assert!(refused.contains(&format!("wants the CPUs {wanted}, and")), "{refused}");
         }
         let refused = tree.refusal(placement(None, Some(Mems::List(list("1-2"))), &[]), "/x/y");
@@ -416,14 +416,14 @@ mod tests {
 
     #[test]
     fn a_node_that_nobody_knows_is_refused_but_where_there_is_only_one() {
-        let of = || placement(Some(Cpus::Numa), None, &[]);
-        let refused = Cpus8::new(&[]).refusal(of(), "/x/y");
+        let place = || placement(Some(Cpus::Numa), None, &[]);
+        let refused = Cpus8::new(&[]).refusal(place(), "/x/y");
         assert!(
             refused.contains("the kernel names no NUMA node of the devices of bundle hft"),
             "{refused}"
         );
         let one = Cpus8::new(&[("devices/system/node/online", "0\n")]);
-        let chosen = one.choose(&[of()], &Cpuset::default(), "/x/y");
+        let chosen = one.choose(&[place()], &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("0-3"), None));
     }
 

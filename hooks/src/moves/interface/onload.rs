@@ -228,10 +228,10 @@ mod tests {
 
         let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
         let both = [first.clone(), second.clone()];
-        let of = |own, programs: &[u32]| find_program(own, &both, &set(programs));
-        assert_eq!((of(&first, &[7, 9]), of(&second, &[7, 9])), (Some(9), Some(7)));
+        let find = |own, programs: &[u32]| find_program(own, &both, &set(programs));
+        assert_eq!((find(&first, &[7, 9]), find(&second, &[7, 9])), (Some(9), Some(7)));
         // One is somebody else's, or an interface has none.
-        assert_eq!((of(&first, &[7, 9, 11]), of(&first, &[9])), (None, None));
+        assert_eq!((find(&first, &[7, 9, 11]), find(&first, &[9])), (None, None));
         let twins = [first.clone(), listed("c", "", 20)];
         assert_eq!(find_program(&first, &twins, &set(&[7, 9])), None);
     }

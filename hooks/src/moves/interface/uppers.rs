@@ -186,7 +186,7 @@ mod tests {
         };
         let mut links = netns.links().unwrap().into_iter();
         let link = links.find(|link| link.name == b"d0").unwrap();
-        let delete = |patience| delete_uppers(&netns, &link, SearchDepth::Root, patience);
+        let delete = |timeout| delete_uppers(&netns, &link, SearchDepth::Root, timeout);
         let late = delete(Duration::ZERO).unwrap_err().to_string();
         let wanted = "interface d0: what a container left on it was not all deleted within 0 seconds; run \"onload-ctk lease restore\"";
         assert_eq!((late.as_str(), left()), (wanted, 2));

@@ -414,7 +414,7 @@ mod tests {
 
         fn namespaces(&self) -> usize {
             let own = fs::read_link(OWN_NAMESPACE).unwrap();
-            let other = |path: &PathBuf| fs::read_link(path).is_ok_and(|of| of != own);
+            let other = |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target != own);
             self.paths().iter().filter(|path| other(path)).count()
         }
     }
@@ -453,16 +453,15 @@ mod tests {
         // Its number in /proc is above all of the others'.
         let child = Child::of_root();
         let (own, here) = (netns(&child), Netns::open_own().unwrap());
-        let cookies = |depth, patience| {
+        let cookies = |depth, timeout| {
             let mut end = None;
-            let found =
-                search_other_netns(&here, depth, patience).filter_map(|found| match found {
-                    Ok(found) => Some(found.netns.cookie()),
-                    Err(unseen) => {
-                        end = Some(unseen);
-                        None
-                    }
-                });
+            let found = search_other_netns(&here, depth, timeout).filter_map(|found| match found {
+                Ok(found) => Some(found.netns.cookie()),
+                Err(unseen) => {
+                    end = Some(unseen);
+                    None
+                }
+            });
             let found: Vec<u64> = found.collect();
             (found, end)
         };

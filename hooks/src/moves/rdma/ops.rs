@@ -181,11 +181,12 @@ mod tests {
         link("sf1", &format!("{below}/mlx5_core.sf.4/infiniband/sf1"));
         link("rxe0", "../../devices/virtual/infiniband/rxe0");
         let sysfs = OwnedFd::from(std::fs::File::open(tree.path()).unwrap());
-        let of = |name: &str| pci_function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
-        assert_eq!(of("mlx5_3").as_deref(), Some("0000:3b:00.3"));
-        assert_eq!(of("sf1").as_deref(), Some("0000:3b:00.3"));
+        let find_function =
+            |name: &str| pci_function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
+        assert_eq!(find_function("mlx5_3").as_deref(), Some("0000:3b:00.3"));
+        assert_eq!(find_function("sf1").as_deref(), Some("0000:3b:00.3"));
         for none in ["rxe0", "gone", "..", "../infiniband/mlx5_3", ""] {
-            assert_eq!(of(none), None, "{none}");
+            assert_eq!(find_function(none), None, "{none}");
         }
         assert_eq!(pci_function(&sysfs, b"\xff"), None);
     }

@@ -269,9 +269,9 @@ mod tests {
         symlink("../0000:81:00.0", tree.path().join(vf).join("physfn")).unwrap();
         // Between the removal of the one link and of the other.
         assert_eq!(physical_function(tree.path(), pci(vf)).unwrap(), None);
-        for (number, of) in [(0, "0000:81:10.0"), (10, vf)] {
+        for (number, target) in [(0, "0000:81:10.0"), (10, vf)] {
             let link = tree.path().join(pf).join(format!("virtfn{number}"));
-            symlink(format!("../{of}"), link).unwrap();
+            symlink(format!("../{target}"), link).unwrap();
         }
         let found = physical_function(tree.path(), pci(vf)).unwrap();
         assert_eq!(found, Some((pci(pf), 10)));
@@ -282,14 +282,14 @@ mod tests {
     #[test]
     fn a_function_that_the_kernel_had_no_room_for_is_not_said_to_lack_its_physical_one() {
         let link = Link { name: b"ens1f0".to_vec(), ..Link::default() };
-        let of = |count: u32, number: u32| {
+        let find = |count: u32, number: u32| {
             let vfs =
                 VfList { reported: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
             find_settings(vfs, number, &link)
         };
-        assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());
-        assert!(of(2, 7).unwrap().is_none());
-        let error = of(400, 7).unwrap_err().to_string();
+        assert!(find(2, 1).unwrap().is_some() && find(400, 1).unwrap().is_some());
+        assert!(find(2, 7).unwrap().is_none());
+        let error = find(400, 7).unwrap_err().to_string();
         let begin = "the kernel tells of 2 of the 400 virtual functions of ens1f0, its physical function, and not of number 7: ";
         assert!(error.starts_with(begin), "{error}");
         // One that stands for a virtual function.

@@ -209,16 +209,16 @@ impl Sandbox {
 
     /// As [`Sandbox::script`], for what may hang: then it and all that it started is killed, and the
     /// test fails with a line.
-    pub fn script_within(&self, patience: Duration, script: &str) -> Output {
+    pub fn script_within(&self, timeout: Duration, script: &str) -> Output {
         let (child, feeder) = self.start(script, b"");
         let pid = child.id();
         let (done, is_done) = mpsc::channel();
         std::thread::spawn(move || done.send(child.wait_with_output().unwrap()));
-        let output = is_done.recv_timeout(patience);
+        let output = is_done.recv_timeout(timeout);
         if output.is_err() {
             kill_all(pid);
         }
-        assert!(output.is_ok(), "no end after {} s: {script}", patience.as_secs());
+        assert!(output.is_ok(), "no end after {} s: {script}", timeout.as_secs());
         feeder.join().unwrap();
         output.unwrap()
     }
@@ -306,7 +306,7 @@ fn kill_all(pid: u32) {
     below.into_iter().for_each(kill_all);
 }
 
-fn children(of: u32) -> Vec<u32> {
+fn children(parent_pid: u32) -> Vec<u32> {
     let parent = |pid: u32| {
         let stat = Stat::from_file(format!("/proc/{pid}/stat")).ok()?;
         u32::try_from(stat.ppid).ok()
@@ -314,7 +314,7 @@ fn children(of: u32) -> Vec<u32> {
     fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| parent(*pid) == Some(of))
+        .filter(|pid| parent(*pid) == Some(parent_pid))
         .collect()
 }
 

@@ -327,12 +327,11 @@ mod tests {
         let class = Parameters::parse(&class, Author::Class).unwrap();
         parameters.override_with(&class, false);
         parameters.override_with(&parsed(&json!({"profile": "b"})), true);
-        let of = |author, is_of_request| (author, is_of_request);
         let preload = parameters.preload.unwrap();
-        assert_eq!(of(preload.author, preload.is_of_request), of(Author::Class, false));
+        assert_eq!((preload.author, preload.is_of_request), (Author::Class, false));
         let profile = parameters.profile.unwrap();
         assert_eq!(profile.value.as_str(), "b");
-        assert_eq!(of(profile.author, profile.is_of_request), of(Author::Claim, true));
+        assert_eq!((profile.author, profile.is_of_request), (Author::Claim, true));
         assert_eq!(parameters.mtu.unwrap().value.get(), 9000);
     }
 }

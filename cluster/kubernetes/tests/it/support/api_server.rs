@@ -885,7 +885,7 @@ fn drop_fields(spec: &mut Value, gates: Gates) {
 
 /// Whether all counters that devices use are of the same slice. From 1.35 on they may be of another one of the pool.
 fn has_own_counters(spec: &Value) -> bool {
-    let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+    let list = |object: &Value, name: &str| object[name].as_array().cloned().unwrap_or_default();
     let sets = list(spec, "sharedCounters");
     let has = |used: &Value| sets.iter().any(|set| set["name"] == used["counterSet"]);
     let devices = list(spec, "devices");

@@ -28,7 +28,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
         return None;
     };
     let mut built = BUILT.lock().unwrap();
-    if let Some((_, program)) = built.iter().find(|(of, _)| of == name) {
+    if let Some((_, program)) = built.iter().find(|(program_name, _)| program_name == name) {
         return Some(program.clone());
     }
     let program = build(&newest, name);

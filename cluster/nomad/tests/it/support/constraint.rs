@@ -20,17 +20,17 @@ pub(crate) fn parse(input: &str) -> Attribute {
         "" => input,
         unit => input.strip_suffix(unit).unwrap().trim(),
     };
-    let of = |value, unit: &str| Attribute { value: Some(value), unit: unit.to_owned() };
+    let attribute = |value, unit: &str| Attribute { value: Some(value), unit: unit.to_owned() };
     if let Ok(number) = numeric.parse() {
-        return of(Value::IntVal(number), unit);
+        return attribute(Value::IntVal(number), unit);
     }
     if let Some(number) = float(numeric) {
-        return of(Value::FloatVal(number), unit);
+        return attribute(Value::FloatVal(number), unit);
     }
     if TRUE.contains(&input) || FALSE.contains(&input) {
-        return of(Value::BoolVal(TRUE.contains(&input)), "");
+        return attribute(Value::BoolVal(TRUE.contains(&input)), "");
     }
-    of(Value::StringVal(input.to_owned()), "")
+    attribute(Value::StringVal(input.to_owned()), "")
 }
 
 /// `strconv.ParseFloat`: what Rust reads, and hexadecimal digits with an exponent.

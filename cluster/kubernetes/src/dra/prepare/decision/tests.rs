@@ -220,14 +220,14 @@ fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
     let key = |name: &str| (Class::Vfio, DeviceName::try_from(name).unwrap());
     let nodes = vec!["/dev/vfio/15".to_owned(), "/dev/vfio/vfio".to_owned()];
     node.nodes.insert(key("0000:81:10.0"), nodes);
-    let of = |request: &str, pool: &str, device: &str, resource: &str| AllocatedDevice {
+    let device_of = |request: &str, pool: &str, device: &str, resource: &str| AllocatedDevice {
         resource: Some(resource.to_owned().try_into().unwrap()),
         ..allocated(request, pool, device, &json!({}))
     };
     let devices = vec![
-        of("r-0", "n1/nic", "ens1", "amd.com/onload"),
-        of("r-1", "n1/vfio", "0000-81-10-0", "onload.dev/vfio"),
-        of("r-0", "n1/rdma", "mlx5-0", "amd.com/onload"),
+        device_of("r-0", "n1/nic", "ens1", "amd.com/onload"),
+        device_of("r-1", "n1/vfio", "0000-81-10-0", "onload.dev/vfio"),
+        device_of("r-0", "n1/rdma", "mlx5-0", "amd.com/onload"),
         allocated("claimed", "n1/nic", "ens1", &json!({})),
     ];
     let decision = decided_on(&node, devices).unwrap();
