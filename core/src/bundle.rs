@@ -1,5 +1,5 @@
-//! Bundles: the operator's names for devices of several classes that go together, and for the CPUs and the
-//! memory of the containers that get them.
+//! Bundles: the operator's names for devices of several classes that belong together, and for the
+//! CPUs and memory of the containers that get them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,37 +14,37 @@ use onload_sys::error::{Error, Result, bail, error};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "BundleText")]
 pub struct Bundle {
-    /// Its devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of it. A
-    /// bundle cannot hold another one.
+    /// The devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of
+    /// a pool. A bundle cannot contain another bundle.
     pub devices: BTreeMap<Class, Vec<DeviceRef>>,
-    /// The CPUs of the container: "numa", those of the NUMA nodes that the devices are on; "isolated", those of them
-    /// that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an annotation sets them, by
-    /// onload-container-runtime and podman's hook. They must be among those of the control group above the container:
-    /// all CPUs of a list, and at least one CPU for "numa" and "isolated"; otherwise the container does not start. CPUs
-    /// that the engine sets (--cpuset-cpus) stay, and a container of a pod keeps those that kubelet gives it.
+    /// The CPUs of the container: "numa", all CPUs of the devices' NUMA nodes; "isolated", those of
+    /// them that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an
+    /// annotation sets them, and only through onload-container-runtime and podman's hook. All CPUs
+    /// of a list, and at least one CPU for "numa" and "isolated", must belong to the control group
+    /// above the container, or the container does not start. CPUs that the engine sets
+    /// (--cpuset-cpus) take precedence, and a container of a pod keeps those that kubelet assigns.
     pub cpus: Option<Cpus>,
-    /// The NUMA nodes that the memory of the container comes from: "numa", those that the devices are on, or a list
-    /// such as "0,1". The same rules hold as for cpus.
+    /// The NUMA nodes for the memory of the container: "numa", the devices' NUMA nodes, or a list
+    /// such as "0,1". The same rules apply as for cpus.
     pub mems: Option<Mems>,
 }
 
 /// The CPUs of a bundle's containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cpus {
-    /// Those of the NUMA nodes that its devices are on.
+    /// All CPUs of the devices' NUMA nodes.
     Numa,
-    /// Of these, those that the kernel schedules nothing on by itself (kernel-parameters.txt, `isolcpus`).
+    /// The CPUs of these nodes that the kernel's scheduler leaves free (kernel-parameters.txt,
+    /// `isolcpus`).
     Isolated,
-    /// These.
     List(BTreeSet<u32>),
 }
 
-/// The NUMA nodes that the memory of a bundle's containers comes from.
+/// The NUMA nodes for the memory of a bundle's containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mems {
-    /// Those that its devices are on.
+    /// The devices' NUMA nodes.
     Numa,
-    /// These.
     List(BTreeSet<u32>),
 }
 
@@ -66,13 +66,15 @@ impl TryFrom<BundleText> for Bundle {
         let devices = parse_devices(&bundle_text.devices)?;
         let cpus = bundle_text.cpus.map(|text| parse_cpus(&text)).transpose()?;
         let mems = bundle_text.mems.map(|text| parse_mems(&text)).transpose()?;
-        let (key, value) = match (&cpus, &mems) {
-            (Some(Cpus::Numa), _) => ("cpus", NUMA),
-            (Some(Cpus::Isolated), _) => ("cpus", ISOLATED),
-            (_, Some(Mems::Numa)) => ("mems", NUMA),
-            _ => ("", ""),
+        let numa_setting = match (&cpus, &mems) {
+            (Some(Cpus::Numa), _) => Some(("cpus", NUMA)),
+            (Some(Cpus::Isolated), _) => Some(("cpus", ISOLATED)),
+            (_, Some(Mems::Numa)) => Some(("mems", NUMA)),
+            _ => None,
         };
-        if !key.is_empty() && !devices.keys().any(|class| class.can_be_on_function()) {
+        if let Some((key, value)) = numa_setting
+            && !devices.keys().any(|class| class.can_be_on_function())
+        {
             bail!(
                 "{key} = {value:?} needs a device that is near a NUMA node, and none of its devices is; name a list, or add a device"
             );
@@ -150,9 +152,8 @@ mod tests {
     fn a_bundle_has_devices_of_several_classes_and_members_of_pools() {
         let words = ["nic=ens1", "vfio=fast*2", "nic=ens2", "vfio=any"];
         let bundle = read(&words, Some("isolated"), Some("0,1")).unwrap();
-        let names = |class| {
-            let wanted = bundle.devices[&class].iter();
-            wanted.map(ToString::to_string).collect::<Vec<_>>()
+        let names = |class| -> Vec<String> {
+            bundle.devices[&class].iter().map(ToString::to_string).collect()
         };
         assert_eq!(names(Class::Nic), ["ens1", "ens2"]);
         assert_eq!(names(Class::Vfio), ["fast*2", "any"]);

@@ -1,4 +1,4 @@
-//! What the sections `[[sriov]]` and `[host]` say of the host itself, rather than of containers.
+//! The sections `[[sriov]]` and `[host]`, which configure the host itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,22 +17,23 @@ use onload_sys::text::{Quoted, parse_decimal, parse_digits, parse_kib};
 pub struct SriovConfig {
     /// The interface of the physical function, or its PCI address.
     pub pf: PfRef,
-    /// How many virtual functions it has. The kernel changes a number other than 0 only by removing all of them
-    /// first, which is refused while one of them is leased or in use.
+    /// The number of virtual functions. The kernel changes a number other than 0 only by first
+    /// removing all of them, which is rejected while one of them is leased or in use.
     pub vfs: u16,
-    /// What they are bound to: "vfio-pci", or "kernel" for the kernel's own driver. sriov_drivers_autoprobe of the
-    /// physical function is off with the first and on with the second.
+    /// The driver of the virtual functions: "vfio-pci", or "kernel" for the kernel's own driver.
+    /// sriov_drivers_autoprobe of the physical function is off for the first and on for the second.
     pub driver: VfDriver,
-    /// The VLAN that the card puts their frames into, from 1 to 4094; 0: none.
+    /// The VLAN that the NIC puts their frames into, from 1 to 4094; 0 for none.
     pub vlan: Option<Vlan>,
-    /// The hardware address of the first; the others count up from it. A driver of the kernel reads it only when it
-    /// is bound, so an unused function that has one is bound again for another address. The interface of the physical
-    /// function is up meanwhile, since some drivers cannot read the address otherwise.
+    /// The hardware address of the first virtual function; the others count up from it. A kernel
+    /// driver reads the address only when it is bound, so an unused function that has a kernel
+    /// driver is bound again if its address changes. The interface of the physical function is up
+    /// during this time, since some drivers cannot read the address when it is down.
     pub mac: Option<MacAddress>,
-    /// Drop frames with another source address than the function has. Without "mac" the holder chooses that address, and
-    /// can send as any other machine all the same; onload-ctk host warns of either.
+    /// Drop frames whose source address is not the function's. Without "mac" the container chooses
+    /// that address, so it can still send as any other machine; onload-ctk host warns of either.
     pub spoof_check: Option<bool>,
-    /// Let the holder change its hardware address and receive frames for others.
+    /// Allow the container to change its hardware address and to receive frames for others.
     pub trust: Option<bool>,
 }
 
@@ -40,26 +41,27 @@ pub struct SriovConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
-    /// Interfaces that are registered with Onload for AF_XDP. A registration ends with the boot.
+    /// Interfaces to register with Onload for AF_XDP. A registration lasts until the next boot.
     pub af_xdp: Vec<InterfaceName>,
-    /// Whether Onload sets flow filters on them. With false it sets none, and each of them gets one channel, since
-    /// without filters only connections whose hash meets the queue of the stack are accelerated. Set false where a
-    /// card has no filters (ethtool -k: "ntuple-filters: off \[fixed]"): there every server's bind or listen fails
-    /// with "Operation not supported". Default: the module's parameter and the channels stay as they are.
+    /// Whether Onload sets flow filters on the interfaces of af-xdp. If false, it sets none, and
+    /// each interface gets one channel, since without filters only connections whose hash selects
+    /// the queue of the stack are accelerated. Use false if a NIC has no filters (ethtool -k:
+    /// "ntuple-filters: off \[fixed]"): every bind or listen of a server fails there with
+    /// "Operation not supported". Default: the module's parameter and the channels are not changed.
     pub af_xdp_flow_filters: Option<bool>,
-    /// In which network namespaces RDMA devices are seen: "shared", in all; "exclusive", in one each, and a device
-    /// moves into the container that gets it. It can change only while the host's network namespace is the only
-    /// one. Default: it stays as it is.
+    /// The network namespaces that see RDMA devices: "shared", all of them; "exclusive", one for
+    /// each device, which moves into the container that gets it. The mode can change only while the
+    /// host's network namespace is the only one. Default: not changed.
     pub rdma_netns: Option<RdmaNetns>,
-    /// Huge pages by size and NUMA node, at least: { "1Gi" = { 0 = 4, 1 = 4 } } for four pages of 1 GiB on each of
-    /// two nodes.
+    /// The minimum number of huge pages by size and NUMA node: { "1Gi" = { 0 = 4, 1 = 4 } } for
+    /// four pages of 1 GiB on each of two nodes.
     pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNodeId, u64>>,
 }
 
 read_as_text!(InterfaceName PfRef MacAddress PageSize NumaNodeId);
 written_as_text!(PfRef);
 
-/// That a text is not what it has to be.
+/// Returns the error for a text of the wrong form.
 pub(crate) fn mismatch_error(expected: &str, found: &str) -> Error {
     error!("expected {expected}, found {}", Quoted(found))
 }
@@ -83,18 +85,17 @@ impl fmt::Display for InterfaceName {
 impl FromStr for InterfaceName {
     type Err = Error;
 
-    /// What the kernel takes (`dev_valid_name` in net/core/dev.c).
+    /// Accepts the names that the kernel accepts (`dev_valid_name`, net/core/dev.c).
     fn from_str(name: &str) -> Result<Self> {
-        let legal = |c: char| !c.is_whitespace() && !c.is_control() && !['/', ':'].contains(&c);
-        let is_name = (1..16).contains(&name.len()) && name.chars().all(legal);
-        if is_name && name != "." && name != ".." {
-            return Ok(InterfaceName(name.to_owned()));
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || ['/', ':'].contains(&c);
+        if !(1..16).contains(&name.len()) || name.contains(is_odd) || name == "." || name == ".." {
+            return Err(mismatch_error("the name of an interface", name));
         }
-        Err(mismatch_error("the name of an interface", name))
+        Ok(InterfaceName(name.to_owned()))
     }
 }
 
-/// A physical function, by its interface or its PCI address.
+/// A physical function, by its PCI address or its interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PfRef {
@@ -104,8 +105,7 @@ pub enum PfRef {
 
 impl PfRef {
     pub(crate) fn from_name(text: &str) -> Option<Self> {
-        let address = text.parse().map(PfRef::Address);
-        address.or_else(|_| text.parse().map(PfRef::Interface)).ok()
+        text.parse().map(PfRef::Address).or_else(|_| text.parse().map(PfRef::Interface)).ok()
     }
 }
 
@@ -127,23 +127,22 @@ impl fmt::Display for PfRef {
     }
 }
 
-/// What virtual functions are bound to.
+/// The driver that virtual functions are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VfDriver {
-    /// vfio-pci, for programs in user space.
+    /// For programs in user space.
     VfioPci,
-    /// The kernel's own driver for them.
+    /// The kernel's own driver for the device.
     Kernel,
 }
 
-/// The number of a VLAN; 0 is none (IEEE 802.1Q).
+/// A VLAN number; 0 means no VLAN (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u16")]
 pub struct Vlan(u16);
 
 impl Vlan {
-    /// The highest number.
     pub(crate) const MAX: u16 = 4094;
 
     pub fn number(self) -> u16 {
@@ -166,9 +165,9 @@ impl FromStr for Vlan {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let number = parse_decimal(text).and_then(|number| u16::try_from(number).ok());
-        let vlan = number.and_then(|number| Vlan::try_from(number).ok());
-        vlan.ok_or_else(|| mismatch_error("a VLAN from 1 to 4094, or 0 for none", text))
+        parse_decimal(text)
+            .and_then(|number| Vlan::try_from(u16::try_from(number).ok()?).ok())
+            .ok_or_else(|| mismatch_error("a VLAN from 1 to 4094, or 0 for none", text))
     }
 }
 
@@ -178,13 +177,13 @@ impl fmt::Display for Vlan {
     }
 }
 
-/// The hardware address of an Ethernet interface that one interface alone may have.
+/// The hardware address of a single Ethernet interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// The address that the kernel tells; it may be of any kind, all zeros among them.
+    /// Wraps an address that the kernel reported. It may be of any kind, even all zeros.
     pub fn from_kernel(bytes: [u8; 6]) -> Self {
         MacAddress(bytes)
     }
@@ -193,8 +192,8 @@ impl MacAddress {
         self.0
     }
 
-    /// The address that many after this one; none where that would be of another vendor's range (the
-    /// first three bytes).
+    /// Adds to the address. Returns `None` if the vendor's part, the first three bytes, would
+    /// change.
     pub fn checked_add(self, count: u16) -> Option<MacAddress> {
         let [a, b, c, d, e, f] = self.0;
         let sum = u32::from_be_bytes([0, d, e, f]) + u32::from(count);
@@ -207,13 +206,13 @@ impl FromStr for MacAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        const EXPECTED: &str =
-            "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
-        let bytes = parse_hwaddr(text).and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-        // The lowest bit of the first byte is set in addresses of groups.
-        let usable = |bytes: &[u8; 6]| bytes[0] & 1 == 0 && *bytes != [0; 6];
-        let bytes = bytes.filter(usable);
-        bytes.map(MacAddress).ok_or_else(|| mismatch_error(EXPECTED, text))
+        let expected = "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
+        parse_hwaddr(text)
+            .and_then(|bytes| <[u8; 6]>::try_from(bytes).ok())
+            // The lowest bit of the first byte is set in addresses of groups.
+            .filter(|bytes| bytes[0] & 1 == 0 && *bytes != [0; 6])
+            .map(MacAddress)
+            .ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -223,13 +222,13 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// In which network namespaces RDMA devices are seen (rdma-system(8)).
+/// Which network namespaces see RDMA devices (rdma-system(8)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaNetns {
-    /// All see all devices.
+    /// All of them.
     Shared,
-    /// Each device is in one.
+    /// Only the network namespace that the device is in.
     Exclusive,
 }
 
@@ -259,23 +258,26 @@ impl FromStr for PageSize {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let kib = parse_kib(text).filter(|kib| kib.is_power_of_two());
-        kib.map(PageSize::from_kib).ok_or_else(|| {
-            mismatch_error("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text)
-        })
+        let expected = "the size of a huge page, such as \"2Mi\" or \"1Gi\"";
+        parse_kib(text)
+            .filter(|kib| kib.is_power_of_two())
+            .map(PageSize::from_kib)
+            .ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
 impl fmt::Display for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
-        let whole = units.into_iter().find(|(unit, _)| self.kib.is_multiple_of(*unit));
-        let (unit, suffix) = whole.unwrap_or((1, "Ki"));
+        let (unit, suffix) = match self.kib {
+            kib if kib.is_multiple_of(1 << 20) => (1 << 20, "Gi"),
+            kib if kib.is_multiple_of(1 << 10) => (1 << 10, "Mi"),
+            _ => (1, "Ki"),
+        };
         write!(f, "{}{suffix}", self.kib / unit)
     }
 }
 
-/// The number of a NUMA node, which is a key of TOML and so a text.
+/// The number of a NUMA node. It is a key in TOML, and therefore parsed from a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NumaNodeId(pub u32);
@@ -284,8 +286,9 @@ impl FromStr for NumaNodeId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let number = parse_digits(text).map(NumaNodeId);
-        number.ok_or_else(|| mismatch_error("the number of a NUMA node", text))
+        parse_digits(text)
+            .map(NumaNodeId)
+            .ok_or_else(|| mismatch_error("the number of a NUMA node", text))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What section `[kubernetes]` says of the resources that a node offers to Kubernetes.
+//! Section `[kubernetes]`: the resources that a node offers to Kubernetes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +17,11 @@ use crate::netdev::settings::Mtu;
 use onload_sys::error::{Error, Result, bail, error, read_as_text};
 use onload_sys::text::Quoted;
 
-/// The prefix of the resources that have no name of the operator's.
+/// The prefix of the resources that the operator did not name.
 pub const OWN_PREFIX: &str = "onload.dev";
-/// The most devices and slots that one resource lists. Each takes at most 128 bytes in a message, and
-/// kubelet takes messages of 4 MiB (`defaultClientMaxReceiveMessageSize` of grpc-go).
+/// Maximum number of devices and slots that one resource lists. Each takes at most 128 bytes in a
+/// message, and kubelet accepts messages of 4 MiB (`defaultClientMaxReceiveMessageSize` of
+/// grpc-go).
 pub const MAX_IDS: u32 = 32_768;
 
 /// Section `[kubernetes]`.
@@ -32,24 +33,30 @@ pub struct KubernetesSettings {
     /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and no pod loses devices, else the device
     /// plugin; the daemon's log says why. A class changes when no pod of the node has a device of it.
     pub offer: OfferSetting,
-    /// The classes that are a resource each, onload.dev/nic and so on: "all", or some of nic, nic-plain, nic-nodes,
-    /// zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can ask for a resource; a ResourceQuota restricts that by
-    /// namespace. Each pool is a resource too, and a device of a pool that containers have one at a time is no
-    /// longer among those of its class.
+    /// The classes that are offered as a resource each, onload.dev/nic and so on: "all", or some of
+    /// nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can request
+    /// a resource; a ResourceQuota restricts that by namespace. Each pool is a resource too, and a
+    /// pool's devices are left out of the resource of their class if only one container at a time
+    /// may hold them.
     pub classes: ResourceClasses,
-    /// How many containers may have one device at once, where neither \[leases] nor a pool sets a number.
+    /// How many containers may hold one device at once, if neither \[leases] nor a pool sets a
+    /// number.
     pub slots: SlotCount,
-    /// Resources with names of your own: { "amd.com/onload" = { class = "nic", slots = 10 } }, or with { pool =
-    /// "roce", slots = 500 } the devices of a pool.
+    /// Resources with names of your own, for a class or for the devices of a pool: {
+    /// "amd.com/onload" = { class = "nic", slots = 10 } } or { "example.com/roce" = { pool =
+    /// "roce", slots = 500 } }.
     pub resources: BTreeMap<ResourceName, ResourceSettings>,
-    /// The networks, as "192.0.2.0/24", of which a claim may set the address of an interface that moves into its
-    /// pod. A DeviceClass may set any.
+    /// The networks from which a claim may set the address of an interface that moves into its pod,
+    /// for example \["192.0.2.0/24"]. A DeviceClass may set any address.
     pub addresses: Vec<Network>,
-    /// The networks to which a claim may set routes of such an interface. A DeviceClass may set any.
+    /// The networks to which a claim may set routes of such an interface. A DeviceClass may set any
+    /// route.
     pub routes: Vec<Network>,
-    /// The largest MTU that a claim may set of such an interface, from 68 to 65535. A DeviceClass may set any.
+    /// The largest MTU that a claim may set for such an interface, from 68 to 65535. A DeviceClass
+    /// may set any.
     pub mtu: Mtu,
-    /// Where /metrics, /healthz and /readyz are served: an address and port, "unix:/PATH", or "" for nowhere.
+    /// The address and port, or "unix:/PATH", that serves /metrics, /healthz and /readyz. An empty
+    /// string disables them.
     pub listen: ListenAddress,
 }
 
@@ -103,16 +110,14 @@ impl<'de> Deserialize<'de> for OfferSetting {
     }
 }
 
-/// The classes of which each has a resource: the word `all`, or a list of them.
+/// The classes that are offered as a resource each: `all`, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<String>")]
 pub struct ResourceClasses(Vec<Class>);
 
 /// The classes whose devices can be a resource.
-static COUNTABLE: LazyLock<Vec<Class>> = LazyLock::new(|| {
-    let classes = Class::ALL.into_iter();
-    classes.filter(|class| !class.is_uncountable()).collect()
-});
+static COUNTABLE: LazyLock<Vec<Class>> =
+    LazyLock::new(|| Class::ALL.into_iter().filter(|class| !class.is_uncountable()).collect());
 
 impl ResourceClasses {
     pub fn as_slice(&self) -> &[Class] {
@@ -149,7 +154,7 @@ impl TryFrom<Vec<String>> for ResourceClasses {
     }
 }
 
-/// A number of containers that may have one device, from 1 to [`MAX_IDS`].
+/// The number of containers that may hold one device, from 1 to [`MAX_IDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct SlotCount(u32);
@@ -177,7 +182,7 @@ impl TryFrom<i64> for SlotCount {
     }
 }
 
-/// The name of an extended resource, as `onload.dev/nic` (`IsExtendedResourceName` in
+/// The name of an extended resource, such as `onload.dev/nic` (`IsExtendedResourceName`,
 /// pkg/apis/core/v1/helper of Kubernetes).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
@@ -188,7 +193,7 @@ impl ResourceName {
         &self.0
     }
 
-    /// The resource of ours with that word behind the slash.
+    /// Returns the resource `onload.dev/WORD`.
     pub fn onload_dev(word: &str) -> Result<ResourceName> {
         format!("{OWN_PREFIX}/{word}").parse()
     }
@@ -214,25 +219,27 @@ impl FromStr for ResourceName {
 read_as_text!(ResourceName ListenAddress);
 
 fn find_problem(name: &str) -> Option<&'static str> {
-    // A quota prefixes the name by this, and the whole has to be a name again.
+    // A ResourceQuota adds this prefix, and the result has to be a valid name too.
     const QUOTA: &str = "requests.";
     const MAX_PREFIX: usize = 253 - QUOTA.len();
     const MAX_LABEL: usize = 63;
     let Some((prefix, rest)) = name.split_once('/') else {
         return Some("it has the form DOMAIN/NAME");
     };
-    let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let label = |label: &str| {
-        let (first, last) = (label.as_bytes().first(), label.as_bytes().last());
-        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        label.len() <= MAX_LABEL && outer(first) && outer(last) && label.bytes().all(legal)
+    let is_label = |text: &str, is_legal: fn(u8) -> bool| {
+        let bytes = text.as_bytes();
+        let ends = [bytes.first(), bytes.last()];
+        bytes.len() <= MAX_LABEL
+            && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
+            && bytes.iter().all(|byte| is_legal(*byte))
     };
-    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(label) {
+    let is_domain_byte =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(|label| is_label(label, is_domain_byte))
+    {
         return Some("the part before the slash is not a lower-case domain name");
     }
-    let (first, last) = (rest.as_bytes().first(), rest.as_bytes().last());
-    if rest.len() > MAX_LABEL || !outer(first) || !outer(last) || !rest.bytes().all(inner) {
+    if !is_label(rest, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         return Some(
             "the part after the slash has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
         );
@@ -250,11 +257,11 @@ fn find_problem(name: &str) -> Option<&'static str> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ResourceSettings {
-    /// It has the devices of this class.
+    /// The class whose devices the resource has.
     pub class: Option<Class>,
-    /// It has the devices of this pool.
+    /// The pool whose devices the resource has.
     pub pool: Option<String>,
-    /// How many containers may have one of its devices; unset: as for other resources.
+    /// How many containers may hold one of its devices. Default: as for other resources.
     pub slots: Option<SlotCount>,
 }
 
@@ -265,7 +272,7 @@ pub enum ResourceSource<'a> {
 }
 
 impl ResourceSettings {
-    /// Where its devices come from; `None` where the configuration was not checked.
+    /// Returns where the devices come from. Returns `None` if the configuration was not checked.
     pub fn source(&self) -> Option<ResourceSource<'_>> {
         match (self.class, &self.pool) {
             (Some(class), None) => Some(ResourceSource::Class(class)),
@@ -275,7 +282,7 @@ impl ResourceSettings {
     }
 }
 
-/// Where metrics and health are served.
+/// The address that serves metrics and health.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ListenAddress {
@@ -297,9 +304,8 @@ impl FromStr for ListenAddress {
         if text.is_empty() {
             return Ok(ListenAddress::Nowhere);
         }
-        let path = text.strip_prefix("unix:").map(PathBuf::from);
-        if let Some(path) = path.filter(|path| path.is_absolute()) {
-            return Ok(ListenAddress::Unix(path));
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            return Ok(ListenAddress::Unix(PathBuf::from(path)));
         }
         match text.parse() {
             Ok(address) => Ok(ListenAddress::Tcp(address)),
@@ -323,8 +329,8 @@ impl fmt::Display for ListenAddress {
 impl KubernetesSettings {
     /// Checks the resources that the operator named.
     ///
-    /// `pool` gives the class of a pool, and how many containers may have one of its devices; `share` gives
-    /// that number for a class.
+    /// `pool` returns the class of a pool and how many containers may hold one of its devices.
+    /// `share` returns that number for a class.
     pub(crate) fn check(
         &self,
         pool: impl Fn(&str) -> Option<(Class, Option<u32>)>,

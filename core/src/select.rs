@@ -1,7 +1,7 @@
-//! `select` of a pool in the configuration: what a device must be to belong to it.
+//! The table `select` of a pool: the conditions that a device of the pool has to meet.
 //!
-//! A key holds one word, or a list of words any of which will do. A device belongs to the pool where it
-//! matches every key that is there.
+//! Each key holds a value or a list of alternatives. A device belongs to the pool if it matches
+//! every key that is set.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,41 +15,43 @@ use onload_sys::error::{Error, Result, read_as_text};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 
-/// What a device must be to belong to a pool; without keys every device of the class does.
+/// The conditions for a device to belong to a pool. Without keys, every device of the class belongs
+/// to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct PoolSelector {
-    /// The vendor of its PCI function, as four hexadecimal digits.
+    /// The vendor of the PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub vendor: Vec<HexId>,
-    /// The device number of its PCI function, as four hexadecimal digits.
+    /// The device ID of the PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub device: Vec<HexId>,
-    /// The driver of its PCI function.
+    /// The driver of the PCI function.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub driver: Vec<String>,
-    /// The physical function of which it is a virtual one, by its interface or PCI address.
+    /// The physical function of a virtual function, by its interface or PCI address.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub pf: Vec<PfSelector>,
-    /// Its index among the virtual functions of its physical function, as numbers and ranges.
+    /// The index of a virtual function below its physical function, as numbers and ranges.
     pub vf: VfRanges,
-    /// Its NUMA node. A device without one does not match.
+    /// The NUMA node. A device without one does not match.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub numa: Vec<u32>,
-    /// The name of one of its network interfaces; "*" stands for any characters. A vfio device has none.
+    /// The name of one of the device's network interfaces; "*" matches any characters. A vfio
+    /// device has none.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub interfaces: Vec<Glob>,
-    /// The link layer of one of its ports: "ethernet" or "infiniband".
+    /// The link layer of one of the device's ports: "ethernet" or "infiniband".
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub link_layer: Vec<LinkLayer>,
-    /// Its PCI address.
+    /// The PCI address of the device.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub addresses: Vec<PciAddress>,
 }
 
 read_as_text!(HexId PfSelector VfRanges Glob LinkLayer);
 
-/// The number of a PCI vendor or device.
+/// The ID of a PCI vendor or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HexId(pub u16);
@@ -59,10 +61,10 @@ impl FromStr for HexId {
 
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.strip_prefix("0x").unwrap_or(text);
-        let is_id = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let id = is_id.then(|| u16::from_str_radix(digits, 16).ok());
-        let expected = "four hexadecimal digits such as \"15b3\"";
-        id.flatten().map(HexId).ok_or_else(|| mismatch_error(expected, text))
+        match u16::from_str_radix(digits, 16) {
+            Ok(id) if digits.len() == 4 && !digits.starts_with('+') => Ok(HexId(id)),
+            _ => Err(mismatch_error("four hexadecimal digits such as \"15b3\"", text)),
+        }
     }
 }
 
@@ -72,7 +74,7 @@ impl fmt::Display for HexId {
     }
 }
 
-/// A physical function, by its address or its network interface.
+/// A physical function, by its PCI address or its interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PfSelector(pub host_settings::PfRef);
@@ -82,8 +84,9 @@ impl FromStr for PfSelector {
 
     fn from_str(text: &str) -> Result<Self> {
         let expected = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        let selector = host_settings::PfRef::from_name(text).map(PfSelector);
-        selector.ok_or_else(|| mismatch_error(expected, text))
+        host_settings::PfRef::from_name(text)
+            .map(PfSelector)
+            .ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -93,12 +96,12 @@ impl fmt::Display for PfSelector {
     }
 }
 
-/// Indexes of virtual functions, such as `0,2-7`; without any, every index.
+/// Indexes of virtual functions, such as `0,2-7`. An empty list matches every index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct VfRanges(Vec<VfRange>);
 
-/// Indexes of virtual functions that follow each other.
+/// Consecutive indexes of virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VfRange {
     first: u16,
@@ -125,14 +128,16 @@ impl FromStr for VfRanges {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ranges: Option<Vec<VfRange>> =
-            text.split(',').map(|word| parse_range(word.trim())).collect();
-        let expected = "indexes of virtual functions such as \"0,2-7\"";
-        ranges.map(VfRanges).ok_or_else(|| mismatch_error(expected, text))
+        text.split(',')
+            .map(|word| parse_range(word.trim()))
+            .collect::<Option<_>>()
+            .map(VfRanges)
+            .ok_or_else(|| mismatch_error("indexes of virtual functions such as \"0,2-7\"", text))
     }
 }
 
-/// `N` or `N-M`. A physical function has at most 65535 virtual ones (`TotalVFs` has 16 bits).
+/// Parses `N` or `N-M`. A physical function has at most 65535 virtual functions (`TotalVFs` has 16
+/// bits).
 pub(crate) fn parse_range(word: &str) -> Option<VfRange> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last) = (parse_digits(first)?, parse_digits(last)?);
@@ -149,7 +154,7 @@ impl fmt::Display for VfRange {
     }
 }
 
-/// Names of interfaces; `*` stands for any characters.
+/// A pattern for names of interfaces; `*` matches any characters.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Glob(String);
@@ -177,7 +182,7 @@ impl Glob {
             return false;
         };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-        // Each part where it first fits leaves most to those behind it.
+        // The first match of each part leaves the longest rest for the parts after it.
         for part in middle.split('*') {
             let Some(index) = name.find(part) else {
                 return false;
@@ -194,20 +199,20 @@ impl fmt::Display for Glob {
     }
 }
 
-/// What frames of a port are made of.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum LinkLayer {
-    /// Ethernet, RoCE on it too.
+    /// Also of RoCE.
     Ethernet,
-    /// InfiniBand, and IP over it.
+    /// Also of IP over InfiniBand.
     InfiniBand,
 }
 
 impl FromStr for LinkLayer {
     type Err = Error;
 
-    /// In capitals or not: the kernel writes `InfiniBand`, and people `infiniband`.
+    /// Ignores case: the kernel writes `InfiniBand`, people write `infiniband`.
     fn from_str(text: &str) -> Result<Self> {
         match text.to_ascii_lowercase().as_str() {
             "ethernet" => Ok(LinkLayer::Ethernet),
@@ -226,7 +231,7 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// One value, or a list of them with at least one.
+/// Deserializes one value, or a list of at least one.
 pub(crate) fn deserialize_one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -254,8 +259,9 @@ where
                 values.push(value);
             }
             if values.is_empty() {
-                let empty = "the list is empty, so that no device would match; leave the key out";
-                return Err(<A::Error as de::Error>::custom(empty));
+                return Err(de::Error::custom(
+                    "the list is empty, so that no device would match; leave the key out",
+                ));
             }
             Ok(values)
         }
@@ -263,11 +269,11 @@ where
     deserializer.deserialize_any(WordsVisitor(PhantomData))
 }
 
-/// Properties that hold for every text: what is read is read again from what is written of it, and a
-/// pattern matches what it says.
+/// Checks that each type of word is parsed again from its text, and that [`Glob`] matches the same names as
+/// [`slow_match`].
 ///
 /// # Panics
-/// One does not hold.
+/// If one of these does not hold.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     fn again<T: FromStr + fmt::Display + PartialEq + fmt::Debug>(text: &str) {
@@ -289,10 +295,10 @@ pub fn fuzz(text: &str) {
     }
 }
 
-/// The meaning of a pattern, without regard to time.
+/// Matches a pattern by a second algorithm, which is simple and slow.
 #[cfg(any(test, fuzzing))]
 fn slow_match(pattern: &[u8], name: &[u8]) -> bool {
-    // Which starts of the name each start of the pattern matches.
+    // matched[N]: whether the part of the pattern so far matches the first N bytes of the name.
     let mut matched: Vec<bool> = (0..=name.len()).map(|length| length == 0).collect();
     for symbol in pattern {
         let mut next = vec![false; matched.len()];
@@ -350,26 +356,24 @@ mod tests {
             let mut words = vec![String::new()];
             let mut last = words.clone();
             for _ in 0..4 {
-                let longer = last.iter();
-                let longer =
-                    longer.flat_map(|word| letters.iter().map(move |c| format!("{word}{c}")));
-                last = longer.collect();
+                last = last
+                    .iter()
+                    .flat_map(|word| letters.iter().map(move |letter| format!("{word}{letter}")))
+                    .collect();
                 words.extend(last.clone());
             }
             words
         };
         let names = words(&['a', 'b']);
-        let globs = words(&['a', 'b', '*']);
-        let globs = globs.iter().filter_map(|glob| glob.parse::<Glob>().ok());
-        let mut compared = 0;
-        for glob in globs {
+        let globs: Vec<Glob> =
+            words(&['a', 'b', '*']).iter().filter_map(|glob| glob.parse().ok()).collect();
+        for glob in &globs {
             for name in &names {
-                let wanted = slow_match(glob.0.as_bytes(), name.as_bytes());
-                assert_eq!(glob.matches(name), wanted, "{glob} {name}");
-                compared += 1;
+                let expected = slow_match(glob.0.as_bytes(), name.as_bytes());
+                assert_eq!(glob.matches(name), expected, "{glob} {name}");
             }
         }
-        assert_eq!(compared, 120 * 31);
+        assert_eq!((globs.len(), names.len()), (120, 31));
     }
 
     #[test]
@@ -400,34 +404,30 @@ mod tests {
         assert_eq!("InfiniBand".parse(), Ok(LinkLayer::InfiniBand));
     }
 
-    fn refused<T: FromStr<Err = Error> + fmt::Debug>(texts: &[&str], wanted: &str) {
+    fn check_rejected<T: FromStr<Err = Error> + fmt::Debug>(texts: &[&str], expected: &str) {
         for text in texts {
-            let message = text.parse::<T>().unwrap_err().to_string();
-            assert_eq!(
-                message,
-                format!("expected {wanted}, found {}", onload_sys::text::Quoted(text))
-            );
+            assert_eq!(text.parse::<T>().unwrap_err(), mismatch_error(expected, text));
         }
     }
 
     #[test]
     fn what_is_no_word_is_refused_with_one_that_would_be() {
-        refused::<HexId>(
+        check_rejected::<HexId>(
             &["", "0x", "15b", "015b3", "15bg", "+5b3", "0X15b3", "5555 "],
             "four hexadecimal digits such as \"15b3\"",
         );
-        refused::<PfSelector>(
+        check_rejected::<PfSelector>(
             &["", "3b:00.0", "a/b", "..", "a b", "a-name-of-16-chr", "a\n"],
             "the name of an interface, or a PCI address such as \"0000:3b:00.0\"",
         );
-        refused::<VfRanges>(
+        check_rejected::<VfRanges>(
             &["", "x", "1-", "-1", "7-2", "0,,1", "0,", "1-2-3", "+1", "65536", "0 2", "0x1"],
             "indexes of virtual functions such as \"0,2-7\"",
         );
-        refused::<Glob>(
+        check_rejected::<Glob>(
             &["", "ens?", "ens[12]", "a b", "a/b", "{a}", "a\n"],
             "a name of an interface, in which only \"*\" stands for other characters",
         );
-        refused::<LinkLayer>(&["", "roce", "ib"], "\"ethernet\" or \"infiniband\"");
+        check_rejected::<LinkLayer>(&["", "roce", "ib"], "\"ethernet\" or \"infiniband\"");
     }
 }

@@ -1,4 +1,5 @@
-//! What a virtual function is for a container, as its physical function is told: its VLAN and its like.
+//! Settings of a virtual function while a container has it, such as its VLAN. They are set through
+//! its physical function.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,48 +15,50 @@ use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text};
 use onload_sys::netlink::vf::{LinkState, VfSettings, VlanProtocol, VlanTag};
 use onload_sys::text::{Quoted, parse_decimal};
 
-/// What is left to do where a function shares its IOMMU group.
+/// The remedy if a function shares its IOMMU group, as part of a message.
 pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
 
-/// Table `vf` of a section `[pools.NAME]` or `[netdev.NAME]`: what a virtual function is while a container has it. It is
-/// set through the interface of its physical function, and put back when the container has ended.
+/// Table `vf` of a section `[pools.NAME]` or `[netdev.NAME]`: settings of a virtual function while
+/// a container has it. They are set through the interface of its physical function, and restored
+/// when the container has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct VfConfig {
-    /// The VLAN that the card puts its frames into, from 1 to 4094; 0: none.
+    /// The VLAN that the NIC puts its frames into, from 1 to 4094; 0 for none.
     pub vlan: Option<Vlan>,
-    /// The VLANs that a container may choose from by the annotation onload.dev/vlan, as numbers and ranges:
-    /// "100-199,300". One that chooses none has that of "vlan", and without "vlan" it is refused.
+    /// The VLANs that a container may choose from by the annotation onload.dev/vlan, as numbers and
+    /// ranges: "100-199,300". A container that chooses none gets the VLAN of "vlan"; without "vlan"
+    /// it is rejected.
     pub vlans: Option<VlanRanges>,
     /// The priority of the frames in the VLAN, from 0 to 7. Default: 0.
     pub vlan_priority: Option<VlanPriority>,
-    /// The standard by which frames are tagged: "802.1q", or "802.1ad" for a provider's tag in front of a customer's.
-    /// Default: "802.1q".
+    /// The standard for tagged frames: "802.1q", or "802.1ad" for a provider's tag in front of a
+    /// customer's. Default: "802.1q".
     pub vlan_protocol: Option<VlanProtocol>,
-    /// Its hardware address. Not for a pool, which has several devices.
+    /// The hardware address of the function. A pool cannot set it, since it has several devices.
     pub mac: Option<MacAddress>,
-    /// Drop frames with another source address than its own, which the container chooses where no "mac" is set, here
-    /// or under \[\[sriov]].
+    /// Drop frames whose source address is not the function's. If no "mac" is set, here or under
+    /// \[\[sriov]], the container can choose that address.
     pub spoof_check: Option<bool>,
-    /// Let the container change its hardware address and receive frames for others.
+    /// Allow the container to change the hardware address and to receive frames for others.
     pub trust: Option<bool>,
-    /// Mbit/s that it can always send; 0: none.
+    /// The guaranteed transmit rate in Mbit/s; 0 for none.
     pub min_rate: Option<u32>,
-    /// The most Mbit/s that it sends; 0: no limit.
+    /// The maximum transmit rate in Mbit/s; 0 for no limit.
     pub max_rate: Option<u32>,
-    /// Whether it has a link: "auto", as the physical function has; "enable", always; "disable", never.
+    /// The link state: "auto", the same as that of the physical function; "enable", always up;
+    /// "disable", always down.
     pub link_state: Option<LinkState>,
 }
 
-/// Numbers of VLANs, such as `100-199,300`.
+/// VLAN numbers, such as `100-199,300`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct VlanRanges(Vec<VfRange>);
 
 impl VlanRanges {
     pub fn contains(&self, vlan: Vlan) -> bool {
-        let mut ranges = self.0.iter();
-        ranges.any(|range| range.contains(vlan.number().into()))
+        self.0.iter().any(|range| range.contains(vlan.number().into()))
     }
 }
 
@@ -63,11 +66,11 @@ impl FromStr for VlanRanges {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ranges: Option<Vec<VfRange>> =
-            text.split(',').map(|word| parse_range(word.trim())).collect();
-        let is_legal = |ranges: &Vec<VfRange>| ranges.iter().all(|range| range.last() <= Vlan::MAX);
-        let ranges = ranges.filter(is_legal).map(VlanRanges);
-        ranges.ok_or_else(|| mismatch_error("VLANs up to 4094, such as \"100-199,300\"", text))
+        text.split(',')
+            .map(|word| parse_range(word.trim()).filter(|range| range.last() <= Vlan::MAX))
+            .collect::<Option<_>>()
+            .map(VlanRanges)
+            .ok_or_else(|| mismatch_error("VLANs up to 4094, such as \"100-199,300\"", text))
     }
 }
 
@@ -80,7 +83,7 @@ impl fmt::Display for VlanRanges {
     }
 }
 
-/// The priority of frames in a VLAN.
+/// The priority of frames in a VLAN, from 0 to 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct VlanPriority(u8);
@@ -99,7 +102,7 @@ impl TryFrom<i64> for VlanPriority {
 read_as_text!(VlanRanges);
 
 impl VfConfig {
-    /// Looks at what belongs together.
+    /// Checks that the settings are consistent.
     pub fn check(&self) -> Result<()> {
         let is_tagged = self.vlan.is_some() || self.vlans.is_some();
         if !is_tagged && (self.vlan_priority.is_some() || self.vlan_protocol.is_some()) {
@@ -117,35 +120,32 @@ impl VfConfig {
 
     /// Sets the VLAN that a container chose.
     pub fn choose(&mut self, vlan: Vlan) -> Result<()> {
-        let vlan_is_fixed = self.vlan == Some(vlan) && self.vlans.is_none();
-        let is_allowed = |vlans: &VlanRanges| vlans.contains(vlan);
-        if !(vlan_is_fixed || self.vlans.as_ref().is_some_and(is_allowed)) {
-            match &self.vlans {
-                Some(vlans) => bail!("it may choose from {vlans}, and {vlan} is none of them"),
-                None => bail!("it may choose no VLAN"),
+        match &self.vlans {
+            Some(vlans) if !vlans.contains(vlan) => {
+                bail!("it may choose from {vlans}, and {vlan} is none of them")
             }
+            None if self.vlan != Some(vlan) => bail!("it may choose no VLAN"),
+            _ => self.vlan = Some(vlan),
         }
-        self.vlan = Some(vlan);
         Ok(())
     }
 
-    /// What the driver is told.
+    /// Returns the settings for the driver. Fails if the container has to choose a VLAN and has not.
     pub fn to_settings(&self) -> Result<VfSettings> {
         if let (None, Some(vlans)) = (self.vlan, &self.vlans) {
             bail!(
                 "it has to choose a VLAN from {vlans}; add the annotation onload.dev/vlan, in a claim of Kubernetes the parameter vlan, or let the operator set vlan beside vlans"
             );
         }
-        let tag = |vlan: Vlan| match vlan.number() {
-            0 => VlanTag::default(),
-            id => VlanTag {
-                id,
-                priority: self.vlan_priority.map_or(0, |priority| priority.0),
-                protocol: self.vlan_protocol.unwrap_or_default(),
-            },
-        };
         Ok(VfSettings {
-            vlan: self.vlan.map(tag),
+            vlan: self.vlan.map(|vlan| match vlan.number() {
+                0 => VlanTag::default(),
+                id => VlanTag {
+                    id,
+                    priority: self.vlan_priority.map_or(0, |priority| priority.0),
+                    protocol: self.vlan_protocol.unwrap_or_default(),
+                },
+            }),
             mac: self.mac.map(MacAddress::bytes),
             spoof_check: self.spoof_check,
             trust: self.trust,
@@ -180,24 +180,27 @@ fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
 }
 
 impl fmt::Display for VfConfig {
-    /// As `KEY=VALUE`, separated by `;`.
+    /// Writes `KEY=VALUE` pairs, separated by `;`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |value: &dyn fmt::Display| value.to_string();
-        let all = [
-            ("vlan", self.vlan.as_ref().map(|one| text(one))),
-            ("vlans", self.vlans.as_ref().map(|one| text(one))),
-            ("vlan-priority", self.vlan_priority.map(|one| text(&one.0))),
-            ("vlan-protocol", self.vlan_protocol.map(|one| text(&one))),
-            ("mac", self.mac.map(|one| text(&one))),
-            ("spoof-check", self.spoof_check.map(|one| text(&one))),
-            ("trust", self.trust.map(|one| text(&one))),
-            ("min-rate", self.min_rate.map(|one| text(&one))),
-            ("max-rate", self.max_rate.map(|one| text(&one))),
-            ("link-state", self.link_state.map(|one| text(&one))),
-        ];
-        let set = all.into_iter();
-        let set = set.filter_map(|(key, value)| Some(format!("{key}={}", value?)));
-        f.write_str(&set.collect::<Vec<_>>().join(";"))
+        fn text(value: Option<impl fmt::Display>) -> Option<String> {
+            value.map(|value| value.to_string())
+        }
+        let pairs: Vec<String> = [
+            ("vlan", text(self.vlan)),
+            ("vlans", text(self.vlans.as_ref())),
+            ("vlan-priority", text(self.vlan_priority.map(|priority| priority.0))),
+            ("vlan-protocol", text(self.vlan_protocol)),
+            ("mac", text(self.mac)),
+            ("spoof-check", text(self.spoof_check)),
+            ("trust", text(self.trust)),
+            ("min-rate", text(self.min_rate)),
+            ("max-rate", text(self.max_rate)),
+            ("link-state", text(self.link_state)),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+        .collect();
+        f.write_str(&pairs.join(";"))
     }
 }
 
@@ -207,20 +210,19 @@ impl FromStr for VfConfig {
     fn from_str(text: &str) -> Result<Self> {
         let mut config = VfConfig::default();
         for part in text.split(';') {
-            let set = part.split_once('=');
-            let set = set.and_then(|(key, value)| config.set(key, value));
-            set.ok_or_else(|| error!("{} is no setting of a virtual function", Quoted(part)))?;
+            part.split_once('=')
+                .and_then(|(key, value)| config.set(key, value))
+                .ok_or_else(|| error!("{} is no setting of a virtual function", Quoted(part)))?;
         }
         config.check()?;
         Ok(config)
     }
 }
 
-/// The virtual function of a device of class netdev or vfio, and what it is to be, as
-/// `CLASS:NAME=KEY=VALUE[;KEY=VALUE]…`.
+/// The settings of a virtual function, as `CLASS:NAME=KEY=VALUE[;KEY=VALUE]…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfArgument {
-    /// As it is leased.
+    /// The leased device of class netdev or vfio.
     pub device: DeviceId,
     pub vf: VfConfig,
 }
@@ -228,7 +230,7 @@ pub struct VfArgument {
 impl FromStr for VfArgument {
     type Err = Error;
 
-    /// The first `=` splits: no name of a device has one.
+    /// Splits at the first `=`, which no device name contains.
     fn from_str(text: &str) -> Result<Self> {
         let Some((device, vf)) = text.split_once('=') else {
             bail!(
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(settings.vlan, Some(tag));
         assert_eq!(settings.mac, Some([2, 0, 0, 0, 0x10, 1]));
         assert_eq!(settings.link_state, Some(LinkState::Enable));
-        // No VLAN has neither priority nor protocol.
+        // Untagged frames have no priority and no protocol.
         let none = config("vlan=0;vlan-priority=3").to_settings().unwrap();
         assert_eq!(none.vlan, Some(VlanTag::default()));
     }
@@ -323,7 +325,7 @@ mod tests {
         fixed.choose(vlan(100)).unwrap();
         assert_eq!(fixed.choose(vlan(101)).unwrap_err().to_string(), "it may choose no VLAN");
         assert!(config("spoof-check=true").choose(vlan(100)).is_err());
-        // Without a tag only where the operator lists it.
+        // Untagged frames are allowed only if the operator lists 0.
         config("vlans=0,100").choose(vlan(0)).unwrap();
     }
 }

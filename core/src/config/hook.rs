@@ -1,6 +1,7 @@
-//! What hook and wrapper use of the file. They pass over every section, key and class that they do not know, and over
-//! values that are not theirs: beside a newer configuration an older hook goes on. `onload-ctk` says what is wrong with
-//! such a file.
+//! The parts of the configuration that the hook and the wrapper use.
+//!
+//! They ignore unknown sections, keys and classes, and values of keys that they do not use, so that
+//! an older hook works with a newer configuration. `onload-ctk` reports what is wrong with a file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,15 +32,16 @@ pub struct HookConfig {
     pub annotations: AnnotationsConfig,
     pub environment: EnvironmentConfig,
     pub leases: LeasesConfig,
-    #[serde(deserialize_with = "log")]
+    #[serde(deserialize_with = "deserialize_log")]
     pub log: LogConfig,
     pub netdev: BTreeMap<String, NetdevSettings>,
-    /// `None` where this version does not understand one: only who asks for it is refused.
+    /// The value is `None` if this version does not understand the bundle. Only containers that
+    /// request that bundle are rejected.
     #[serde(deserialize_with = "deserialize_bundles")]
     pub bundles: BTreeMap<String, Option<Bundle>>,
 }
 
-/// What they use of section `[cdi]`.
+/// The keys of section `[cdi]` that the hook and the wrapper use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct HookCdiConfig {
@@ -68,7 +70,6 @@ impl Default for HookCdiConfig {
 
 impl From<&Config> for HookConfig {
     fn from(config: &Config) -> Self {
-        let bundles = config.bundles.iter();
         HookConfig {
             cdi: HookCdiConfig::from(&config.cdi),
             annotations: config.annotations.clone(),
@@ -76,12 +77,18 @@ impl From<&Config> for HookConfig {
             leases: config.leases.clone(),
             log: config.log.clone(),
             netdev: config.netdev.clone(),
-            bundles: bundles.map(|(name, bundle)| (name.clone(), Some(bundle.clone()))).collect(),
+            bundles: config
+                .bundles
+                .iter()
+                .map(|(name, bundle)| (name.clone(), Some(bundle.clone())))
+                .collect(),
         }
     }
 }
 
-fn log<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<LogConfig, D::Error> {
+fn deserialize_log<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<LogConfig, D::Error> {
     let log = LenientValue::<LogConfig>::deserialize(deserializer)?.value();
     Ok(log.filter(|log| log.file.is_absolute()).unwrap_or_default())
 }
@@ -94,22 +101,23 @@ fn deserialize_bundles<'de, D: Deserializer<'de>>(
 }
 
 impl LogConfig {
-    /// Reads this section of a configuration file, whatever else is wrong with the file. A log that is
-    /// not understood is none: a container starts without it, and `onload-ctk` says what is wrong.
+    /// Reads this section, ignoring errors in the rest of the file. Returns the default, which logs
+    /// to no file, if the section is not understood: the container starts all the same, and
+    /// `onload-ctk` reports the error.
     pub fn read(text: &str) -> LogConfig {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct LogOnly {
-            #[serde(deserialize_with = "log")]
+            #[serde(deserialize_with = "deserialize_log")]
             log: LogConfig,
         }
-        toml::from_str(text).map_or_else(|_| LogConfig::default(), |read: LogOnly| read.log)
+        toml::from_str::<LogOnly>(text).unwrap_or_default().log
     }
 }
 
 impl HookConfig {
-    /// The error names the line where the text is no TOML, or a key that they use has a value that they do not
-    /// understand.
+    /// Parses a configuration file. The error names the line if the text is not TOML, or if a key
+    /// that is used has an invalid value.
     pub fn parse(text: &str) -> Result<HookConfig> {
         let mut table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
         check_misspelled(text, table.get_ref())?;
@@ -125,8 +133,9 @@ impl HookConfig {
     }
 }
 
-/// A key that is one of the hook's but for capitals, `_` and a final `s` belongs to no other version: to
-/// pass over it would leave a default in force where the operator wrote a policy.
+/// Rejects a key that differs from a used one only in case, `_` or a final `s`. No other version
+/// has such a key, and ignoring it would leave a default in force in place of the operator's
+/// policy.
 fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
     let used = [
         ("annotations", table_keys::<AnnotationsConfig>()),
@@ -135,21 +144,19 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
         ("leases", table_keys::<LeasesConfig>()),
     ];
     let sections = used.map(|(section, _)| section);
-    let folded = |key: &str| {
-        let key = key.to_ascii_lowercase().replace('_', "-");
-        key.trim_end_matches('s').to_owned()
-    };
-    let is_meant = |key: &str, known: &[&str]| {
-        !known.contains(&key) && known.iter().any(|known| folded(known) == folded(key))
+    let fold =
+        |key: &str| key.to_ascii_lowercase().replace('_', "-").trim_end_matches('s').to_owned();
+    let is_misspelled = |key: &str, known: &[&str]| {
+        !known.contains(&key) && known.iter().any(|known| fold(known) == fold(key))
     };
     for (section, value) in file {
         let (name, offset) = (section.get_ref().as_ref(), section.span().start);
-        if is_meant(name, &sections) {
+        if is_misspelled(name, &sections) {
             return Err(unknown_key_error(text, "", offset, name, &sections));
         }
         let keys = used.iter().find(|(known, _)| *known == name);
         if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))
-            && let Some(key) = table.keys().find(|key| is_meant(key.get_ref(), keys))
+            && let Some(key) = table.keys().find(|key| is_misspelled(key.get_ref(), keys))
         {
             return Err(unknown_key_error(text, name, key.span().start, key.get_ref(), keys));
         }
@@ -157,7 +164,8 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Devices of a class that this version does not know cannot be asked for here, nor are they given.
+/// Removes classes that this version does not know. Containers can neither request nor get their
+/// devices.
 fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
     let is_known = |word: &str| Class::from_name(word).is_some();
     for (section, value) in file {
@@ -167,19 +175,22 @@ fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
         for (key, value) in section_table {
             match (section.get_ref().as_ref(), key.get_ref().as_ref(), value.get_mut()) {
                 ("annotations" | "environment", "allow", DeValue::Array(classes)) => {
-                    let all = std::mem::replace(classes, DeArray::new()).into_iter();
-                    *classes =
-                        all.filter(|class| class.get_ref().as_str().is_none_or(is_known)).collect();
+                    *classes = std::mem::replace(classes, DeArray::new())
+                        .into_iter()
+                        .filter(|class| class.get_ref().as_str().is_none_or(is_known))
+                        .collect();
                 }
                 ("leases", "share", DeValue::Table(share)) => {
-                    let all = std::mem::take(share).into_iter();
-                    *share = all.filter(|(class, _)| is_known(class.get_ref())).collect();
+                    *share = std::mem::take(share)
+                        .into_iter()
+                        .filter(|(class, _)| is_known(class.get_ref()))
+                        .collect();
                     for (class, share) in share {
-                        let number = share.get_ref().as_integer();
-                        let number = number.and_then(|number| {
-                            i64::from_str_radix(number.as_str(), number.radix()).ok()
+                        let is_share = share.get_ref().as_integer().is_some_and(|number| {
+                            i64::from_str_radix(number.as_str(), number.radix())
+                                .is_ok_and(|number| Share::try_from(number).is_ok())
                         });
-                        if number.is_none_or(|number| Share::try_from(number).is_err()) {
+                        if !is_share {
                             bail!(
                                 "leases.share.{} must be a number of containers from 1 to {}",
                                 class.get_ref(),

@@ -1,6 +1,6 @@
-//! `/etc/onload-ctk/config.toml`: the operator's word on what is discovered, written and allowed.
+//! The configuration file, `/etc/onload-ctk/config.toml`: what is discovered, written, and allowed.
 //!
-//! Parsing only; who opens the file decides how far it is to be trusted.
+//! These modules only parse. The callers open the file and check who may change it.
 
 mod hook;
 mod read;

@@ -1,5 +1,5 @@
-//! Reading the file: strictly, where a typing error must not leave a default in force, and leniently, for the tools of
-//! an incident.
+//! Reads the configuration: strictly, so that a typing error never leaves a default in force, and
+//! leniently, for diagnostic commands.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail};
 
 impl Config {
-    /// Reads the text of a configuration file. The error names the line and the key.
+    /// Parses the text of a configuration file. The error names the line and the key.
     pub fn parse(text: &str) -> Result<Config> {
         let table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
         if let Some(problem) = find_key_problems(text, table.get_ref()).into_iter().next() {
@@ -38,7 +38,8 @@ impl Config {
         Ok(config)
     }
 
-    /// As [`Config::parse`], for what only shows something: what is wrong is left out, and said.
+    /// Like [`Config::parse`], for commands that change nothing: leaves out what is wrong, and
+    /// returns the errors.
     pub fn parse_leniently(text: &str) -> (Config, Vec<Error>) {
         let mut table = match DeTable::parse(text) {
             Ok(table) => table,
@@ -99,18 +100,18 @@ impl Config {
         check_netdev_share(&self.leases)?;
         self.check_bundles()?;
         check_netdevs(&self.netdev)?;
-        let pool = |name: &str| {
-            let pool = self.pools.get(name)?;
-            Some((pool.class, pool.share.map(Share::get)))
-        };
-        let share = |class| self.leases.share(class);
-        self.kubernetes.check(pool, share)
+        self.kubernetes.check(
+            |name| {
+                let pool = self.pools.get(name)?;
+                Some((pool.class, pool.share.map(Share::get)))
+            },
+            |class| self.leases.share(class),
+        )
     }
 
-    /// A bundle is nothing that is counted: its devices are.
+    /// Rejects pools and shares of class bundle: only a bundle's devices are counted.
     fn check_bundles(&self) -> Result<()> {
-        let mut pools = self.pools.iter();
-        let counted = match pools.find(|(_, pool)| pool.class == Class::Bundle) {
+        let key = match self.pools.iter().find(|(_, pool)| pool.class == Class::Bundle) {
             Some((name, _)) => format!("pools.{name}.class"),
             None if self.leases.share.contains_key(&Class::Bundle) => {
                 "a class of leases.share".to_owned()
@@ -118,7 +119,7 @@ impl Config {
             None => return Ok(()),
         };
         bail!(
-            "{counted} is bundle, which stands for devices of several classes; each of these is counted by itself: name their class"
+            "{key} is bundle, which stands for devices of several classes; each of these is counted by itself: name their class"
         )
     }
 }
@@ -169,7 +170,7 @@ pub(super) fn check_netdev_share(leases: &LeasesConfig) -> Result<()> {
     check_exclusive_share(&format!("leases.share.{class}"), leases.share.get(&class).copied())
 }
 
-/// An interface is in one network namespace.
+/// Rejects a share greater than 1. An interface is in one network namespace at a time.
 fn check_exclusive_share(key: &str, share: Option<Share>) -> Result<()> {
     match share.map(Share::get) {
         None | Some(1) => Ok(()),
@@ -202,7 +203,7 @@ fn check_sriov(sections: &[SriovConfig]) -> Result<()> {
     Ok(())
 }
 
-/// The largest table of descriptors that every process of a container can allocate, in descriptors.
+/// The largest table of descriptors that every process of a container can allocate.
 pub const MAX_FDTABLE_SIZE: u32 = 16_777_216;
 
 pub(super) fn check_fdtable_size(size: u32) -> Result<()> {
@@ -221,8 +222,8 @@ pub(super) fn check_absolute(key: &str, path: &Path) -> Result<()> {
     bail!("{key} must be an absolute path, not {path:?}")
 }
 
-/// The tables of the file with their keys. `*` stands for a name that the operator chooses; in tables of such names
-/// every key is one.
+/// Returns the tables of the file and their keys. `*` stands for a name that the operator chooses;
+/// tables that contain such names have no other keys.
 pub(super) fn config_tables() -> [(&'static str, &'static [&'static str]); 17] {
     [
         ("discover", table_keys::<DiscoverConfig>()),
@@ -245,10 +246,10 @@ pub(super) fn config_tables() -> [(&'static str, &'static [&'static str]); 17] {
     ]
 }
 
-/// The section of which there may be several.
+/// The section that is an array of tables.
 const LIST: &str = "sriov";
 
-/// The keys of a table, as its type tells them to a deserializer.
+/// Returns the keys of a table, which its type passes to the deserializer.
 pub(super) fn table_keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     struct KeyCollector<'k>(&'k mut &'static [&'static str]);
     impl<'de> Deserializer<'de> for KeyCollector<'_> {
@@ -281,7 +282,8 @@ pub(super) fn table_keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] 
     keys
 }
 
-/// Keys that no table has, and tables of another form, which serde would take for one whose keys are left out.
+/// Finds unknown keys, and values of the wrong form in place of a table, which serde would read as
+/// a table without keys.
 fn find_key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
     let mut reader = KeyReader { text, tables: &config_tables(), problems: Vec::new() };
     let mut sections: Vec<&str> = Vec::new();
@@ -309,7 +311,8 @@ struct KeyReader<'t> {
 }
 
 impl KeyReader<'_> {
-    /// Reads a table of [`config_tables`], which messages call `name` and whose head is at that byte.
+    /// Checks a table of [`config_tables`]. `name` is its name in messages, and its header is at
+    /// `offset`.
     fn check_table(
         &mut self,
         pattern: &str,
@@ -338,7 +341,7 @@ impl KeyReader<'_> {
                 let message = format!("expected a table, found an array; write [{name}{suffix}]");
                 return self.add_problem(offset, name, &message);
             }
-            // serde says what is wrong with it.
+            // serde reports it.
             _ => return,
         };
         self.check_keys(pattern, name, table);
@@ -346,12 +349,11 @@ impl KeyReader<'_> {
             let key_name = key.get_ref().as_ref();
             let sub_pattern =
                 if has_names { any_table.clone() } else { format!("{pattern}.{key_name}") };
-            let is_table = |(table, _): &(&str, _)| {
+            if self.tables.iter().any(|(table, _)| {
                 table
                     .strip_prefix(&*sub_pattern)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            };
-            if self.tables.iter().any(is_table) {
+            }) {
                 let name = match pattern {
                     "kubernetes.resources" => format!("{name}.{key_name:?}"),
                     _ => format!("{name}.{key_name}"),
@@ -379,7 +381,8 @@ impl KeyReader<'_> {
     }
 }
 
-/// A key that is not known, with the known one that is spelled most alike: of the same table, or else of any.
+/// Returns the error for an unknown key. It suggests the most similar known key of the same table,
+/// or else of any table.
 pub(super) fn unknown_key_error(
     text: &str,
     table: &str,
@@ -392,33 +395,32 @@ pub(super) fn unknown_key_error(
         table => format!("{table}.{key}"),
     };
     let max_distance = key.chars().count().max(3) / 2;
-    let nearest_of = |table: &str, known: &[&str]| {
-        let candidates =
-            known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
-        let (distance, known) = candidates.min_by_key(|(distance, _)| *distance)?;
-        (distance <= max_distance).then(|| (distance, qualified(table, known)))
-    };
-    let anywhere = || {
-        let tables = config_tables();
-        let tables = tables.iter().filter(|(table, _)| !table.contains('*'));
-        tables
-            .filter_map(|(table, keys)| nearest_of(table, keys))
+    let find_nearest = |table: &str, known: &[&str]| {
+        known
+            .iter()
+            .map(|known| (strsim::damerau_levenshtein(known, key), *known))
             .min_by_key(|(distance, _)| *distance)
+            .filter(|(distance, _)| *distance <= max_distance)
+            .map(|(distance, known)| (distance, qualified(table, known)))
     };
-    let nearest = nearest_of(table, known).or_else(anywhere);
+    let nearest = find_nearest(table, known).or_else(|| {
+        config_tables()
+            .iter()
+            .filter(|(table, _)| !table.contains('*'))
+            .filter_map(|(table, keys)| find_nearest(table, keys))
+            .min_by_key(|(distance, _)| *distance)
+    });
     let advice = match nearest {
         Some((_, key)) => format!("did you mean {key:?}?"),
         None => format!("known are {}", known.join(", ")),
     };
-    let key = qualified(table, key);
-    let message = format!("unknown key {key:?}; {advice}");
-    error_at(text, offset, None, &message)
+    error_at(text, offset, None, &format!("unknown key {:?}; {advice}", qualified(table, key)))
 }
 
-/// Removes the key whose value stands at that byte of the text, and nothing around it.
+/// Removes only the key whose value is at a byte offset of the text. Returns whether there was one.
 fn remove_at(table: &mut DeTable<'_>, offset: usize) -> bool {
-    let entry = table.iter_mut().find_map(|(key, value)| {
-        let contains_offset = key.span().contains(&offset) || value.span().contains(&offset);
+    let mut found = None;
+    for (key, value) in table.iter_mut() {
         let is_removed = match value.get_mut() {
             DeValue::Table(table) => remove_at(table, offset),
             DeValue::Array(entries) => entries.iter_mut().any(|entry| match entry.get_mut() {
@@ -427,11 +429,13 @@ fn remove_at(table: &mut DeTable<'_>, offset: usize) -> bool {
             }),
             _ => false,
         };
-        (contains_offset || is_removed).then(|| (key.clone(), is_removed))
-    });
-    match entry {
-        Some((key, false)) => table.remove(&key).is_some(),
-        Some((_, true)) => true,
-        None => false,
+        if is_removed {
+            return true;
+        }
+        if key.span().contains(&offset) || value.span().contains(&offset) {
+            found = Some(key.clone());
+            break;
+        }
     }
+    found.is_some_and(|key| table.remove(&key).is_some())
 }

@@ -1,4 +1,4 @@
-//! The sections of the file; what it leaves out has its default.
+//! The sections of the configuration file. Missing keys have their defaults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,38 +18,26 @@ use crate::netdev::settings::NetdevSettings;
 use crate::select::{Glob, PoolSelector};
 use crate::vf_config::VfConfig;
 
-/// Where the configuration is looked for.
+/// The default path of the configuration file.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
 
-/// The whole configuration; what the file leaves out has its default.
+/// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// What discovery looks at and offers.
     pub discover: DiscoverConfig,
-    /// What the written specifications hold.
     pub cdi: CdiConfig,
-    /// What an annotation may ask for.
     pub annotations: AnnotationsConfig,
-    /// What a variable of a container may ask for.
     pub environment: EnvironmentConfig,
-    /// How many containers may have a device.
     pub leases: LeasesConfig,
-    /// The OCI runtime behind the wrapper.
     pub runtime: RuntimeConfig,
-    /// What hook and wrapper write down.
     pub log: LogConfig,
-    /// Named sets of devices, of which a container gets one that is free.
     pub pools: BTreeMap<String, PoolConfig>,
-    /// Devices that go together under one name.
     pub bundles: BTreeMap<String, Bundle>,
-    /// What interfaces have in the containers that get them, by the names of their devices.
+    /// Settings that interfaces have in containers, by device name.
     pub netdev: BTreeMap<String, NetdevSettings>,
-    /// The virtual functions that the host has from its boot on.
     pub sriov: Vec<SriovConfig>,
-    /// What else the host is from its boot on.
     pub host: HostSettings,
-    /// What a node of Kubernetes offers.
     pub kubernetes: KubernetesSettings,
 }
 
@@ -57,20 +45,24 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct DiscoverConfig {
-    /// Interfaces that are never offered. One that is not there gives a warning.
+    /// Interfaces that are never offered. Unknown names cause a warning.
     pub ignored_interfaces: Vec<String>,
-    /// Fail when there is no accelerated interface, and write nothing, instead of going on without one.
+    /// If no interface is accelerated, fail and write nothing, instead of writing specifications
+    /// without one.
     pub missing_nic_is_error: bool,
-    /// Offer /dev/infiniband/umadN with an RDMA device: management datagrams, for tools. Those of a device for the
-    /// subnet manager (smiN) come with the RDMA device of the same PCI function.
+    /// Offer /dev/infiniband/umadN together with each RDMA device. Diagnostic tools send management
+    /// datagrams through it. The nodes of the device for the subnet manager (smiN) come with the
+    /// RDMA device of the same PCI function.
     pub offer_umad: bool,
-    /// Offer /dev/infiniband/issmN with an RDMA device: its holder can act as the subnet manager.
+    /// Offer /dev/infiniband/issmN together with each RDMA device. A container that has it can act
+    /// as the subnet manager.
     pub offer_issm: bool,
-    /// Offer a physical function that is bound to vfio although it has virtual functions: its holder can disturb
-    /// those of everybody else.
+    /// Offer a physical function that is bound to vfio even if it has virtual functions. A
+    /// container that has it can disturb all users of those virtual functions.
     pub offer_pf_with_vfs: bool,
-    /// Interfaces that may move into a container as class netdev; "*" stands for any characters: \["ens1f0v*"]. A
-    /// pool of class netdev offers its members too. One that the host uses is never offered.
+    /// Interfaces that may move into a container as class netdev; "*" matches any characters:
+    /// \["ens1f0v*"]. Members of pools of class netdev are offered too. An interface that the host
+    /// uses is never offered.
     pub offer_netdevs: Vec<Glob>,
 }
 
@@ -78,71 +70,79 @@ pub struct DiscoverConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct CdiConfig {
-    /// The kinds that are written: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages,
-    /// netdev, ptp, pps, gdrcopy, bundle.
+    /// The kinds to write: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio,
+    /// hugepages, netdev, ptp, pps, gdrcopy, bundle.
     #[serde(deserialize_with = "read_kinds")]
     pub kinds: Vec<Class>,
-    /// The hook that raises RLIMIT_MEMLOCK and checks nodes again when a container starts.
+    /// The hook that raises RLIMIT_MEMLOCK and checks device nodes again when a container starts.
     pub hook_path: PathBuf,
-    /// How libonload.so gets into the processes of a container: "env" sets LD_PRELOAD, which processes started
-    /// later by docker exec or podman exec do not have; "file" mounts a one-line file at /etc/ld.so.preload, which
-    /// they have; "off" leaves it to you. By --device the value of onload-ctk replaces the image's own; by annotation the
-    /// two are merged. With "file", docker needs "default-ulimits" in daemon.json.
+    /// How libonload.so is loaded into the processes of a container. "env" sets LD_PRELOAD, which
+    /// processes started later by docker exec or podman exec do not have. "file" mounts a one-line
+    /// file at /etc/ld.so.preload, which applies to them too; docker then needs "default-ulimits"
+    /// in daemon.json. "off" leaves preloading to you. With --device the value of onload-ctk
+    /// replaces the image's own value; an annotation merges the two.
     pub preload: Preload,
-    /// EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216: libonload.so sizes a table by it, and lowers
-    /// RLIMIT_NOFILE to it. The default is the hard limit that systemd gives services, and docker 29 containers. In a
-    /// container whose hard limit is lower, every program logs that it cannot set the size, and gets the soft limit
-    /// raised to the hard one; annotations leave the variable out there, and --device cannot.
+    /// The value of EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216. libonload.so allocates a
+    /// table of this size and lowers RLIMIT_NOFILE to it. The default is the hard limit that
+    /// systemd sets for services, and docker 29 for containers. If a container's hard limit is
+    /// lower, each of its programs logs that it cannot set the size, and its soft limit is raised
+    /// to the hard limit; annotations omit the variable in this case, --device cannot.
     pub fdtable_size: u32,
-    /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices, at least: "unlimited", or a number of bytes, which
-    /// may end in K, M, G or T for powers of 1024, as "8G" does.
+    /// The minimum RLIMIT_MEMLOCK of containers with RDMA or vfio devices: "unlimited", or a number
+    /// of bytes, optionally with the suffix K, M, G or T for powers of 1024, for example "8G".
     pub memlock: Memlock,
-    /// The provider libraries by which programs use RDMA devices: "auto" looks into the image when a container
-    /// starts, and mounts the host's where the image's are missing or do not fit its libibverbs and the kernel;
-    /// "image" looks and says what does not fit; "off" does not look. Where nothing fits, on-incompatible decides for
-    /// a container that asks by annotation, and one with --device starts with a warning.
+    /// The provider libraries with which programs use RDMA devices. "auto" examines the image when
+    /// a container starts, and mounts the host's libraries if the image's are missing or
+    /// incompatible with its libibverbs or the kernel. "image" examines the image and reports what
+    /// is incompatible. "off" does not examine it. If no libraries are compatible, on-incompatible
+    /// decides for a container that requests its devices by annotation; a container with --device
+    /// starts with a warning.
     pub rdma_libraries: RdmaLibraries,
-    /// A container that is given one interface by name as nic, nic-plain or zf uses that one alone: its
-    /// EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off where containers see the interface
-    /// under another name, as with macvlan and ipvlan: Onload then accelerates nothing in them. By annotation a
-    /// value that the container has already stays, and with several interfaces none is set. By --device it is
-    /// replaced, and the last of several interfaces counts.
+    /// Restrict a container that is given a single interface by name, as nic, nic-plain or zf, to
+    /// this interface: its EF_INTERFACE_WHITELIST or ZF_ATTR names the interface. Leave this off if
+    /// containers see the interface under another name, as with macvlan and ipvlan: Onload would
+    /// accelerate nothing in them. An annotation keeps a value that the container already has, and
+    /// with several interfaces sets none. With --device the value is replaced, and the last of
+    /// several interfaces applies.
     pub select_interface: bool,
-    /// Mount /run/onload, the socket of the controller of shared queues, a daemon that runs as root, with nic, nic-plain
-    /// and zf.
+    /// Mount /run/onload with nic, nic-plain and zf. It is the socket of the controller of shared
+    /// queues, a daemon that runs as root.
     pub onload_socket: bool,
-    /// Make the nodes of PTP clocks and PPS sources writable: the holder can step the host's clock.
+    /// Make the device nodes of PTP clocks and PPS sources writable. A container that has one can
+    /// step the host's clock.
     pub ptp_write: bool,
-    /// Give /dev/vhost-net and /dev/net/tun with a vfio device, for a virtual interface beside it (DPDK's
-    /// virtio-user and tap). Its holder uses the host's kernel code for both, and needs CAP_NET_ADMIN to make an
-    /// interface. What the host lacks is left out with a warning.
+    /// Add /dev/vhost-net and /dev/net/tun to each vfio device, for a virtual interface (DPDK's
+    /// virtio-user and tap). The container then reaches the host's kernel code for both, and needs
+    /// CAP_NET_ADMIN to create an interface. Nodes that the host lacks are omitted with a warning.
     pub vhost_net: bool,
-    /// Directory of a container under which hugetlbfs mounts appear, as hugepages-2Mi and so on.
+    /// Directory in the container for hugetlbfs mounts, which are named hugepages-2Mi and so on.
     pub hugepages_dir: PathBuf,
-    /// Directories of the host that are searched for libraries; empty: the multiarch directory and /usr/lib64, then
-    /// the same below /opt/onload.
+    /// Host directories that are searched for libraries. If empty: the multiarch directory and
+    /// /usr/lib64, then the same directories below /opt/onload.
     pub host_library_dirs: Vec<PathBuf>,
-    /// Directories of a container where libraries appear; empty: the multiarch directory and /usr/lib64, so that
-    /// the loaders of Debian and of Red Hat both find them.
+    /// Directories in the container for libraries. If empty: the multiarch directory and
+    /// /usr/lib64, so that the loaders of both Debian and Red Hat find them.
     pub container_library_dirs: Vec<PathBuf>,
-    /// Directory of the host that holds Onload's tools. Default: usr/bin beside the libraries. An empty string: no
-    /// tools.
+    /// Host directory of Onload's tools. Default: usr/bin next to the libraries. An empty string
+    /// disables tools.
     pub host_tool_dir: Option<PathBuf>,
-    /// Directory of a container where tools appear. Default: where the host has them. An empty string: no tools.
+    /// Directory in the container for tools. Default: the same as on the host. An empty string
+    /// disables tools.
     pub container_tool_dir: Option<PathBuf>,
-    /// Give tools that need more than libc, such as onload_stackdump, the host's own libraries. The tool's place in
-    /// the container then holds a script, which starts it from /usr/lib/onload-ctk with the host's loader and
-    /// libraries; programs of the image do not look there. The image needs /bin/sh.
+    /// Mount the host's own libraries for tools that need more than libc, such as onload_stackdump.
+    /// The tool's path in the container then holds a script that starts the tool from
+    /// /usr/lib/onload-ctk with the host's loader and libraries. Programs of the image do not
+    /// search that directory. The image needs /bin/sh.
     pub tool_libraries: bool,
-    /// Directory of the host that holds Onload's profiles. Default: usr/libexec/onload/profiles beside the
-    /// libraries. An empty string: no profiles.
+    /// Host directory of Onload's profiles. Default: usr/libexec/onload/profiles next to the
+    /// libraries. An empty string disables profiles.
     pub host_profile_dir: Option<PathBuf>,
-    /// Directory of a container where profiles appear. Default: where the host has them. An empty string: they are
-    /// not mounted.
+    /// Directory in the container for profiles. Default: the same as on the host. An empty string
+    /// leaves them unmounted.
     pub container_profile_dir: Option<PathBuf>,
-    /// Directory of the host that holds the device nodes.
+    /// Host directory of the device nodes.
     pub host_device_dir: Option<PathBuf>,
-    /// Directory of a container where device nodes appear.
+    /// Directory in the container for device nodes.
     pub container_device_dir: Option<PathBuf>,
 }
 
@@ -177,24 +177,26 @@ impl Default for CdiConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct AnnotationsConfig {
-    /// The classes that an annotation onload.dev/CLASS may ask for. Whoever can start a container or build an image
-    /// can write annotations, so nothing is allowed by default. A container that is given rdma, vfio, zf or
-    /// hugepages may also ask for CAP_IPC_LOCK, by onload.dev/ipc-lock.
+    /// The classes that annotations onload.dev/CLASS may request. Anyone who can start a container
+    /// or build an image can write annotations, so nothing is allowed by default. A container that
+    /// is granted rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK by onload.dev/ipc-lock.
     pub allow: Vec<Class>,
-    /// The networks that the annotation onload.dev/address may set addresses of, such as \["192.0.2.0/24"]. Without
-    /// a network it sets none.
+    /// The networks from which the annotation onload.dev/address may set addresses, for example
+    /// \["192.0.2.0/24"]. If empty, it may set none.
     pub addresses: Vec<Network>,
-    /// A container that asks for Onload (nic, nic-plain, nic-nodes, zf) as the host's user 0 can map every Onload
-    /// stack of the host: "allow", "warn" or "refuse". "refuse" also refuses other users who could become user 0: by
-    /// a set-user-ID program of the image unless no-new-privileges is set, by a capability, or in a user namespace
-    /// that maps one of its users to user 0. onload-container-runtime takes CAP_SETUID away instead of refusing.
-    /// Containers by --device are not subject to it.
+    /// The policy for containers that request Onload (nic, nic-plain, nic-nodes, zf) and run as the
+    /// host's user 0, which can map every Onload stack of the host: "allow", "warn" or "refuse".
+    /// "refuse" also rejects a container whose processes could become user 0: by a set-user-ID
+    /// program of the image unless no-new-privileges is set, by a capability, or in a user
+    /// namespace that maps one of its users to user 0. onload-container-runtime removes CAP_SETUID
+    /// instead of rejecting the container. Containers with --device are not checked.
     pub root_with_onload: RootWithOnload,
-    /// What happens where the container's libc cannot load libonload.so, or no provider library fits an RDMA device:
-    /// "fail" stops a container that asks by annotation, "skip" starts it without the library.
+    /// The policy for containers whose libc cannot load libonload.so, or whose RDMA devices have no
+    /// compatible provider library. "fail" rejects a container that requests them by annotation;
+    /// "skip" starts it without the library.
     pub on_incompatible: OnIncompatible,
-    /// Whether a hook may put device nodes, and the host's provider libraries, into a container that its runtime has
-    /// already created.
+    /// Allow hooks to add device nodes and the host's provider libraries to a container that its
+    /// runtime has already created.
     pub live_devices: bool,
 }
 
@@ -214,10 +216,10 @@ impl Default for AnnotationsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EnvironmentConfig {
-    /// The classes that the variable ONLOAD_CTK_REQUEST of a container may ask for, as nic=all;rdma=mlx5_0: for
-    /// engines that pass containers no annotations, such as docker swarm. Only onload-container-runtime reads it.
-    /// Every image can carry a variable, so nothing is allowed by default. This list and that of annotations are
-    /// separate.
+    /// The classes that a container may request by its variable ONLOAD_CTK_REQUEST, for example
+    /// nic=all;rdma=mlx5_0. This serves engines that do not pass annotations, such as docker swarm.
+    /// Only onload-container-runtime reads the variable. Any image can set it, so nothing is
+    /// allowed by default. This list is independent of that of annotations.
     pub allow: Vec<Class>,
 }
 
@@ -225,14 +227,15 @@ pub struct EnvironmentConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LeasesConfig {
-    /// How many containers may have one device of a class at once, as { rdma = 500, vfio = 2 }. Without a number
-    /// one container at a time has a vfio device or an interface of class netdev, and any number share one of another
-    /// class.
+    /// The maximum number of containers that may hold one device of a class at once, for example {
+    /// rdma = 500, vfio = 2 }. Default: one container for vfio devices and for interfaces of class
+    /// netdev, no limit for other classes.
     pub share: BTreeMap<Class, Share>,
 }
 
 impl LeasesConfig {
-    /// How many containers may have one device of that class at once; `None` where nobody counts them.
+    /// Returns how many containers may hold one device of the class at once. `None` means that
+    /// there is no limit.
     pub fn share(&self, class: Class) -> Option<u32> {
         let default_share = class.is_exclusive().then_some(1);
         self.share.get(&class).map(|share| share.get()).or(default_share)
@@ -242,31 +245,32 @@ impl LeasesConfig {
 /// A section `[pools.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct PoolConfig {
-    /// The class of its devices.
+    /// The class of the pool's devices.
     pub class: Class,
-    /// Which devices of the class belong to the pool; without keys all of them.
+    /// Which devices of the class belong to the pool. If empty, all of them.
     #[serde(default)]
     pub select: PoolSelector,
-    /// How many containers may have one of its devices at once, from 1 to 65536. Without it the number of
-    /// leases.share for the class holds.
+    /// The maximum number of containers that may hold one of the pool's devices at once, from 1 to
+    /// 65536. Default: the value of leases.share for the class.
     #[serde(default)]
     pub share: Option<Share>,
-    /// Who moves an interface of a pool of class netdev into the container: "hook", this program, or "cni", a CNI
-    /// plugin such as SR-IOV CNI. Devices of such a pool are named by their PCI addresses, and the pool does not select
-    /// by interfaces, since interfaces go away and take their names along. Other classes do not have this key.
+    /// The program that moves an interface of a pool of class netdev into the container: "hook",
+    /// the hook of onload-ctk, or "cni", a CNI plugin such as SR-IOV CNI. With "cni", devices are
+    /// named by their PCI addresses, and the pool cannot select by interfaces, since an interface
+    /// disappears from the host together with its name. Only class netdev has this key.
     #[serde(default, rename = "move")]
     pub mover: Mover,
-    /// Settings of the virtual functions of a pool of class netdev or vfio while a container has one, whatever name it
-    /// asked by.
+    /// Settings of the virtual functions of a pool of class netdev or vfio while a container has
+    /// one, whichever name it was requested by.
     #[serde(default)]
     pub vf: Option<VfConfig>,
 }
 
-/// Who moves an interface into a container.
+/// The program that moves an interface into a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mover {
-    /// The hook of this program.
+    /// The hook of onload-ctk.
     #[default]
     Hook,
     /// A CNI plugin, such as SR-IOV CNI.
@@ -277,9 +281,10 @@ pub enum Mover {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RuntimeConfig {
-    /// The OCI runtime behind onload-container-runtime; empty: the first that exists of /usr/bin/runc,
-    /// /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun, /usr/libexec/crio/crun,
-    /// /usr/libexec/crio/runc, /usr/local/bin/runc, /usr/lib/cri-o-runc/sbin/runc.
+    /// The OCI runtime that onload-container-runtime starts. If empty, the first that exists of
+    /// /usr/bin/runc, /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun,
+    /// /usr/libexec/crio/crun, /usr/libexec/crio/runc, /usr/local/bin/runc,
+    /// /usr/lib/cri-o-runc/sbin/runc.
     pub path: PathBuf,
 }
 
@@ -287,29 +292,31 @@ pub struct RuntimeConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LogConfig {
-    /// How much is written to it: "error" is why containers did not start, "warning" adds what may be wrong with those
-    /// that did, "info" what each was given, "debug" why. onload-kubernetes writes JSON to standard error, at this
-    /// level.
+    /// The level of detail: "error" logs why containers did not start, "warning" adds possible
+    /// problems of started containers, "info" adds what each container was given, "debug" adds the
+    /// reasons. onload-kubernetes uses the same level for the JSON that it writes to standard
+    /// error.
     pub level: LogLevel,
-    /// The file to which onload-hook and onload-container-runtime write their messages, beside standard error and
-    /// the journal; empty: none. It and each directory above it must belong to root, and nobody else may write to
-    /// them. It is made with mode 0600, and opened for each start, so that it can be rotated at any time. What cannot
-    /// be written to it stops no container. Rootless containers, and those that ask for nothing, have no line in it.
+    /// The file to which onload-hook and onload-container-runtime log, in addition to standard
+    /// error and the journal. If empty, there is none. The file and each directory above it must
+    /// belong to root and be writable by no other user. The file is created with mode 0600 and
+    /// opened again for each start, so it can be rotated at any time. Failing to write to it never
+    /// stops a container. Rootless containers, and containers that request nothing, are not logged.
     pub file: PathBuf,
 }
 
-/// How severe a line of the log is; the most severe is the least.
+/// The severity of a log message. [`LogLevel::Error`] is the smallest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// A container does not start.
     Error,
-    /// It starts all the same.
+    /// The container starts all the same.
     Warning,
-    /// What a container was given.
+    /// The devices and settings that a container was given.
     #[default]
     Info,
-    /// Why, step by step.
+    /// The reasons for each step.
     Debug,
 }
 

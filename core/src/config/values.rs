@@ -1,4 +1,4 @@
-//! Values of the file that are more than a number or a text.
+//! Types for values of the configuration file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use onload_sys::text::Quoted;
 pub struct Share(u32);
 
 impl Share {
-    /// More than a host runs.
+    /// Greater than the number of containers that any host runs.
     pub const MAX: u32 = 65_536;
 
     pub fn get(self) -> u32 {
@@ -44,52 +44,49 @@ pub enum Preload {
     Env,
     /// A one-line file mounted at `/etc/ld.so.preload`.
     File,
-    /// Not at all.
     Off,
 }
 
-/// What to do about a container whose user 0 is the host's and that asks for Onload: it can map
-/// every Onload stack of the host.
+/// The policy for containers that request Onload and whose user 0 is the host's user 0, which can
+/// map every Onload stack of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RootWithOnload {
-    /// Nothing.
     Allow,
-    /// Say so.
     #[default]
     Warn,
-    /// The container does not start.
     Refuse,
 }
 
-/// What to do when libonload.so cannot be loaded by the container's libc, or no provider library of an RDMA device.
+/// The policy for containers whose libc cannot load libonload.so, or whose RDMA devices have no
+/// compatible provider library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnIncompatible {
     /// The container does not start.
     #[default]
     Fail,
-    /// The container starts without it.
+    /// The container starts without the library.
     Skip,
 }
 
-/// Which provider libraries the programs of a container with RDMA devices load.
+/// The provider libraries that programs of a container with RDMA devices load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaLibraries {
-    /// The image's where they fit, and else the host's.
+    /// The image's libraries if they are compatible, else the host's.
     #[default]
     Auto,
-    /// The image's.
+    /// The image's libraries, which are examined.
     Image,
-    /// Nobody looks.
+    /// The image's libraries, which are not examined.
     Off,
 }
 
 impl FromStr for RdmaLibraries {
     type Err = Error;
 
-    /// Reads what a hook is told. It is not called to look at nothing.
+    /// Parses the value of a hook argument. The hook has no argument for [`RdmaLibraries::Off`].
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "auto" => Ok(RdmaLibraries::Auto),
@@ -108,16 +105,15 @@ impl fmt::Display for RdmaLibraries {
 /// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memlock {
-    /// RLIM_INFINITY.
+    /// `RLIM_INFINITY`.
     #[default]
     Unlimited,
-    /// That many bytes.
     Bytes(u64),
 }
 
 impl Memlock {
-    /// Reads a limit as the configuration has it: `unlimited`, or a number of bytes, where `K`, `M`, `G`
-    /// and `T`, also with `i` behind them, stand for powers of 1024.
+    /// Parses a limit from the configuration: `unlimited`, or a number of bytes with an optional
+    /// suffix `K`, `M`, `G` or `T`, or `Ki` and so on, for powers of 1024.
     pub fn from_setting(text: &str) -> Result<Memlock> {
         if text == "unlimited" {
             return Ok(Memlock::Unlimited);
@@ -137,8 +133,7 @@ impl Memlock {
                 "expected \"unlimited\" or a number of bytes, which may end in K, M, G or T (powers of 1024) as \"8G\" does, found {text:?}"
             );
         };
-        let number = number.parse::<u64>().ok();
-        match number.and_then(|number| number.checked_mul(1 << shift)) {
+        match number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)) {
             Some(bytes) => Ok(Memlock::Bytes(bytes)),
             None => bail!("{text:?} is more than 64 bits can hold; say \"unlimited\""),
         }
@@ -177,14 +172,14 @@ impl<'de> Deserialize<'de> for Memlock {
 impl FromStr for Memlock {
     type Err = Error;
 
+    /// Parses a limit from a hook argument: `unlimited`, or a number of bytes.
     fn from_str(text: &str) -> Result<Self> {
         if text == "unlimited" {
             return Ok(Memlock::Unlimited);
         }
-        // u64::from_str takes a leading plus sign, which no limit is written with.
-        let is_number = text.starts_with(|c: char| c.is_ascii_digit());
         match text.parse() {
-            Ok(bytes) if is_number => Ok(Memlock::Bytes(bytes)),
+            // u64::from_str accepts a leading plus sign.
+            Ok(bytes) if !text.starts_with('+') => Ok(Memlock::Bytes(bytes)),
             _ => bail!("memlock is \"unlimited\" or a number of bytes, not {text:?}"),
         }
     }
@@ -199,7 +194,7 @@ impl fmt::Display for Memlock {
     }
 }
 
-/// The classes that `cdi generate` writes, by the word `all` or their names.
+/// Parses the classes that `cdi generate` writes: `all`, or their names.
 pub fn parse_kinds(words: &[String]) -> Result<Vec<Class>> {
     if words.is_empty() {
         bail!("the list of kinds is empty; say \"all\" or name classes");

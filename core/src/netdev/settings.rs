@@ -1,4 +1,4 @@
-//! Section `[netdev.NAME]` of the configuration: what an interface has in the container that gets it.
+//! Section `[netdev.NAME]`: settings that an interface has in the container that gets it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,23 +12,24 @@ use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
 use onload_sys::text::{Quoted, parse_decimal};
 
-/// What an interface has in a container; NAME is the name of the device.
+/// Settings of an interface in a container. NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct NetdevSettings {
-    /// Its addresses. The annotation onload.dev/address replaces them.
+    /// The addresses of the interface. The annotation onload.dev/address replaces them.
     pub addresses: Vec<InterfaceAddress>,
-    /// Networks that are reached through it; without "via" their hosts are on its link.
+    /// Networks that are reached through the interface. Without "via", their hosts are on its link.
     pub routes: Vec<InterfaceRoute>,
-    /// The default gateway: one address, or one of each of IPv4 and IPv6.
+    /// The default gateway: one address, or one each for IPv4 and IPv6.
     #[serde(deserialize_with = "deserialize_one_or_more")]
     pub gateway: Vec<IpAddr>,
-    /// The most bytes of a packet, from 68 to 65535. Default: as it is on the host.
+    /// The maximum transmission unit in bytes, from 68 to 65535. Default: the same as on the host.
     pub mtu: Option<Mtu>,
-    /// Onload reaches it there by AF_XDP: the hook registers it with Onload in the container's network, before the
-    /// program starts. It stays registered when it returns. Where Onload refuses it, the container does not start.
+    /// Whether Onload uses the interface through AF_XDP. The hook registers it with Onload in the
+    /// container's network namespace before the program starts; if Onload rejects it, the container
+    /// does not start. The interface remains registered when it returns to the host.
     pub af_xdp: bool,
-    /// What its virtual function is while the container has it.
+    /// Settings of its virtual function while the container has it.
     pub vf: Option<VfConfig>,
 }
 
@@ -36,9 +37,8 @@ pub struct NetdevSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct InterfaceRoute {
-    /// The network.
     pub network: Network,
-    /// The host that passes packets on; none where its hosts are on the link.
+    /// The gateway. `None` if the hosts of the network are on the link.
     pub via: Option<IpAddr>,
 }
 
@@ -47,23 +47,20 @@ impl FromStr for InterfaceRoute {
 
     fn from_str(text: &str) -> Result<Self> {
         let quoted = Quoted(text);
-        let (network, via) = match text.split_once(' ') {
-            None => (text, None),
-            Some((network, rest)) => {
-                let via = rest.strip_prefix("via ").and_then(|via| via.parse().ok());
-                (network, Some(via))
-            }
+        let Some((network, gateway)) = text.split_once(' ') else {
+            return Ok(InterfaceRoute { network: text.parse()?, via: None });
         };
-        if via == Some(None) {
+        let Some(via) = gateway.strip_prefix("via ").and_then(|via| via.parse::<IpAddr>().ok())
+        else {
             bail!(
                 "{quoted} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one"
             );
-        }
-        let (network, via): (Network, Option<IpAddr>) = (network.parse()?, via.flatten());
-        if via.is_some_and(|via| via.is_ipv4() != network.address().is_ipv4()) {
+        };
+        let network: Network = network.parse()?;
+        if via.is_ipv4() != network.address().is_ipv4() {
             bail!("{quoted}: the network and the gateway are one of IPv4 and one of IPv6");
         }
-        Ok(InterfaceRoute { network, via })
+        Ok(InterfaceRoute { network, via: Some(via) })
     }
 }
 
@@ -76,7 +73,8 @@ impl fmt::Display for InterfaceRoute {
     }
 }
 
-/// The most bytes of a packet. 68 is the least of IPv4 (RFC 791, and `ETH_MIN_MTU` of the kernel).
+/// A maximum transmission unit in bytes. 68 is the minimum of IPv4 (RFC 791; `ETH_MIN_MTU` of the
+/// kernel).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct Mtu(u32);
@@ -88,7 +86,7 @@ impl Mtu {
 }
 
 impl Default for Mtu {
-    /// That of Ethernet.
+    /// Returns the MTU of Ethernet.
     fn default() -> Self {
         Mtu(1500)
     }
@@ -123,7 +121,7 @@ impl TryFrom<i64> for Mtu {
 }
 
 impl NetdevSettings {
-    /// Looks at what belongs together.
+    /// Checks that the settings do not contradict each other.
     pub fn check(&self) -> Result<()> {
         if let Some(vf) = &self.vf {
             vf.check().context("vf")?;
@@ -135,8 +133,8 @@ impl NetdevSettings {
             }
         }
         for (index, gateway) in self.gateway.iter().enumerate() {
-            let mut rest = self.gateway[index + 1..].iter();
-            if let Some(other) = rest.find(|other| other.is_ipv4() == gateway.is_ipv4()) {
+            let rest = &self.gateway[index + 1..];
+            if let Some(other) = rest.iter().find(|other| other.is_ipv4() == gateway.is_ipv4()) {
                 bail!("gateway has {gateway} and {other}; one of each of IPv4 and IPv6 is used");
             }
         }
