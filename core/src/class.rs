@@ -11,8 +11,8 @@ use onload_sys::error::{Error, Result, bail, read_as_text};
 /// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";
 
-/// A class of devices that an onload.dev specification may describe. What is particular of one is said by its methods, so
-/// that few files name a class.
+/// A class of devices. Its methods describe how classes differ, so that few other files name a
+/// class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Class {
@@ -20,7 +20,7 @@ pub enum Class {
     Nic,
     /// Onload without the preload.
     NicPlain,
-    /// Onload's device nodes only, for images that bring their own Onload.
+    /// Only Onload's device nodes, for images with their own Onload.
     NicNodes,
     Zf,
     /// The settings of an installed Onload profile.
@@ -34,7 +34,7 @@ pub enum Class {
     Netdev,
     Ptp,
     Pps,
-    /// NVIDIA's GDRCopy: memory of GPUs, mapped into the address space of programs.
+    /// NVIDIA's GDRCopy, which maps GPU memory into the address space of programs.
     Gdrcopy,
     /// Devices of several classes under one name.
     Bundle,
@@ -58,17 +58,19 @@ impl Class {
         Class::Bundle,
     ];
 
-    /// Those by which a container gets Onload or TCPDirect: their nodes let the host's user 0 in a container access every
-    /// Onload stack of the host (onload `efab_thr_user_can_access_stack`).
+    /// The classes that provide Onload or TCPDirect. Through their nodes, the host's user 0 in a
+    /// container can access every Onload stack of the host (onload
+    /// `efab_thr_user_can_access_stack`).
     pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 
-    /// Those whose devices pin the memory that programs use them with, beyond the usual RLIMIT_MEMLOCK.
+    /// The classes whose devices pin memory beyond the usual RLIMIT_MEMLOCK.
     pub const PINNING: [Class; 2] = [Class::Rdma, Class::Vfio];
 
-    /// Those whose devices may be virtual functions that one container has at a time, and that are set up for it.
+    /// The classes whose devices may be virtual functions that are set up for one container at a
+    /// time.
     pub const FUNCTION_CLASSES: [Class; 2] = [Class::Netdev, Class::Vfio];
 
-    /// The class as written in a kind, an annotation and a file name.
+    /// Returns the class as written in a kind, an annotation and a file name.
     pub fn as_str(self) -> &'static str {
         match self {
             Class::Nic => "nic",
@@ -95,44 +97,46 @@ impl Class {
         Class::PINNING.contains(&self)
     }
 
-    /// Whether its devices may be on PCI functions.
+    /// Returns whether devices of the class may be on PCI functions.
     pub fn can_be_on_function(self) -> bool {
         self.has_function_name() || self.is_clock() || self == Class::Rdma
     }
 
-    /// Whether a device is called as an interface or by the address of a function, which tells where it is.
+    /// Returns whether devices have the name of an interface or the address of a PCI function.
     pub fn has_function_name(self) -> bool {
         self.is_onload() || Class::FUNCTION_CLASSES.contains(&self)
     }
 
-    /// Whether `all` stands for its devices.
+    /// Returns whether the name `all` stands for all devices of the class.
     pub fn has_all_name(self) -> bool {
         self.is_onload() || self == Class::Rdma
     }
 
-    /// Whether one container has a device at a time, if the operator says nothing else: the kernel gives an IOMMU group
-    /// to one process, and an interface is in one network namespace.
+    /// Returns whether by default only one container at a time holds a device. The kernel assigns
+    /// an IOMMU group to one process, and an interface is in one network namespace.
     pub fn is_exclusive(self) -> bool {
         matches!(self, Class::Vfio | Class::Netdev)
     }
 
-    /// Whether a device is an IOMMU group, which the host gives away with all functions in it.
+    /// Returns whether a device is an IOMMU group, which a container gets with all functions in it.
     pub fn is_iommu_group(self) -> bool {
         self == Class::Vfio
     }
 
-    /// A clock, which may be read by anybody: who writes to one steps the host's time.
+    /// Returns whether a device is a clock. Reading a clock is harmless; writing to it steps the
+    /// host's time.
     pub fn is_clock(self) -> bool {
         matches!(self, Class::Ptp | Class::Pps)
     }
 
-    /// Whether Kubernetes cannot have it as a resource: settings are no device, a bundle is devices of other classes,
-    /// and kubelet counts huge pages itself.
+    /// Returns whether Kubernetes cannot have the class as a resource: settings are not a device, a
+    /// bundle contains devices of other classes, and kubelet counts huge pages itself.
     pub fn is_uncountable(self) -> bool {
         matches!(self, Class::Profile | Class::Bundle | Class::Hugepages)
     }
 
-    /// Whether `topology` shows its devices on their functions; those of nic-plain and nic-nodes are those of nic.
+    /// Returns whether `topology` shows the devices on their functions. Devices of nic-plain and
+    /// nic-nodes are shown as nic.
     pub fn is_in_topology(self) -> bool {
         self.can_be_on_function() && !matches!(self, Class::NicPlain | Class::NicNodes)
     }
@@ -141,7 +145,8 @@ impl Class {
         Class::ALL.into_iter().find(|class| class.as_str() == word)
     }
 
-    /// The classes of a list that people write, sorted, each once; the word `all` stands for `all`.
+    /// Parses a list of classes, and returns it sorted and without duplicates. The word `all`
+    /// stands for `all`.
     pub(crate) fn parse_list(
         words: &[String],
         all: &[Class],
@@ -159,7 +164,7 @@ impl Class {
         Ok(classes)
     }
 
-    /// The CDI kind of the class, `onload.dev/<class>`.
+    /// Returns the CDI kind of the class, `onload.dev/<class>`.
     pub fn cdi_kind(self) -> String {
         format!("{VENDOR}/{}", self.as_str())
     }
@@ -220,41 +225,42 @@ mod tests {
 
     #[test]
     fn what_is_particular_of_each_class_is_said() {
-        for (at, class) in Class::ALL.into_iter().enumerate() {
-            assert_eq!(class as usize, at, "{class}");
+        for (index, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, index, "{class}");
         }
-        let classes_where = |is: fn(Class) -> bool| {
-            let classes = Class::ALL.into_iter().filter(|class| is(*class));
-            classes.map(Class::as_str).collect::<Vec<_>>().join(", ")
-        };
-        assert_eq!(classes_where(Class::is_onload), "nic, nic-plain, nic-nodes, zf");
-        assert_eq!(classes_where(Class::pins_memory), "rdma, vfio");
-        assert_eq!(classes_where(Class::is_exclusive), "vfio, netdev");
-        assert_eq!(classes_where(Class::is_clock), "ptp, pps");
-        assert_eq!(
-            classes_where(Class::has_function_name),
-            "nic, nic-plain, nic-nodes, zf, vfio, netdev"
-        );
-        assert_eq!(
-            classes_where(Class::can_be_on_function),
-            "nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps"
-        );
-        assert_eq!(classes_where(Class::has_all_name), "nic, nic-plain, nic-nodes, zf, rdma");
-        assert_eq!(classes_where(Class::is_in_topology), "nic, zf, rdma, vfio, netdev, ptp, pps");
-        assert_eq!(classes_where(Class::is_iommu_group), "vfio");
-        assert_eq!(classes_where(Class::is_uncountable), "profile, hugepages, bundle");
+        for (property, expected) in [
+            (Class::is_onload as fn(Class) -> bool, "nic nic-plain nic-nodes zf"),
+            (Class::pins_memory, "rdma vfio"),
+            (Class::is_exclusive, "vfio netdev"),
+            (Class::is_clock, "ptp pps"),
+            (Class::has_function_name, "nic nic-plain nic-nodes zf vfio netdev"),
+            (Class::can_be_on_function, "nic nic-plain nic-nodes zf rdma vfio netdev ptp pps"),
+            (Class::has_all_name, "nic nic-plain nic-nodes zf rdma"),
+            (Class::is_in_topology, "nic zf rdma vfio netdev ptp pps"),
+            (Class::is_iommu_group, "vfio"),
+            (Class::is_uncountable, "profile hugepages bundle"),
+        ] {
+            let classes: Vec<&str> = Class::ALL
+                .into_iter()
+                .filter(|class| property(*class))
+                .map(Class::as_str)
+                .collect();
+            assert_eq!(classes.join(" "), expected);
+        }
     }
 
     #[test]
     fn a_word_that_is_no_class_is_refused_with_the_known_ones() {
-        let kind = "onload.dev/nic".parse::<Class>().unwrap_err();
-        assert_eq!(kind.to_string(), "unknown class \"onload.dev/nic\"; write nic");
-        let upper = "NIC".parse::<Class>().unwrap_err();
-        assert_eq!(upper.to_string(), "unknown class \"NIC\"; write nic");
-        let error = "gpu".parse::<Class>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
-        );
+        for (word, advice) in [
+            ("onload.dev/nic", "write nic"),
+            ("NIC", "write nic"),
+            (
+                "gpu",
+                "known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
+            ),
+        ] {
+            let error = word.parse::<Class>().unwrap_err().to_string();
+            assert_eq!(error, format!("unknown class {word:?}; {advice}"));
+        }
     }
 }

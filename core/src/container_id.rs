@@ -1,4 +1,4 @@
-//! Container ids, as OCI runtimes define them.
+//! Container IDs, as OCI runtimes define them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
 use onload_sys::text::Quoted;
 
-/// What of an id people type and engines show.
+/// Returns the start of an ID, in the length that engines show.
 pub fn short_id(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 
-/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
-/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
+/// A container's ID. It follows runc's rules (`libcontainer/factory_linux.go`, `validateID`), so it
+/// is a valid file name: letters, digits, `_`, `+`, `-` and `.`, but neither `.` nor `..`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
@@ -38,11 +38,15 @@ impl FromStr for ContainerId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
-        let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
-        if named && text.chars().all(legal) {
-            return Ok(ContainerId(text.to_owned()));
+        if matches!(text, "" | "." | "..")
+            || text.len() > 255
+            || text.contains(|c: char| !c.is_ascii_alphanumeric() && !"_+-.".contains(c))
+        {
+            bail!(
+                "{} is not a container id: want letters, digits, '_', '+', '-' and '.'",
+                Quoted(text)
+            );
         }
-        bail!("{} is not a container id: want letters, digits, '_', '+', '-' and '.'", Quoted(text))
+        Ok(ContainerId(text.to_owned()))
     }
 }

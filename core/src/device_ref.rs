@@ -1,4 +1,4 @@
-//! A device, or members of a pool, as people name them.
+//! References to devices, and to members of pools, in requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use onload_cdi::DeviceName;
 use onload_sys::error::{Error, Result, bail};
 use onload_sys::text::parse_decimal;
 
-/// Devices that one container may request.
+/// Maximum number of devices that a container may request.
 pub const MAX_NAMES: u32 = 128;
 
-/// A device, or members of a pool, as an annotation names them: `NAME`, `POOL` or `POOL*N`.
+/// A device or members of a pool in a request: `NAME`, `POOL` or `POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRef {
     pub name: String,
-    /// How many members of the pool, if that is said; from 1 to [`MAX_NAMES`].
+    /// The number of members of the pool, from 1 to [`MAX_NAMES`], if it was specified.
     pub count: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ impl FromStr for DeviceRef {
     }
 }
 
-/// A name, which may have a sign and a number from 1 to [`MAX_NAMES`] behind it.
+/// Parses a name, optionally followed by the separator and a number from 1 to [`MAX_NAMES`].
 pub(crate) fn parse_numbered(text: &str, separator: char) -> Option<(DeviceName, Option<u32>)> {
     let Some((name, number)) = text.split_once(separator) else {
         return Some((DeviceName::try_from(text).ok()?, None));

@@ -1,7 +1,8 @@
-//! What an operator has drained: devices that nobody new gets, while who has them keeps them.
+//! Drained devices: the operator withholds them from new containers, while containers that have
+//! them keep them.
 //!
-//! It is said in a file beside config.toml, as what an operator says of a host, and stays over a boot. The file is there
-//! while something is drained: a container's start asks only whether it exists.
+//! The list is a file next to config.toml and survives a reboot. The file exists only while
+//! something is drained, so that a container's start only has to check whether it exists.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,15 +19,15 @@ use crate::timestamp::format_rfc3339;
 use crate::versioned;
 
 pub const DRAIN_PATH: &str = "/etc/onload-ctk/drain.json";
-/// Bytes of it that are read: a host has thousands of functions.
+/// Maximum size of the file. A host may have thousands of functions.
 pub const MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// Characters of a reason.
+/// Maximum length of a reason, in characters.
 pub const MAX_REASON: usize = 200;
-/// The newest version of the file that is understood.
+/// The newest supported version of the file.
 const VERSION: u32 = 1;
 const REMEDY: &str = "correct it, or remove it, which offers all again";
 
-/// A class, or one device of it.
+/// A class, or one of its devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DrainTarget {
     class: Class,
@@ -38,9 +39,9 @@ pub struct DrainEntry {
     pub target: DrainTarget,
     /// Seconds since 1970.
     pub since: u64,
-    /// The operator's own words.
+    /// The operator's reason.
     pub reason: Option<String>,
-    /// The boot with which it ends.
+    /// The ID of the boot with which the entry expires.
     pub boot: Option<String>,
 }
 
@@ -67,7 +68,8 @@ struct DrainFileEntry {
 }
 
 impl DrainTarget {
-    /// The classes of Onload are names of the same interfaces, by one driver, and are drained as `nic`.
+    /// Creates a target. The classes of Onload name the same interfaces, so their devices are
+    /// drained as `nic`.
     pub fn new(class: Class, name: Option<&str>) -> Self {
         DrainTarget {
             class: if class.is_onload() { Class::Nic } else { class },
@@ -79,7 +81,7 @@ impl DrainTarget {
         self.class
     }
 
-    /// None where it is the whole class.
+    /// Returns `None` if the target is the whole class.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -95,17 +97,21 @@ impl fmt::Display for DrainTarget {
 }
 
 impl DrainEntry {
-    /// Since when and why, for people.
+    /// Describes since when and why the target is drained.
     pub fn describe(&self) -> String {
-        let expiry = if self.boot.is_some() { " until the next boot" } else { "" };
-        let reason = self.reason.as_ref();
-        let reason = reason.map(|reason| format!(": {}", reason.escape_debug()));
-        format!("since {}{expiry}{}", format_rfc3339(self.since), reason.unwrap_or_default())
+        let mut description = format!("since {}", format_rfc3339(self.since));
+        if self.boot.is_some() {
+            description += " until the next boot";
+        }
+        if let Some(reason) = &self.reason {
+            description += &format!(": {}", reason.escape_debug());
+        }
+        description
     }
 }
 
 impl fmt::Display for DrainEntry {
-    /// With what offers it again.
+    /// Includes the command that offers the target again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (description, target) = (self.describe(), &self.target);
         write!(f, "drained {description}; \"onload-ctk undrain {target}\" offers it again")
@@ -113,10 +119,10 @@ impl fmt::Display for DrainEntry {
 }
 
 impl DrainList {
-    /// Fields that this version does not know are passed over, and so are classes, of which it offers nothing.
+    /// Parses the file. Ignores fields and classes that this version does not know.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = versioned::parse(bytes, VERSION, "it is no list of what is drained");
-        let file: DrainFile = file.map_err(|error| error!("{error:#}; {REMEDY}"))?;
+        let file: DrainFile = versioned::parse(bytes, VERSION, "it is no list of what is drained")
+            .map_err(|error| error!("{error:#}; {REMEDY}"))?;
         let mut drain = DrainList::default();
         for entry in file.drained {
             if let Some(class) = Class::from_name(&entry.class) {
@@ -145,13 +151,14 @@ impl DrainList {
         Ok(bytes)
     }
 
-    /// What is drained of a host now, as root's programs read it: from a file that root alone could have changed.
+    /// Reads the list of a host, for programs that run as root. Only root may be able to change the
+    /// file.
     pub fn read_host(root: &Path, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
         let relative = DRAIN_PATH.trim_start_matches('/');
         if !may_exist(&root.join(relative)) {
             return Ok(DrainList::default());
         }
-        // Who runs this owns a tree that represents a host.
+        // A tree that represents a host, as in tests, belongs to the user of this process.
         let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
         DrainList::read(&TrustedTree::for_tree(root, owners)?, boot)
     }
@@ -161,21 +168,21 @@ impl DrainList {
             Err(error) if error.is_absent() => return Ok(DrainList::default()),
             opened => opened?,
         };
-        let drain = DrainList::parse(&file.read(MAX_BYTES)?);
-        let drain = drain.with_context(|| format!("reading {DRAIN_PATH}"))?;
+        let drain = DrainList::parse(&file.read(MAX_BYTES)?)
+            .with_context(|| format!("reading {DRAIN_PATH}"))?;
         Ok(drain.without_expired(boot))
     }
 
-    /// Without what ended with an earlier boot. Which one this is, is asked only where that matters; where it cannot be
-    /// told, nothing has ended.
+    /// Removes entries that expired with an earlier boot. Calls `boot` only if this matters. If the
+    /// boot is unknown, no entry has expired.
     #[must_use]
     pub fn without_expired(mut self, boot: impl FnOnce() -> Option<String>) -> Self {
-        let expires_at_boot = |entry: &DrainEntry| entry.boot.is_some();
-        if self.0.values().any(expires_at_boot)
+        if self.0.values().any(|entry| entry.boot.is_some())
             && let Some(boot) = boot()
         {
-            let is_of_other_boot = |entry_boot: &String| *entry_boot != boot;
-            self.0.retain(|_, entry| !entry.boot.as_ref().is_some_and(is_of_other_boot));
+            self.0.retain(|_, entry| {
+                entry.boot.as_ref().is_none_or(|entry_boot| *entry_boot == boot)
+            });
         }
         self
     }
@@ -188,20 +195,20 @@ impl DrainList {
         self.0.values()
     }
 
-    /// How a device is drained, by its name or with its class.
+    /// Finds the entry that drains a device, by its name or with its class.
     pub fn find(&self, class: Class, name: &str) -> Option<&DrainEntry> {
         if self.is_empty() {
             return None;
         }
-        let entry = self.get(&DrainTarget::new(class, Some(name)));
-        entry.or_else(|| self.get(&DrainTarget::new(class, None)))
+        self.get(&DrainTarget::new(class, Some(name)))
+            .or_else(|| self.get(&DrainTarget::new(class, None)))
     }
 
     pub fn get(&self, target: &DrainTarget) -> Option<&DrainEntry> {
         self.0.get(target)
     }
 
-    /// All of a class: itself, and devices of it.
+    /// Returns the entries for a class and for devices of it.
     pub fn for_class(&self, class: Class) -> impl Iterator<Item = &DrainEntry> {
         let class = DrainTarget::new(class, None).class;
         self.iter().filter(move |entry| entry.target.class == class)

@@ -1,8 +1,8 @@
-//! What a device node was when its specification was written: `--expect
+//! The state of a device node at the time when its specification was written: `--expect
 //! NODE=CLASS:ID[@PCI][#MAJOR:MINOR]`.
 //!
 //! The kernel numbers nodes in the order in which devices appear. After a reboot, a reset or a
-//! reload of the driver, neither a node's name nor its number says which device is behind it. This
+//! reload of the driver, neither a node's name nor its number identifies the device behind it. This
 //! module only parses; [`the sysfs of the hook`] compares.
 
 use std::fmt;
@@ -15,13 +15,13 @@ use onload_sys::text::Quoted;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expectation {
-    /// The node's path in the container. For rdma and vfio, its last component is the kernel's name
+    /// The node's path in the container. For rdma and vfio, the last component is the kernel's name
     /// of the node.
     pub node: String,
     pub device: ExpectedDevice,
     /// The numbers that the generator saw; `None` in a specification of version 0.1. They are not
     /// compared with the container's. They make the specification change when a number changes: a
-    /// long-lived engine looks at a node once per loaded specification, and keeps its number until
+    /// long-lived engine reads a node's number once per loaded specification, and keeps it until
     /// the file changes.
     pub number: Option<DeviceNumber>,
 }
@@ -56,26 +56,27 @@ pub struct DriverNode {
     pub source: NumberSource,
 }
 
-/// Where the kernel says the number of a driver's node.
+/// The place where the kernel shows the number of a driver's node.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberSource {
     /// In sysfs, as a device of this class.
     Sysfs {
         class: &'static str,
-        /// The numbers that the kernel reserves for it. Its node is there and right before its module is
-        /// loaded, which opening it does; sysfs has it only afterwards.
+        /// The number that the kernel reserves for the node. The node exists with this number even
+        /// before its module is loaded, which opening it does; only afterwards sysfs lists it.
         reserved: Option<DeviceNumber>,
     },
-    /// In `/proc/devices` alone, by its name: the driver makes no device for sysfs, and something else makes its node.
+    /// Only in `/proc/devices`, by name: the driver creates no device in sysfs, and another program
+    /// creates the node.
     ProcDevices,
 }
 
-/// The nodes that exist once per host. Onload's three have a class named after each of them
-/// (Onload, `src/include/ci/driver/chrdev.h`). The others are misc devices, two of which get their
-/// minor number when the module is loaded (`drivers/infiniband/core/ucma.c`,
-/// `drivers/iommu/iommufd/main.c`), and two of which have a reserved one (`include/linux/miscdevice.h`).
-/// GDRCopy's driver registers a major number, and its packages make the node (`src/gdrdrv/gdrdrv.c` and `insmod.sh`
-/// of GDRCopy, from 1.3 to 2.6).
+/// The nodes that exist once per host. Each of Onload's three has a class with its name (Onload,
+/// `src/include/ci/driver/chrdev.h`). The `misc` nodes are misc devices: two get their minor number
+/// when the module is loaded (`drivers/infiniband/core/ucma.c`, `drivers/iommu/iommufd/main.c`),
+/// and two have a reserved one (`include/linux/miscdevice.h`). GDRCopy's driver registers only a
+/// major number, and its packages create the node (`src/gdrdrv/gdrdrv.c` and `insmod.sh` of
+/// GDRCopy, 1.3 to 2.6).
 static DRIVER_NODES: [DriverNode; 9] = [
     driver_node("nic", "onload", sysfs_source("onload", None)),
     driver_node("nic", "onload_epoll", sysfs_source("onload_epoll", None)),
@@ -96,36 +97,39 @@ const fn sysfs_source(class: &'static str, reserved: Option<DeviceNumber>) -> Nu
     NumberSource::Sysfs { class, reserved }
 }
 
-/// The major number is that of misc devices (`include/uapi/linux/major.h`).
+/// Returns a number with the major number of misc devices (`include/uapi/linux/major.h`).
 const fn misc_number(minor: u32) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: 10, minor })
 }
 
 impl ExpectedDevice {
-    /// The driver's node with this class and name, if there is one.
+    /// Finds the driver's node with this class and name.
     pub fn find_driver(class: &str, name: &str) -> Option<ExpectedDevice> {
-        let known = |node: &&DriverNode| node.class == class && node.name == name;
-        DRIVER_NODES.iter().find(known).map(ExpectedDevice::Driver)
+        DRIVER_NODES
+            .iter()
+            .find(|node| node.class == class && node.name == name)
+            .map(ExpectedDevice::Driver)
     }
 
-    /// The driver's node with this name in any class; `None` if no driver has one such node per
-    /// host.
+    /// Finds the driver's node with this name in any class. Returns `None` if no driver has one
+    /// such node per host.
     pub fn find_driver_node(name: &str) -> Option<ExpectedDevice> {
-        let known = |node: &&DriverNode| node.name == name;
-        DRIVER_NODES.iter().find(known).map(ExpectedDevice::Driver)
+        DRIVER_NODES.iter().find(|node| node.name == name).map(ExpectedDevice::Driver)
     }
 
-    /// The clock with this class and name; `None` if it cannot be the name of a clock.
+    /// Returns the clock with this class and name. Returns `None` if no clock can have the name.
     pub fn for_clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<ExpectedDevice> {
         let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
         let number = name.strip_prefix(class)?;
-        let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_numbered.then(|| ExpectedDevice::Clock { class, name: name.to_owned(), pci })
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        Some(ExpectedDevice::Clock { class, name: name.to_owned(), pci })
     }
 }
 
 impl Expectation {
-    /// The kernel's name of the node.
+    /// Returns the kernel's name of the node.
     pub fn node_name(&self) -> &str {
         self.node.rsplit('/').next().unwrap_or_default()
     }
@@ -135,12 +139,12 @@ impl FromStr for Expectation {
     type Err = Error;
 
     /// NODE extends to the first `=`, CLASS to the first `:` after it. The last `#` starts the
-    /// numbers, and before them the last `@` starts PCI, but only if what follows has the right
-    /// form: the name of an RDMA device may contain both characters.
+    /// numbers, and before them the last `@` starts PCI, but only if the text after it has the
+    /// right form: the name of an RDMA device may contain both characters.
     fn from_str(text: &str) -> Result<Self> {
-        let parts = text.split_once('=');
-        let parts = parts.and_then(|(node, device)| Some((node, device.split_once(':')?)));
-        let Some((node, (class, id))) = parts else {
+        let Some((node, (class, id))) =
+            text.split_once('=').and_then(|(node, device)| Some((node, device.split_once(':')?)))
+        else {
             bail!("{} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", Quoted(text));
         };
         let (id, number) = split_suffix(id, '#');
@@ -148,11 +152,14 @@ impl FromStr for Expectation {
     }
 }
 
-/// Splits a text at the last `sign`, if what follows has the wanted form.
+/// Splits a text at the last separator, if the rest can be parsed.
 fn split_suffix<T: FromStr>(text: &str, separator: char) -> (&str, Option<T>) {
-    let split =
-        text.rsplit_once(separator).and_then(|(before, value)| Some((before, value.parse().ok()?)));
-    split.map_or((text, None), |(before, value)| (before, Some(value)))
+    if let Some((before, suffix)) = text.rsplit_once(separator)
+        && let Ok(value) = suffix.parse()
+    {
+        return (before, Some(value));
+    }
+    (text, None)
 }
 
 fn parse_device(class: &str, id: &str) -> Result<ExpectedDevice> {
@@ -285,8 +292,7 @@ mod tests {
             split("a@0000:3b:00.1@0000:3b:00.0#231:192"),
             "a@0000:3b:00.1 0000:3b:00.0 231:192"
         );
-        // There is neither a function nor a number: both belong to the name of a device without a
-        // function, which is compared as a whole with the kernel's name.
+        // A suffix that is not a function or a number belongs to the name of the device.
         assert_eq!(split("a@b#231:192"), "a@b - 231:192");
         assert_eq!(split("a@0000:3b:00.0#x"), "a@0000:3b:00.0#x - -");
         assert_eq!(split("a#231"), "a#231 - -");

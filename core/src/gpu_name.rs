@@ -1,4 +1,5 @@
-//! Names that stand for the RDMA devices nearest to a GPU: `gpu-0000:1b:00.0`, and `gpu0` where its vendor numbers it.
+//! Device names that stand for the RDMA devices nearest to a GPU: `gpu-0000:1b:00.0`, or `gpu0` if
+//! its vendor numbers it.
 
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_decimal;
@@ -11,17 +12,18 @@ pub fn from_index(index: u32) -> String {
     format!("gpu{index}")
 }
 
-/// Whether a name has that form. A device may be called so too.
+/// Returns whether a name has this form. A device may have such a name too.
 pub fn is_gpu_name(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("gpu") else {
         return false;
     };
-    let address = rest.strip_prefix('-');
-    let is_address = address.is_some_and(|address| address.parse::<PciAddress>().is_ok());
-    is_address || parse_decimal(rest).is_some()
+    match rest.strip_prefix('-') {
+        Some(address) => address.parse::<PciAddress>().is_ok(),
+        None => parse_decimal(rest).is_some(),
+    }
 }
 
-/// The number of the GPU in a vendor's own name of it, `0`, or of a slice of it, `0:1`.
+/// Returns the number of the GPU in a vendor's name for it, `0`, or for one of its slices, `0:1`.
 pub fn vendor_index(name: &str) -> Option<u32> {
     match name.split_once(':') {
         Some((gpu, slice)) => parse_decimal(slice).and(parse_decimal(gpu)),

@@ -1,5 +1,5 @@
-//! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
-//! the hook reads them.
+//! The arguments of the createRuntime hook in a specification. The generator writes them and the
+//! hook parses them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,40 +17,40 @@ use crate::netdev::address::InterfaceAddress;
 use crate::netdev::new_name::NewInterfaceName;
 use crate::netdev::settings::{InterfaceRoute, Mtu};
 use crate::vf_config::VfArgument;
-use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
+use onload_sys::error::{Context as _, Error, Result, bail, written_as_text};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
-/// The program, as the first word of its command line.
+/// The program, as the first word of the hook's command line.
 pub const PROGRAM: &str = "onload-hook";
 
-/// What a specification asks the hook to do.
+/// The work that a specification requests from the hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
     pub memlock: Option<Memlock>,
     pub expect: Vec<Expectation>,
-    /// Devices that the container has for itself while it lives.
+    /// The devices that the container leases while it lives.
     pub lease: Vec<DeviceId>,
-    /// What tells the reservation that they were chosen with.
+    /// The token of the reservation under which the devices were chosen.
     pub token: Option<Token>,
-    /// The claim of a cluster engine that the leases are for: its containers share them.
+    /// The ResourceClaim of the leases. All containers of the claim share them.
     pub claim: Option<ClaimUid>,
-    /// Members of pools that the container has while it lives, which the hook chooses.
+    /// Pools from which the hook chooses members that the container leases while it lives.
     pub take: Vec<TakeArgument>,
     /// Interfaces that move into the container's network namespace.
     pub netdev: Vec<NetdevArgument>,
-    /// RDMA devices that move there, or are there.
+    /// RDMA devices that move into the container's network namespace, or are already there.
     pub rdma_netns: Vec<RdmaArgument>,
-    /// Whether provider libraries of the host are mounted where the image's do not fit.
+    /// Whether the host's provider libraries are mounted if the image's are incompatible.
     pub rdma_libraries: Option<RdmaLibraries>,
-    /// What virtual functions are meanwhile.
+    /// Settings of virtual functions while the container has them.
     pub vf: Vec<VfArgument>,
-    /// Addresses that interfaces have there. An interface that is named here has these and none that the
-    /// configuration says; so with routes and the MTU.
+    /// Addresses of interfaces in the container. An interface with addresses here has none of those
+    /// in the configuration. The same applies to routes and the MTU.
     pub address: Vec<InterfaceValue<InterfaceAddress>>,
     pub route: Vec<InterfaceValue<InterfaceRoute>>,
     pub mtu: Vec<InterfaceValue<Mtu>>,
-    /// What interfaces are called there, at most one name each.
+    /// Names of interfaces in the container, at most one for each.
     pub rename: Vec<InterfaceValue<NewInterfaceName>>,
 }
 
@@ -61,7 +61,7 @@ struct Flag {
     values: fn(&mut HookArguments) -> &mut dyn FlagValues,
 }
 
-/// Every flag, in the order in which they are written.
+/// All flags, in the order in which they are written.
 const FLAGS: [Flag; 14] = [
     flag("--memlock", "unlimited|BYTES", |arguments| &mut arguments.memlock),
     flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |arguments| &mut arguments.expect),
@@ -87,11 +87,11 @@ const fn flag(
     Flag { name, value, values }
 }
 
-/// What was given with one flag: at most one value, or a list.
+/// The values of a flag: at most one, or a list.
 trait FlagValues {
-    /// Whether there may be several.
+    /// Returns whether the flag may have several values.
     fn is_list(&self) -> bool;
-    /// Adds a value; `false` if there was one and may be one only.
+    /// Adds a value. Returns `false` if the flag already has its only value.
     fn add(&mut self, text: &str) -> Result<bool>;
     fn to_strings(&self) -> Vec<String>;
 }
@@ -127,36 +127,38 @@ impl<T: FromStr<Err = Error> + Into<String> + Clone> FlagValues for Vec<T> {
 
 written_as_text!(Memlock Expectation TakeArgument NetdevArgument RdmaArgument RdmaLibraries VfArgument);
 
-/// The flags with the forms of their values, for a usage line.
+/// Returns the flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
     let mut defaults = HookArguments::default();
-    let flags = FLAGS.map(|Flag { name, value, values }| {
-        let more = if values(&mut defaults).is_list() { "…" } else { "" };
-        format!("[{name} {value}]{more}")
-    });
-    flags.join(" ")
+    FLAGS
+        .map(|Flag { name, value, values }| {
+            let suffix = if values(&mut defaults).is_list() { "…" } else { "" };
+            format!("[{name} {value}]{suffix}")
+        })
+        .join(" ")
 }
 
 impl HookArguments {
-    /// Whether there is nothing to do. Then the container's annotations count.
+    /// Returns whether the specification requests nothing. In that case the hook follows the
+    /// container's annotations.
     pub fn is_empty(&self) -> bool {
         *self == HookArguments::default()
     }
 
-    /// Whether devices are checked, or are the container's alone while it lives.
+    /// Returns whether the hook checks, leases or moves devices.
     pub fn affects_devices(&self) -> bool {
-        let device_arguments =
-            HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
-        !device_arguments.is_empty()
+        !HookArguments { memlock: None, rdma_libraries: None, ..self.clone() }.is_empty()
     }
 
-    /// Whether there is something to end or to remove when the container is gone.
+    /// Returns whether the container's end has to release or remove something.
     pub fn needs_poststop(&self) -> bool {
-        let mounts = self.rdma_libraries == Some(RdmaLibraries::Auto);
-        mounts || !self.lease.is_empty() || !self.take.is_empty()
+        self.rdma_libraries == Some(RdmaLibraries::Auto)
+            || !self.lease.is_empty()
+            || !self.take.is_empty()
     }
 
-    /// Parses the arguments after the stage. Anything unknown stops the container, since a check could be lost.
+    /// Parses the arguments after the stage. An unknown argument stops the container, since it
+    /// could be a check.
     pub fn parse(args: &[impl AsRef<OsStr>]) -> Result<HookArguments> {
         let mut parsed = HookArguments::default();
         let mut args = args.iter().map(AsRef::as_ref);
@@ -181,18 +183,10 @@ impl HookArguments {
     }
 
     fn check(&self) -> Result<()> {
-        let netdevs = &self.netdev;
-        if has_duplicate(netdevs, |netdev| &netdev.name)
-            || has_duplicate(netdevs, |netdev| &netdev.pci)
-        {
-            bail!("--netdev is given twice");
-        }
-        if has_duplicate(&self.rdma_netns, |argument| &argument.ibdev) {
-            bail!("--rdma-netns is given twice");
-        }
-        if has_duplicate(&self.vf, |argument| &argument.device) {
-            bail!("--vf is given twice");
-        }
+        check_unique("--netdev", &self.netdev, |netdev| &netdev.name)?;
+        check_unique("--netdev", &self.netdev, |netdev| &netdev.pci)?;
+        check_unique("--rdma-netns", &self.rdma_netns, |argument| &argument.ibdev)?;
+        check_unique("--vf", &self.vf, |argument| &argument.device)?;
         for argument in &self.vf {
             let device = &argument.device;
             if !self.lease.contains(device) || !Class::FUNCTION_CLASSES.contains(&device.class) {
@@ -203,30 +197,26 @@ impl HookArguments {
         self.check_devices("--route", &self.route)?;
         self.check_devices("--mtu", &self.mtu)?;
         self.check_devices("--rename", &self.rename)?;
-        if has_duplicate(&self.mtu, |argument| &argument.interface) {
-            bail!("--mtu is given twice");
-        }
-        let renames = &self.rename;
-        if has_duplicate(renames, |argument| &argument.interface)
-            || has_duplicate(renames, |argument| &argument.value)
-        {
-            bail!("--rename is given twice");
+        check_unique("--mtu", &self.mtu, |argument| &argument.interface)?;
+        check_unique("--rename", &self.rename, |argument| &argument.interface)?;
+        check_unique("--rename", &self.rename, |argument| &argument.value)
+    }
+
+    fn check_devices<T: fmt::Display>(
+        &self,
+        flag: &str,
+        arguments: &[InterfaceValue<T>],
+    ) -> Result<()> {
+        for argument in arguments {
+            if !self.netdev.iter().any(|netdev| netdev.name == argument.interface) {
+                bail!("{flag} {argument} is for an interface that no --netdev names");
+            }
         }
         Ok(())
     }
 
-    fn check_devices<T: fmt::Display>(&self, flag: &str, all: &[InterfaceValue<T>]) -> Result<()> {
-        let is_moved = |argument: &InterfaceValue<T>| {
-            self.netdev.iter().any(|netdev| netdev.name == argument.interface)
-        };
-        match all.iter().find(|argument| !is_moved(argument)) {
-            Some(argument) => bail!("{flag} {argument} is for an interface that no --netdev names"),
-            None => Ok(()),
-        }
-    }
-
-    /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
-    /// another program or is rejected.
+    /// Parses a command line into its stage and arguments. Returns `None` if the command belongs to
+    /// another program or has invalid arguments.
     pub fn from_command(words: &[String]) -> Option<(&str, HookArguments)> {
         match words {
             [program, stage, rest @ ..] if program == PROGRAM => {
@@ -236,13 +226,13 @@ impl HookArguments {
         }
     }
 
-    /// Puts these behind the program and the stage of a whole command line.
+    /// Replaces the arguments after the program and the stage of a command line.
     pub fn replace_in(&self, words: &mut Vec<String>) {
         words.truncate(2);
         words.extend(self.to_args());
     }
 
-    /// The arguments in the form that [`HookArguments::parse`] reads.
+    /// Returns the arguments in the form that [`HookArguments::parse`] reads.
     pub fn to_args(&self) -> Vec<String> {
         let mut arguments = self.clone();
         let mut args = Vec::new();
@@ -255,29 +245,27 @@ impl HookArguments {
     }
 }
 
-/// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
+/// The members of a pool that a container requests, as `CLASS:POOL` or `CLASS:POOL*N`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TakeArgument {
     pub class: Class,
     pub pool: DeviceName,
-    /// How many members, from 1 to [`MAX_NAMES`].
+    /// The number of members, from 1 to [`MAX_NAMES`].
     pub count: u32,
 }
 
 impl FromStr for TakeArgument {
     type Err = Error;
 
-    /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
+    /// CLASS extends to the first `:`. A pool's name contains no `*`.
     fn from_str(text: &str) -> Result<Self> {
-        let argument = text.split_once(':').and_then(|(class, rest)| {
-            let (class, (pool, count)) = (Class::from_name(class)?, parse_numbered(rest, '*')?);
-            let count = count.unwrap_or(1);
-            Some(TakeArgument { class, pool, count })
-        });
-        argument.ok_or_else(|| {
-            let text = Quoted(text);
-            error!("{text} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_NAMES}")
-        })
+        if let Some((class, rest)) = text.split_once(':')
+            && let Some(class) = Class::from_name(class)
+            && let Some((pool, count)) = parse_numbered(rest, '*')
+        {
+            return Ok(TakeArgument { class, pool, count: count.unwrap_or(1) });
+        }
+        bail!("{} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_NAMES}", Quoted(text))
     }
 }
 
@@ -294,24 +282,23 @@ impl fmt::Display for TakeArgument {
 /// A network interface that moves into the container's network namespace, as `IFNAME@PCI`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetdevArgument {
-    /// Its name on the host, and in the container where no `--rename` says another.
+    /// The interface's name on the host, and in the container unless `--rename` sets another.
     pub name: InterfaceName,
-    /// The PCI function that it must belong to.
+    /// The PCI function that the interface must belong to.
     pub pci: PciAddress,
 }
 
 impl FromStr for NetdevArgument {
     type Err = Error;
 
-    /// The last `@` splits: the kernel allows one in the name of an interface.
+    /// Splits at the last `@`, since the kernel allows one in the name of an interface.
     fn from_str(text: &str) -> Result<Self> {
         if let Some((name, pci)) = text.rsplit_once('@')
             && let (Ok(name), Ok(pci)) = (name.parse(), pci.parse())
         {
             return Ok(NetdevArgument { name, pci });
         }
-        let text = Quoted(text);
-        bail!("{text} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")
+        bail!("{} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one", Quoted(text))
     }
 }
 
@@ -324,9 +311,9 @@ impl fmt::Display for NetdevArgument {
 /// An RDMA device that moves into the container's network namespace, as `IBDEV@PCI`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RdmaArgument {
-    /// Its name in /sys/class/infiniband; neither empty nor with a `/`.
+    /// The device's name in /sys/class/infiniband. Not empty, and without `/`.
     pub ibdev: String,
-    /// The PCI function that it must belong to.
+    /// The PCI function that the device must belong to.
     pub pci: PciAddress,
 }
 
@@ -334,22 +321,20 @@ impl FromStr for RdmaArgument {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-        let is_name = |name: &str| {
-            // IB_DEVICE_NAME_MAX (include/uapi/rdma/ib_user_verbs.h), with the null byte at its end.
-            let is_short = (1..64).contains(&name.len());
-            is_short && !name.contains(is_odd) && name != "." && name != ".."
-        };
         if let Some((ibdev, pci)) = text.rsplit_once('@')
-            && is_name(ibdev)
+            && is_ibdev_name(ibdev)
             && let Ok(pci) = pci.parse()
         {
-            let ibdev = ibdev.to_owned();
-            return Ok(RdmaArgument { ibdev, pci });
+            return Ok(RdmaArgument { ibdev: ibdev.to_owned(), pci });
         }
-        let text = Quoted(text);
-        bail!("{text} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")
+        bail!("{} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one", Quoted(text))
     }
+}
+
+fn is_ibdev_name(name: &str) -> bool {
+    let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+    // IB_DEVICE_NAME_MAX (include/uapi/rdma/ib_user_verbs.h) includes a null byte.
+    (1..64).contains(&name.len()) && !name.contains(is_odd) && name != "." && name != ".."
 }
 
 impl fmt::Display for RdmaArgument {
@@ -358,10 +343,10 @@ impl fmt::Display for RdmaArgument {
     }
 }
 
-/// What an interface has in the container, as `IFNAME=VALUE`.
+/// A setting of an interface in the container, as `IFNAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceValue<T> {
-    /// Its name on the host.
+    /// The interface's name on the host.
     pub interface: InterfaceName,
     pub value: T,
 }
@@ -369,13 +354,13 @@ pub struct InterfaceValue<T> {
 impl<T: FromStr<Err = Error>> FromStr for InterfaceValue<T> {
     type Err = Error;
 
-    /// The last `=` splits: the kernel allows one in the name of an interface, and no value has one.
+    /// Splits at the last `=`: the kernel allows one in the name of an interface, and no value
+    /// contains one.
     fn from_str(text: &str) -> Result<Self> {
         if let Some((name, value)) = text.rsplit_once('=')
             && let Ok(interface) = name.parse()
         {
-            let value = value.parse()?;
-            return Ok(InterfaceValue { interface, value });
+            return Ok(InterfaceValue { interface, value: value.parse()? });
         }
         bail!("{} names no interface before its last \"=\"", Quoted(text))
     }
@@ -393,10 +378,18 @@ impl<T: fmt::Display> From<InterfaceValue<T>> for String {
     }
 }
 
-fn has_duplicate<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> &K) -> bool {
-    let is_duplicate =
-        |(index, item): (usize, &T)| all[..index].iter().any(|other| key(other) == key(item));
-    all.iter().enumerate().any(is_duplicate)
+/// Rejects arguments of a flag with the same key.
+fn check_unique<T, K: PartialEq>(
+    flag: &str,
+    arguments: &[T],
+    key: impl Fn(&T) -> &K,
+) -> Result<()> {
+    for (index, argument) in arguments.iter().enumerate() {
+        if arguments[..index].iter().any(|other| key(other) == key(argument)) {
+            bail!("{flag} is given twice");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

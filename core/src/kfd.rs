@@ -1,29 +1,31 @@
-//! GPUs of AMD and their partitions, as amdkfd lists them (`node_show` in drivers/gpu/drm/amd/amdkfd/kfd_topology.c). Nothing
-//! else says which GPU a partition's node is of: that is below a platform device, `amdgpu_xcp_1`
-//! (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c).
+//! AMD's GPUs and their partitions, as listed by amdkfd (`node_show`,
+//! drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+//!
+//! No other file says which GPU the render node of a partition belongs to: the node's parent is a
+//! platform device, `amdgpu_xcp_1` (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c).
 
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_decimal;
 
-/// The directory with a directory for each, below the root of sysfs.
+/// The directory below the root of sysfs with a subdirectory for each GPU, partition and CPU.
 pub const NODES: &str = "class/kfd/kfd/topology/nodes";
-/// The file with what it is.
+/// The file in a subdirectory of [`NODES`] with the properties of the entry.
 pub const PROPERTIES: &str = "properties";
 
-/// The minor of its render node, and its PCI function; none of a CPU.
+/// Returns the minor number of the render node, and its PCI function. Returns `None` for a CPU.
 pub fn render_node(properties: &str) -> Option<(u32, PciAddress)> {
     let property = |name: &str| {
-        let mut lines = properties.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        parse_decimal(value)
+        parse_decimal(
+            properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?,
+        )
     };
     let minor = property("drm_render_minor").filter(|minor| *minor != 0)?;
-    // Bus, device and function; the number of the partition is in the upper bits.
+    // Bus, device and function. The upper bits are the number of the partition.
     let location = property("location_id")?;
     let (bus, device, function) = (location >> 8 & 0xff, location >> 3 & 0x1f, location & 7);
     let domain = property("domain")?;
-    let address = format!("{domain:04x}:{bus:02x}:{device:02x}.{function}").parse();
-    Some((minor, address.ok()?))
+    let address = format!("{domain:04x}:{bus:02x}:{device:02x}.{function}");
+    Some((minor, address.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-//! What a container asks for, and who holds what; small and synchronous.
+//! The vocabulary of the project: what containers request, what they are allowed, and which
+//! container holds what. Small and synchronous.
 //!
-//! Words: the classes of devices ([`class`]), container ids ([`container_id`]), names of pods ([`pod`]). Contracts between
-//! two programs of ours: the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`],
-//! [`kubernetes_settings`]), what a container asks for ([`request`]) and may have ([`policy`]), the arguments that the
-//! generator writes and the hook reads ([`hook_arguments`], [`expectation`]), which devices stand for each other ([`pool`]) or go
-//! with a GPU ([`gpu_name`], [`nearness`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many
-//! may have ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container
-//! can use RDMA devices ([`rdma_providers`], [`rdma_companion`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
-//! kept while containers live ([`run_dir`]).
+//! - Terms: device classes ([`class`]), container IDs ([`container_id`]), pod names ([`pod`]).
+//! - Contracts between two of our programs: the configuration ([`config`], [`select`], [`bundle`], [`host_settings`],
+//!   [`kubernetes_settings`], [`vf_config`]), requests ([`request`]) and what the operator allows ([`policy`]), and the
+//!   arguments that the generator writes and the hook reads ([`hook_arguments`], [`expectation`]).
+//! - Devices that are interchangeable ([`pool`]) or near a GPU ([`gpu_name`], [`nearness`], [`kfd`]).
+//! - Devices that are withheld from new containers ([`drain`]), leased ([`lease`]), or reserved by cluster engines ([`ticket`]).
+//! - Whether programs of a container can use RDMA devices ([`rdma_providers`], [`rdma_companion`]).
+//! - Interfaces that move into containers ([`netdev`]).
+//! - The directory of files about running containers ([`run_dir`]).
 
 pub mod bundle;
 pub mod class;

@@ -1,5 +1,8 @@
-//! Which members of a pool are nearest to which GPU, as annotations of the pool's device in a specification say it.
-//! The generator knows the PCIe tree and writes them; hook and wrapper know the container's GPUs, and look them up.
+//! Which members of a pool are nearest to which GPU, stored in annotations of the pool's device in
+//! a specification.
+//!
+//! The generator reads the PCIe topology and writes the annotations. Hook and wrapper look up the
+//! container's GPUs in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +12,16 @@ use onload_sys::text::{Quoted, parse_decimal};
 
 use crate::pool::MAX_MEMBERS;
 
-/// The annotation that lists the members on each NIC by their places among the members, as `0-63,128 64-127`. Those on a
-/// NIC that carry nothing are listed as of another.
+/// The annotation that lists the members on each NIC by their indexes, as `0-63,128 64-127`.
+/// Members that cannot carry traffic are listed as on another NIC.
 pub const NICS: &str = "onload.dev/pool-nics";
-/// The annotation that lists each GPU of the host, as `ADDRESS=NIC:RANK,…` or `ADDRESS#INDEX=NIC:RANK,…`, with the
-/// NICs by their places in [`NICS`], nearest first.
+/// The annotation that lists each GPU of the host with the NICs near it, nearest first, as
+/// `ADDRESS=NIC:RANK,…` or `ADDRESS#INDEX=NIC:RANK,…`. NIC is an index into [`NICS`].
 pub const NEAR: &str = "onload.dev/pool-near";
-/// The annotation that says why nothing is known to be nearest to a GPU without NICs in [`NEAR`].
+/// The annotation with the reason why GPUs without NICs in [`NEAR`] have none.
 pub const UNKNOWN: &str = "onload.dev/pool-near-unknown";
 
-/// Empty on a host without GPUs.
+/// The members near each GPU. Empty on a host without GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// The members on each NIC.
@@ -29,16 +32,16 @@ pub struct Nearness {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuNearness {
-    /// Its number in its vendor's own specifications.
+    /// The GPU's number in its vendor's own specifications.
     pub index: Option<u32>,
-    /// Nearest first; none where nothing is known to be nearest.
+    /// The NICs near the GPU, nearest first. Empty if none is known to be near.
     pub nics: Vec<NicRank>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicRank {
     pub nic: usize,
-    /// How near it is, beside those of all GPUs: the least is nearest.
+    /// The distance from the GPU, comparable between GPUs; smaller is nearer.
     pub rank: u32,
 }
 
@@ -47,17 +50,21 @@ impl Nearness {
         if self.gpus.is_empty() {
             return BTreeMap::new();
         }
-        let nics: Vec<String> = self.nics.iter().map(|members| format_ranges(members)).collect();
+        let ranges: Vec<String> = self.nics.iter().map(|members| format_ranges(members)).collect();
+        let nics = ranges.join(" ");
         let gpus: Vec<String> =
             self.gpus.iter().map(|(address, gpu)| gpu.to_annotation(*address)).collect();
-        let entries = [(NICS, nics.join(" ")), (NEAR, gpus.join(" "))].into_iter();
-        let unknown = self.unknown.clone().map(|reason| (UNKNOWN, reason));
-        let entries = entries.filter(|(_, value)| !value.is_empty());
-        let entries = entries.chain(unknown);
-        entries.map(|(key, value)| (key.to_owned(), value)).collect()
+        let mut annotations = BTreeMap::from([(NEAR.to_owned(), gpus.join(" "))]);
+        if !nics.is_empty() {
+            annotations.insert(NICS.to_owned(), nics);
+        }
+        if let Some(reason) = &self.unknown {
+            annotations.insert(UNKNOWN.to_owned(), reason.clone());
+        }
+        annotations
     }
 
-    /// Reads the annotations of a pool with so many members.
+    /// Parses the annotations of a pool with this number of members.
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
         members: usize,
@@ -65,9 +72,9 @@ impl Nearness {
         let mut nearness =
             Nearness { unknown: annotations.get(UNKNOWN).cloned(), ..Nearness::default() };
         for word in split_words(annotations, NICS) {
-            let indexes = parse_ranges(word, members);
-            let indexes = indexes
-                .ok_or_else(|| error!("{NICS} has {}, which are no members", Quoted(word)))?;
+            let Some(indexes) = parse_ranges(word, members) else {
+                bail!("{NICS} has {}, which are no members", Quoted(word));
+            };
             nearness.nics.push(indexes);
         }
         for word in split_words(annotations, NEAR) {
@@ -78,43 +85,49 @@ impl Nearness {
         Ok(nearness)
     }
 
-    /// The members for a container with these GPUs that wants so many, nearest first. Of several members each GPU in
-    /// turn gets its nearest; one member is the nearest to any of the GPUs. What is nowhere near is left out.
+    /// Orders the members for a container that has these GPUs and requests `count` members, nearest
+    /// first. For several members each GPU in turn gets its nearest; a single member is the nearest
+    /// to any of the GPUs. Members that are not near any of them are left out.
     pub fn rank_members(&self, gpus: &[PciAddress], count: u32) -> Vec<usize> {
         let rankings: Vec<&[NicRank]> =
             gpus.iter().filter_map(|gpu| Some(self.gpus.get(gpu)?.nics.as_slice())).collect();
         if count > 1 {
             return self.rank_round_robin(&rankings);
         }
-        let mut nics: Vec<(u32, usize)> = Vec::new();
-        for nic in rankings.into_iter().flatten() {
-            nics.push((nic.rank, nic.nic));
-        }
-        // Of equal ranks the first GPU's own order stays.
-        nics.sort_by_key(|(rank, _)| *rank);
-        let members = nics.into_iter().flat_map(|(_, nic)| self.nic_members(nic));
+        let mut nics: Vec<&NicRank> = rankings.into_iter().flatten().collect();
+        // A stable sort: NICs of equal rank keep the order of the first GPU.
+        nics.sort_by_key(|nic| nic.rank);
         let mut seen = BTreeSet::new();
-        members.filter(|member| seen.insert(*member)).collect()
+        nics.into_iter()
+            .flat_map(|nic| self.nic_members(nic.nic))
+            .filter(|member| seen.insert(*member))
+            .collect()
     }
 
     fn rank_round_robin(&self, rankings: &[&[NicRank]]) -> Vec<usize> {
-        let ranked_members = |nic_rank: &NicRank| {
-            let rank = nic_rank.rank;
-            self.nic_members(nic_rank.nic).map(move |member| (rank, member))
-        };
-        let lists = rankings.iter().map(|nics| nics.iter().flat_map(ranked_members));
-        let mut lists: Vec<_> = lists.collect();
+        // For each GPU its members with their ranks, nearest first.
+        let mut lists: Vec<_> = rankings
+            .iter()
+            .map(|nics| {
+                nics.iter()
+                    .flat_map(|nic| self.nic_members(nic.nic).map(|member| (nic.rank, member)))
+            })
+            .collect();
         let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         loop {
-            let next =
-                lists.iter_mut().filter_map(|list| list.find(|(_, member)| !seen.contains(member)));
-            let mut round: Vec<(u32, usize)> = next.collect();
+            let mut round: Vec<(u32, usize)> = lists
+                .iter_mut()
+                .filter_map(|list| list.find(|(_, member)| !seen.contains(member)))
+                .collect();
             if round.is_empty() {
                 return order;
             }
             round.sort_by_key(|(rank, _)| *rank);
-            let members = round.into_iter().map(|(_, member)| member);
-            order.extend(members.filter(|member| seen.insert(*member)));
+            for (_, member) in round {
+                if seen.insert(member) {
+                    order.push(member);
+                }
+            }
         }
     }
 
@@ -125,11 +138,13 @@ impl Nearness {
 
 impl GpuNearness {
     fn to_annotation(&self, address: PciAddress) -> String {
-        let index = self.index.map(|index| format!("#{index}"));
-        let nics = self.nics.iter();
-        let nics = nics.map(|nic_rank| format!("{}:{}", nic_rank.nic, nic_rank.rank));
-        let nics: Vec<String> = nics.collect();
-        format!("{address}{}={}", index.unwrap_or_default(), nics.join(","))
+        let ranks: Vec<String> =
+            self.nics.iter().map(|NicRank { nic, rank }| format!("{nic}:{rank}")).collect();
+        let nics = ranks.join(",");
+        match self.index {
+            Some(index) => format!("{address}#{index}={nics}"),
+            None => format!("{address}={nics}"),
+        }
     }
 }
 
@@ -137,18 +152,24 @@ fn split_words<'a>(
     annotations: &'a BTreeMap<String, String>,
     key: &str,
 ) -> impl Iterator<Item = &'a str> {
-    let text = annotations.get(key).filter(|text| !text.is_empty());
-    text.into_iter().flat_map(|text| text.split(' '))
+    annotations
+        .get(key)
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .flat_map(|text| text.split(' '))
 }
 
-/// Ascending places as `0-63,128`.
+/// Formats ascending indexes as `0-63,128`.
 fn format_ranges(indexes: &[usize]) -> String {
-    let runs = indexes.chunk_by(|one, next| one + 1 == *next);
-    let runs = runs.filter_map(|run| match (run.first()?, run.last()?) {
-        (one, other) if one == other => Some(one.to_string()),
-        (first, last) => Some(format!("{first}-{last}")),
-    });
-    runs.collect::<Vec<String>>().join(",")
+    let runs: Vec<String> = indexes
+        .chunk_by(|index, next| index + 1 == *next)
+        .map(|run| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            [index] => index.to_string(),
+            [] => String::new(),
+        })
+        .collect();
+    runs.join(",")
 }
 
 fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
@@ -168,21 +189,22 @@ fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
 }
 
 fn parse_gpu(word: &str, nics: usize) -> Result<(PciAddress, GpuNearness)> {
-    let not_understood = || error!("{}, which is not understood", Quoted(word));
-    let (name, list) = word.split_once('=').ok_or_else(not_understood)?;
+    let form_error = || error!("{}, which is not understood", Quoted(word));
+    let (name, list) = word.split_once('=').ok_or_else(form_error)?;
     let (address, index) = match name.split_once('#') {
-        Some((address, index)) => (address, Some(parse_decimal(index).ok_or_else(not_understood)?)),
+        Some((address, index)) => (address, Some(parse_decimal(index).ok_or_else(form_error)?)),
         None => (name, None),
     };
     let mut gpu = GpuNearness { index, nics: Vec::new() };
     for part in list.split(',').filter(|part| !part.is_empty()) {
-        let (nic, rank) = part.split_once(':').ok_or_else(not_understood)?;
-        let nic: u32 = parse_decimal(nic).ok_or_else(not_understood)?;
+        let (nic, rank) = part
+            .split_once(':')
+            .and_then(|(nic, rank)| Some((parse_decimal(nic)?, parse_decimal(rank)?)))
+            .ok_or_else(form_error)?;
         let nic = usize::try_from(nic).unwrap_or(usize::MAX);
         if nic >= nics || gpu.nics.len() == nics {
             bail!("{}, with a NIC that {NICS} does not have", Quoted(word));
         }
-        let rank = parse_decimal(rank).ok_or_else(not_understood)?;
         gpu.nics.push(NicRank { nic, rank });
     }
     Ok((address.parse()?, gpu))
@@ -196,16 +218,17 @@ mod tests {
     const OTHER: &str = "0000:3d:00.0";
 
     fn annotations(nics: &str, near: &str) -> BTreeMap<String, String> {
-        let entries = [(NICS, nics), (NEAR, near)];
-        let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        BTreeMap::from(entries)
+        [(NICS, nics), (NEAR, near)]
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     }
 
     fn read(nics: &str, near: &str, members: usize) -> Result<Nearness> {
         Nearness::from_annotations(&annotations(nics, near), members)
     }
 
-    /// The order for these GPUs.
+    /// Returns the order for these GPUs in a pool of 100 members.
     fn order(nics: &str, near: &str, gpus: &[&str], count: u32) -> Vec<usize> {
         let gpus: Vec<PciAddress> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
         read(nics, near, 100).unwrap().rank_members(&gpus, count)
@@ -241,7 +264,7 @@ mod tests {
         let near = "0000:1b:00.0=1:0,0:2 0000:3d:00.0=0:0";
         assert_eq!(order("0-1 2-3", near, &[ONE], 1), [2, 3, 0, 1]);
         assert_eq!(order("0-1 2-3", near, &[ONE], 2), [2, 3, 0, 1]);
-        // What is nowhere near is left out.
+        // Members that are not near the GPU are left out.
         assert_eq!(order("0-1 2-3", near, &[OTHER], 1), [0, 1]);
         assert!(order("0-1 2-3", near, &[], 1).is_empty());
         assert!(order("0-1 2-3", near, &["0000:99:00.0"], 1).is_empty());
@@ -253,10 +276,10 @@ mod tests {
         let both = &[ONE, OTHER];
         assert_eq!(order("0-2 3-5", near, both, 1), [0, 1, 2, 3, 4, 5]);
         assert_eq!(order("0-2 3-5", near, both, 2), [0, 3, 1, 4, 2, 5]);
-        // Two that share a NIC.
+        // Two GPUs that share a NIC.
         let near = "0000:1b:00.0=0:0,1:1 0000:3d:00.0=0:0,1:1";
         assert_eq!(order("0-1 2", near, both, 2), [0, 1, 2]);
-        // Of what is as good, each has its own first.
+        // Of NICs of equal rank, each GPU gets the first of its own list.
         let near = "0000:1b:00.0=0:0,1:0 0000:3d:00.0=1:0,0:0";
         assert_eq!(order("0 1", near, both, 2), [0, 1]);
         assert_eq!(order("0 1", near, &[OTHER], 1), [1, 0]);
@@ -290,15 +313,13 @@ mod tests {
     fn a_large_pool_beside_many_gpus_fits_a_specification_and_is_ordered_whole() {
         const MEMBERS: usize = 4096;
         const GPUS: u32 = 16;
-        let of_nic = |nic: usize| (nic..MEMBERS).step_by(64).collect();
+        let nics: Vec<NicRank> = (0..64).map(|nic| NicRank { nic, rank: 1000 }).collect();
         let nearness = Nearness {
-            nics: (0..64).map(of_nic).collect(),
+            nics: (0..64).map(|nic| (nic..MEMBERS).step_by(64).collect()).collect(),
             gpus: (0..GPUS)
                 .map(|number| {
-                    let near = |nic| NicRank { nic, rank: 1000 };
-                    let gpu =
-                        GpuNearness { index: Some(number), nics: (0..64).map(near).collect() };
-                    (format!("0000:{:02x}:00.0", number + 1).parse().unwrap(), gpu)
+                    let address = format!("0000:{:02x}:00.0", number + 1).parse().unwrap();
+                    (address, GpuNearness { index: Some(number), nics: nics.clone() })
                 })
                 .collect(),
             unknown: None,

@@ -1,4 +1,4 @@
-//! How engines of Kubernetes say which pod a container is of, in the annotations of its configuration.
+//! The annotations by which Kubernetes' engines name a container's pod.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub struct AnnotatedConfig {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Where an engine writes its names.
+/// The annotation keys of an engine.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PodKeys {
     pub namespace: &'static str,
@@ -24,7 +24,7 @@ pub const CONTAINERD: PodKeys = PodKeys {
     pod: "io.kubernetes.cri.sandbox-name",
     container: "io.kubernetes.cri.container-name",
 };
-/// And of cri-dockerd, as far as the container goes.
+/// Of CRI-O. cri-dockerd sets the same key for the container.
 pub const CRIO: PodKeys = PodKeys {
     namespace: "io.kubernetes.pod.namespace",
     pod: "io.kubernetes.pod.name",
@@ -32,10 +32,15 @@ pub const CRIO: PodKeys = PodKeys {
 };
 const CRIO_ID: &str = "io.kubernetes.cri-o.ContainerID";
 
-/// The keys that the engine of a container has written, and not its pod: CRI-O hands on all annotations of a pod
-/// (`SpecAddAnnotations` in internal/factory/container/container.go), containerd those that its `pod_annotations` lists, and
-/// each writes its own over them. No pod knows the id that an engine will give its container.
+/// Returns the keys that the container's engine has set, and the pod cannot have set.
+///
+/// CRI-O copies all annotations of a pod to its containers (`SpecAddAnnotations`,
+/// internal/factory/container/container.go), containerd those that match its `pod_annotations`.
+/// Each engine then overwrites its own keys. A pod cannot know the ID that an engine will assign to
+/// a container.
 pub fn pod_keys(annotations: &BTreeMap<String, String>, id: &str) -> &'static PodKeys {
-    let crio_id = annotations.get(CRIO_ID);
-    if crio_id.is_some_and(|annotated_id| annotated_id == id) { &CRIO } else { &CONTAINERD }
+    match annotations.get(CRIO_ID) {
+        Some(crio_id) if crio_id == id => &CRIO,
+        _ => &CONTAINERD,
+    }
 }

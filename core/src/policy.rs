@@ -1,38 +1,41 @@
-//! What the operator lets containers request. Nothing, unless the configuration names the class: the
-//! author of an image can set annotations and variables too. What a cluster engine has reserved needs no
-//! word of the operator's here.
+//! The operator's policy for requests. Nothing is allowed unless the configuration allows the
+//! class.
+//!
+//! The author of an image can set annotations and variables too. Devices that a cluster engine has
+//! reserved need no permission here.
 
 use std::path::Path;
 
 use crate::class::Class;
 use crate::config::{AnnotationsConfig, EnvironmentConfig, RootWithOnload};
-use crate::netdev::address::{InterfaceAddress, Network};
-use crate::request::{Origin, Request};
+use crate::netdev::address::Network;
+use crate::request::{DeviceValue, Origin, Request};
 use onload_sys::error::{Result, bail};
 use onload_sys::text::Quoted;
 
-/// Below this limit in bytes, not even the queues of one small program can be registered (RLIMIT_MEMLOCK).
+/// The RLIMIT_MEMLOCK in bytes below which not even the queues of one small program can be
+/// registered.
 pub const MIN_MEMLOCK: u64 = 64 * 1024 * 1024;
 
-/// Classes for which CAP_IPC_LOCK makes sense.
+/// The classes whose devices make use of CAP_IPC_LOCK.
 pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
 
-/// How close a container's process is to the host's user 0.
+/// Whether a container's process is the host's user 0, or can become it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostRootAccess {
-    /// It is another user and cannot become user 0.
+    /// The process is another user and cannot become user 0.
     NotRoot,
     Root,
-    /// A set-user-ID program makes it user 0: it has no `noNewPrivileges` (prctl(2),
-    /// PR_SET_NO_NEW_PRIVS).
+    /// A set-user-ID program can make the process user 0, since it does not have `noNewPrivileges`
+    /// (prctl(2), PR_SET_NO_NEW_PRIVS).
     BySetUserId,
-    /// It has this capability, or a file of the image can give it.
+    /// The process has this capability, or a file of the image can give it.
     ByCapability(&'static str),
-    /// It joins this user namespace, whose mappings cannot be read.
+    /// The process joins this user namespace, whose mappings cannot be read.
     Unknown(String),
 }
 
-/// What the operator lets containers request.
+/// The operator's policy for requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
     pub annotations: &'a AnnotationsConfig,
@@ -41,24 +44,26 @@ pub struct Policy<'a> {
 }
 
 impl<'a> Policy<'a> {
-    /// The classes that may be requested somewhere, and the section that lists them; none where that needs no
-    /// word of the operator's.
+    /// Returns the classes that may be requested at this origin, and the configuration section that
+    /// lists them. Returns `None` if the origin needs no permission.
     fn list(&self, origin: &Origin) -> Option<(&'a [Class], &'static str)> {
         match origin {
             Origin::Annotation(_) => Some((&self.annotations.allow, "annotations")),
             Origin::Variable(_) => Some((&self.environment.allow, "environment")),
-            // A bundle is the operator's own, and whether it may be requested is asked for itself. Who may use --device
-            // controls the engine.
+            // Bundles are defined by the operator; requesting a bundle is checked separately. A user who may use
+            // --device controls the engine.
             Origin::Device(_) | Origin::Ticket(_) | Origin::Bundle(_) => None,
         }
     }
 }
 
-/// The line of a list of classes that allows some more.
+/// Formats a line of the configuration that allows more classes.
 pub fn format_allow_line(allow: &[Class], more: &[Class]) -> String {
-    let mut classes: Vec<Class> = allow.to_vec();
-    classes.extend(more.iter().filter(|class| !allow.contains(class)));
-    let classes: Vec<String> = classes.iter().map(|class| format!("\"{class}\"")).collect();
+    let classes: Vec<String> = allow
+        .iter()
+        .chain(more.iter().filter(|class| !allow.contains(class)))
+        .map(|class| format!("\"{class}\""))
+        .collect();
     format!("allow = [{}]", classes.join(", "))
 }
 
@@ -70,7 +75,7 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Re
     for (class, entry) in &request.devices {
         check_class(*class, &entry.origin, policy)?;
     }
-    // The container's own limit could be higher than the one that the engine set.
+    // The requested limit may be higher than the limit that the engine set.
     if let Some(entry) = &request.hugepages_limit {
         check_class(Class::Hugepages, &entry.origin, policy)?;
     }
@@ -90,35 +95,39 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Re
     check_root_with_onload(request, policy, root)
 }
 
-/// A container that sets an address can impersonate any machine of its network.
+/// Checks the requested addresses. A container that sets an address can impersonate any machine of
+/// its network.
 fn check_addresses(request: &Request, policy: Policy<'_>) -> Result<()> {
     let Some(entry) = &request.addresses else {
         return Ok(());
     };
     let allowed = &policy.annotations.addresses;
-    let is_allowed =
-        |address: &InterfaceAddress| allowed.iter().any(|network| network.contains(address));
-    let mut addresses = entry.value.iter().map(|address| address.value);
-    match addresses.find(|address| !is_allowed(address)) {
-        None => Ok(()),
-        Some(address) => bail!(
-            "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
-            entry.origin,
-            list(allowed, &address.network()),
-            policy.file.display()
-        ),
+    for DeviceValue { value: address, .. } in &entry.value {
+        if !allowed.iter().any(|network| network.contains(address)) {
+            bail!(
+                "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
+                entry.origin,
+                format_networks(allowed, &address.network()),
+                policy.file.display()
+            );
+        }
     }
+    Ok(())
 }
 
-/// Networks as a configuration has them.
-fn list(allowed: &[Network], more: &Network) -> String {
-    let networks = allowed.iter().filter(|network| *network != more);
-    let networks = networks.chain([more]).map(|network| format!("\"{network}\""));
-    networks.collect::<Vec<_>>().join(", ")
+/// Formats networks as in the configuration.
+fn format_networks(allowed: &[Network], more: &Network) -> String {
+    let networks: Vec<String> = allowed
+        .iter()
+        .filter(|network| *network != more)
+        .chain([more])
+        .map(|network| format!("\"{network}\""))
+        .collect();
+    networks.join(", ")
 }
 
-/// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
-/// class gives no capability.
+/// Checks a request for CAP_IPC_LOCK. It needs a class that is allowed at the same origin: a
+/// variable or a ticket that grants the class does not grant a capability.
 fn check_ipc_lock(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
     let classes: Vec<Class> =
         IPC_LOCK.into_iter().filter(|class| request.requests_any(&[*class])).collect();

@@ -1,5 +1,6 @@
-//! The members of a pool, as its device in a specification lists them in two annotations. The generator
-//! writes them; hook and wrapper read them and choose a member that is free.
+//! The members of a pool, stored in annotations of the pool's device in a specification.
+//!
+//! The generator writes them. Hook and wrapper read them and choose a free member.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,24 +12,24 @@ use onload_sys::text::{Quoted, parse_decimal};
 
 /// The pool of all devices of a class.
 pub const ANY: &str = "any";
-/// The annotation that lists the members: `NAME` or `NAME@NODE`, with one space between two of them.
+/// The annotation with the members, as `NAME` or `NAME@NODE`, separated by one space.
 pub const MEMBERS: &str = "onload.dev/pool-members";
 /// The annotation that says how many containers may hold one member at once.
 pub const SHARE: &str = "onload.dev/pool-share";
 pub const MAX_MEMBERS: usize = 65_536;
-/// Bytes of all annotations of one device, keys and values (schema of CDI 1.1.0, and `TotalAnnotationSizeLimitB`
-/// of Kubernetes).
+/// Maximum size of all annotations of one device, keys and values (schema of CDI 1.1.0, and
+/// `TotalAnnotationSizeLimitB` of Kubernetes).
 pub const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
-/// The share of a pool of which nobody counts how many containers hold a member.
+/// The share of a pool without a limit.
 pub const UNCOUNTED: u32 = u32::MAX;
 
 /// A pool: devices of one class, any of which will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// The devices, in the order in which they are listed; at least one, each once.
+    /// The devices in the order in which they are listed; at least one, each once.
     pub members: Vec<PoolMember>,
-    /// How many containers may hold one member at once, from 1.
+    /// How many containers may hold one member at once; at least 1.
     pub share: u32,
 }
 
@@ -36,12 +37,13 @@ pub struct Pool {
 pub struct PoolMember {
     /// The name of the device in the pool's class.
     pub name: DeviceName,
-    /// Its NUMA node, where it has one.
+    /// The device's NUMA node, if it has one.
     pub numa_node: Option<u32>,
 }
 
 impl Pool {
-    /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.
+    /// Parses the annotations of a device. Returns `None` if it has neither, since then it is not a
+    /// pool.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Result<Option<Pool>> {
         match (annotations.get(MEMBERS), annotations.get(SHARE)) {
             (None, None) => Ok(None),
@@ -90,18 +92,17 @@ fn parse_members(text: &str) -> Result<Vec<PoolMember>> {
 
 fn parse_member(word: &str, position: usize) -> Result<PoolMember> {
     let quoted = Quoted(word);
-    let (name, node) = match word.split_once('@') {
+    let (name, numa_node) = match word.split_once('@') {
         None => (word, None),
-        Some((name, node)) => (name, Some(parse_decimal(node))),
+        Some((name, node)) => match parse_decimal(node) {
+            Some(node) => (name, Some(node)),
+            None => bail!(
+                "word {position} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
+            ),
+        },
     };
-    if node == Some(None) {
-        bail!(
-            "word {position} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
-        );
-    }
     let name = DeviceName::try_from(name)
         .with_context(|| format!("word {position} of {MEMBERS} is {quoted}"))?;
-    let numa_node = node.flatten();
     Ok(PoolMember { name, numa_node })
 }
 
@@ -117,9 +118,10 @@ mod tests {
     use super::*;
 
     fn annotations(members: &str, share: &str) -> BTreeMap<String, String> {
-        let entries = [(MEMBERS, members), (SHARE, share)];
-        let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        BTreeMap::from(entries)
+        [(MEMBERS, members), (SHARE, share)]
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     }
 
     fn refusal(members: &str, share: &str) -> String {

@@ -1,5 +1,8 @@
-//! Nodes that an RDMA driver creates for each of its devices beside uverbs, and that user space opens by itself. Of the
-//! drivers whose providers rdma-core has, only those of Omni-Path and TrueScale have one, for PSM; all others need uverbs alone.
+//! Device nodes that an RDMA driver creates in addition to uverbs and that programs open
+//! themselves.
+//!
+//! Among the drivers that rdma-core supports, only those of Omni-Path and TrueScale have one, for
+//! PSM.
 
 use onload_sys::text::parse_digits;
 
@@ -7,19 +10,20 @@ use onload_sys::text::parse_digits;
 pub struct CompanionNode {
     /// The driver of the PCI function, as sysfs shows it.
     pub driver: &'static str,
-    /// What opens the node.
+    /// The library that opens the node.
     pub library: &'static str,
     /// The directories of /sys/class that may list it.
     pub classes: &'static [&'static str],
-    /// The kernel's name of the RDMA device before its number.
+    /// The kernel's name of the RDMA device, without its number.
     device: &'static str,
-    /// The name of the node before its number.
+    /// The name of the node, without its number.
     node: &'static str,
     /// The number of the node of device 0.
     first: u32,
 }
 
-/// `user_add` in drivers/infiniband/hw/hfi1/file_ops.c and `qib_user_add` in drivers/infiniband/hw/qib/qib_file_ops.c.
+/// See `user_add` in drivers/infiniband/hw/hfi1/file_ops.c and `qib_user_add` in
+/// drivers/infiniband/hw/qib/qib_file_ops.c.
 static NODES: [CompanionNode; 2] = [
     CompanionNode {
         driver: "hfi1",
@@ -53,7 +57,8 @@ impl CompanionNode {
         })
     }
 
-    /// Returns the name of the node of an RDMA device; `None` if the device was renamed, which does not rename the node.
+    /// Returns the name of the node of an RDMA device. Returns `None` if the device was renamed,
+    /// which does not rename the node.
     pub fn node_name(&self, ibdev: &str) -> Option<String> {
         let unit: u32 = parse_digits(ibdev.strip_prefix(self.device)?)?;
         Some(format!("{}{}", self.node, unit.checked_add(self.first)?))

@@ -1,8 +1,8 @@
-//! What a container requests: the annotations `onload.dev/…` in its configuration, or a variable of its
-//! environment.
+//! The request of a container, by the annotations `onload.dev/…` in its configuration or by an
+//! environment variable.
 //!
-//! Whoever wrote them has no rights on this host. They are therefore bounded, parsed and looked up,
-//! and nothing in them ever becomes a path on the host.
+//! Its author has no rights on this host. So requests are bounded, parsed and looked up, and never
+//! used as a path on the host.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,21 +28,23 @@ const SETTINGS: [&str; 7] =
     ["preload", "ipc-lock", "hugepages-limit", "numa", "near", "address", "vlan"];
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
-/// The same without a class. An annotation of that name asks for something, and does not say for what.
+/// The prefix without a slash and a class. An annotation with this name is a request for an unknown
+/// class.
 pub const DOMAIN: &str = class::VENDOR;
-/// The variable of a container's environment that may hold a request, or name a ticket. With `_` and what tells
-/// several apart it names a ticket.
+/// The environment variable that holds a request or names a ticket. A variable with this name
+/// followed by `_` and more characters names a further ticket.
 pub const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
 
-/// Onload.dev keys that one container may have, including those for other containers of its pod.
+/// Maximum number of onload.dev annotations of one container, including those for other containers
+/// of its pod.
 pub(crate) const MAX_KEYS: usize = 64;
-/// Bytes of one value.
+/// Maximum length of one value in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 
-/// Characters of a word that are examined; every class and setting is shorter.
+/// Maximum number of characters of a word in a message. Every class and setting is shorter.
 const MAX_WORD: usize = 32;
 
-/// Settings that are refused in a text, and what does the same.
+/// Settings that only annotations may request, and the remedy for the others.
 const ANNOTATION_ONLY: [(&str, &str); 4] = [
     (
         "ipc-lock",
@@ -53,26 +55,31 @@ const ANNOTATION_ONLY: [(&str, &str); 4] = [
     ("vlan", "only the annotation onload.dev/vlan chooses the VLAN of a virtual function"),
 ];
 
-/// Where engines put a container's name in its pod: containerd, then CRI-O and cri-dockerd.
+/// The annotations with a container's name in its pod: of containerd, then of CRI-O and
+/// cri-dockerd.
 const NAME_KEYS: [&str; 2] = [pod::CONTAINERD.container, pod::CRIO.container];
-/// Where engines mark a container that only holds a pod's namespaces: containerd, CRI-O.
+/// The annotations that mark a container that only holds a pod's namespaces: of containerd, then of
+/// CRI-O.
 const SANDBOX_KEYS: [&str; 2] =
     ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
 
-/// Annotations by key. A value that is not a string counts as missing.
+/// Annotations by key. Values that are not strings count as missing.
 pub trait AnnotationSource {
-    /// The first `most` annotations whose keys start with `prefix`, with their values. There may be
-    /// millions of others, which cost nothing.
+    /// Returns the first `max` annotations whose keys start with `prefix`. There may be millions of
+    /// others, which cost nothing.
     fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation>;
-    /// The value of a key, if it exists and is a string.
+    /// Returns the value of a key if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
     fn has_key(&self, key: &str) -> bool;
 }
 
 impl AnnotationSource for BTreeMap<String, String> {
     fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation> {
-        let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
-        ours.take(max).map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
+        self.iter()
+            .filter(|(key, _)| key.starts_with(prefix))
+            .take(max)
+            .map(|(key, value)| (key.clone(), Some(value.clone())))
+            .collect()
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -103,43 +110,43 @@ impl AnnotationSource for onload_cdi::oci::OciConfig {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The devices by class, each name once and in the order requested.
+    /// The devices by class, each name once and in the order of the request.
     pub devices: BTreeMap<Class, RequestEntry<Vec<DeviceRef>>>,
-    /// How libonload.so gets into its processes.
+    /// How libonload.so is loaded into the container's processes.
     pub preload: Option<RequestEntry<Preload>>,
     pub ipc_lock: Option<RequestEntry<()>>,
     pub hugepages_limit: Option<RequestEntry<Vec<HugepageLimit>>>,
-    /// The NUMA node of what pools give.
+    /// The NUMA node of members that are chosen from pools.
     pub numa: Option<RequestEntry<Numa>>,
-    /// Whether what pools give is nearest to the GPUs of the container.
+    /// Whether members are chosen that are nearest to the container's GPUs.
     pub near: Option<RequestEntry<()>>,
-    /// The addresses of interfaces of class netdev, each once.
+    /// The addresses of interfaces of class netdev. No address occurs twice.
     pub addresses: Option<RequestEntry<Vec<DeviceValue<InterfaceAddress>>>>,
-    /// The VLANs of virtual functions of classes netdev and vfio, one of each.
+    /// The VLANs of virtual functions of classes netdev and vfio, at most one for each function.
     pub vlans: Option<RequestEntry<Vec<DeviceValue<Vlan>>>>,
-    /// The bundles whose devices are among the above ([`Request::expand_bundles`]).
+    /// The bundles whose devices are included in `devices` ([`Request::expand_bundles`]).
     pub bundles: Option<RequestEntry<Vec<ExpandedBundle>>>,
 }
 
-/// A bundle that a request names, of which the request has the devices now.
+/// A requested bundle whose devices were added to the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpandedBundle {
     pub name: String,
     pub bundle: Bundle,
 }
 
-/// Something for one device, as an annotation names it: `WORD=VALUE`.
+/// A setting for one device, as in an annotation: `WORD=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceValue<T> {
-    /// The device or pool that the container requests.
+    /// The requested device or pool.
     pub name: String,
-    /// Which member of the pool, from 1.
+    /// Which member of the pool, counted from 1.
     pub member: u32,
     pub value: T,
 }
 
 impl<T> DeviceValue<T> {
-    /// As the annotation names the device.
+    /// Returns the name of the device as written in the annotation.
     fn target_name(&self) -> String {
         match self.member {
             1 => self.name.clone(),
@@ -158,27 +165,28 @@ impl<T: fmt::Display> fmt::Display for DeviceValue<T> {
     }
 }
 
-/// Where something is requested.
+/// The place where a request was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Annotation(String),
-    /// By the engine's `--device`, whose hook asks.
+    /// The engine's `--device`, which the hook handles.
     Device(String),
-    /// At this word of [`VARIABLE`].
+    /// This word of [`VARIABLE`].
     Variable(String),
-    /// At this word of the ticket that [`VARIABLE`] names.
+    /// This word of the ticket that [`VARIABLE`] names.
     Ticket(String),
-    /// In a bundle that is requested there.
+    /// A bundle that was requested there.
     Bundle(Box<Origin>),
 }
 
 impl Origin {
-    /// The annotation's key, or the word of a text.
+    /// Returns the annotation's key, or the word of a text.
     pub fn key(&self) -> &str {
         self.message_parts().1
     }
 
-    /// Where somebody wrote it: of what stands in a bundle, where the bundle is requested.
+    /// Returns where the user wrote the request. For devices of a bundle this is where the bundle
+    /// was requested.
     pub fn outermost(&self) -> &Origin {
         match self {
             Origin::Bundle(origin) => origin.outermost(),
@@ -187,11 +195,10 @@ impl Origin {
     }
 
     fn entry<T>(&self, value: T) -> RequestEntry<T> {
-        let origin = self.clone();
-        RequestEntry { origin, value }
+        RequestEntry { origin: self.clone(), value }
     }
 
-    /// For a message, what stands before the key, the key, and what stands behind it.
+    /// Returns the text before the key, the key, and the text after it, for messages.
     fn message_parts(&self) -> (&'static str, &str, &'static str) {
         match self {
             Origin::Annotation(key) => ("annotation ", key, ""),
@@ -204,31 +211,30 @@ impl Origin {
 }
 
 impl fmt::Display for Origin {
-    /// For messages: what a user wrote is quoted.
+    /// Formats the origin for messages. Text written by users is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (prefix, key, suffix) = self.message_parts();
         write!(f, "{prefix}{}{suffix}", Quoted(key))
     }
 }
 
-/// Several places, for a message: those of one kind share its words.
+/// Several origins for a message. Origins of the same kind share the words around their keys.
 pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefix_and_suffix =
-            |origin: &Origin| (origin.message_parts().0, origin.message_parts().2);
-        let groups =
-            self.0.chunk_by(|one, other| prefix_and_suffix(one) == prefix_and_suffix(other));
-        for (index, group) in groups.enumerate() {
-            f.write_str(if index > 0 { ", " } else { "" })?;
-            let Some(first) = group.first() else { continue };
-            let (prefix, suffix) = prefix_and_suffix(first);
-            let keys = group.iter().map(|origin| Quoted(origin.key()).to_string());
-            let keys: Vec<String> = keys.collect();
-            write!(f, "{prefix}{}{suffix}", keys.join(", "))?;
+        let affixes = |origin: &Origin| {
+            let (prefix, _, suffix) = origin.message_parts();
+            (prefix, suffix)
+        };
+        let mut groups = Vec::new();
+        for group in self.0.chunk_by(|origin, next| affixes(origin) == affixes(next)) {
+            let keys: Vec<String> =
+                group.iter().map(|origin| Quoted(origin.key()).to_string()).collect();
+            let (prefix, suffix) = group.first().map_or(("", ""), |origin| affixes(origin));
+            groups.push(format!("{prefix}{}{suffix}", keys.join(", ")));
         }
-        Ok(())
+        f.write_str(&groups.join(", "))
     }
 }
 
@@ -240,7 +246,7 @@ pub struct RequestEntry<T> {
 }
 
 impl Request {
-    /// Parses a container's annotations; `None` if they request nothing of onload.dev, or if the
+    /// Parses a container's annotations. Returns `None` if they request nothing, or if the
     /// container only holds the namespaces of a pod.
     pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>> {
         if is_sandbox(annotations) {
@@ -249,12 +255,12 @@ impl Request {
         if annotations.has_key(DOMAIN) {
             return Err(no_class_error(&Origin::Annotation(DOMAIN.to_owned())));
         }
-        let ours = annotations.with_prefix(PREFIX, MAX_KEYS + 1);
-        if ours.len() > MAX_KEYS {
+        let onload_annotations = annotations.with_prefix(PREFIX, MAX_KEYS + 1);
+        if onload_annotations.len() > MAX_KEYS {
             bail!("more than {MAX_KEYS} annotations of onload.dev");
         }
         let mut request = Request::default();
-        for (word, (key, value)) in choose(&ours, annotations)? {
+        for (word, (key, value)) in select_for_container(&onload_annotations, annotations)? {
             let origin = Origin::Annotation(key.clone());
             let Some(value) = value else {
                 bail!("{origin} has a value that is not a string");
@@ -262,22 +268,22 @@ impl Request {
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
-        // An address or a VLAN may be for a device of a bundle.
+        // With bundles this is checked after they were expanded.
         if !request.requests_any(&[Class::Bundle]) {
-            request.check_words()?;
+            request.check_device_values()?;
         }
         Ok((request != Request::default()).then_some(request))
     }
 
-    /// Parses the text that [`VARIABLE`] or a ticket holds: words as annotations have them behind
-    /// [`PREFIX`], separated by `;`. A capability and limits are no part of it: engines have flags for
-    /// these, and a ticket's holder is given them by its engine.
+    /// Parses the text of [`VARIABLE`] or of a ticket: words as they follow [`PREFIX`] in
+    /// annotations, separated by `;`. It cannot request capabilities or limits, which engines can
+    /// set themselves.
     pub fn parse_text(text: &str, origin: fn(String) -> Origin) -> Result<Request> {
         if text.len() > MAX_VALUE_BYTES {
             bail!("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes");
         }
         let mut request = Request::default();
-        let mut known: Vec<&str> = Vec::new();
+        let mut words: Vec<&str> = Vec::new();
         for part in text.split(';') {
             let (word, value) = match part.split_once('=') {
                 Some((word, value)) => (word.trim_matches(' '), Some(value)),
@@ -289,12 +295,12 @@ impl Request {
                     "{origin} is not CLASS=NAME; want several separated by ';', such as nic=all;rdma=mlx5_0"
                 );
             };
-            if known.contains(&word) {
+            if words.contains(&word) {
                 bail!(
                     "{origin} is there twice; write the names of a class as one list, separated by ','"
                 );
             }
-            known.push(word);
+            words.push(word);
             if let Some((_, remedy)) = ANNOTATION_ONLY.iter().find(|(only, _)| *only == word) {
                 bail!("{origin} cannot be asked for there; {remedy}");
             }
@@ -332,10 +338,12 @@ impl Request {
             }
             "numa" => {
                 let numa = match value.trim_matches(' ') {
-                    "same" => Some(Numa::Same),
-                    node => parse_decimal(node).map(Numa::Node),
+                    "same" => Numa::Same,
+                    node => Numa::Node(
+                        parse_decimal(node)
+                            .ok_or_else(|| value_error("same, or the number of a NUMA node"))?,
+                    ),
                 };
-                let numa = numa.ok_or_else(|| value_error("same, or the number of a NUMA node"))?;
                 self.numa = Some(origin.entry(numa));
             }
             "near" => match value.trim_matches(' ') {
@@ -345,9 +353,9 @@ impl Request {
             "address" => self.addresses = Some(origin.entry(parse_addresses(origin, value)?)),
             "vlan" => self.vlans = Some(origin.entry(parse_vlans(origin, value)?)),
             word => {
-                // Only the start of the key can be a class; the rest would fill the message.
-                let word: String = word.chars().take(MAX_WORD).collect();
-                let class: Class = match word.parse() {
+                // A longer word is no class, and would fill the message.
+                let short_word: String = word.chars().take(MAX_WORD).collect();
+                let class: Class = match short_word.parse() {
                     Ok(class) => class,
                     Err(unknown) => match class::nearest_word(&word, SETTINGS) {
                         Some(setting) => {
@@ -362,7 +370,8 @@ impl Request {
         Ok(())
     }
 
-    /// Adds what another ticket of the same container requests: of a class that both name, the devices of both.
+    /// Adds the request of another ticket of the same container. If both name a class, the
+    /// container gets the devices of both.
     pub fn add_ticket(&mut self, other: Request) -> Result<()> {
         for (class, entry) in &other.devices {
             if let Some(known) = self.devices.get_mut(class) {
@@ -372,8 +381,8 @@ impl Request {
         self.add_missing(other)
     }
 
-    /// Puts devices in the place of the bundles that it names. They are those of the operator's configuration
-    /// alone, so that policy sees each class that a container gets.
+    /// Replaces bundles by their devices. Bundles only come from the operator's configuration, and
+    /// expanding them lets the policy check every class that the container gets.
     pub fn expand_bundles(&mut self, bundles: &BTreeMap<String, Option<Bundle>>) -> Result<()> {
         let Some(RequestEntry { origin, value }) = self.devices.remove(&Class::Bundle) else {
             return Ok(());
@@ -386,19 +395,21 @@ impl Request {
         }
         self.bundles = Some(origin.entry(expanded));
         self.count_names()?;
-        self.check_words()
+        self.check_device_values()
     }
 
-    /// Adds the devices of a bundle. What is requested beside it stays so: policy looks there.
+    /// Adds the devices of a bundle. Classes that were also requested explicitly keep their origin,
+    /// which the policy checks.
     fn add_devices(
         &mut self,
         devices: &BTreeMap<Class, Vec<DeviceRef>>,
         origin: &Origin,
     ) -> Result<()> {
         for (class, device_refs) in devices {
-            let entry = self.devices.entry(*class);
-            let entry =
-                entry.or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).entry(Vec::new()));
+            let entry = self
+                .devices
+                .entry(*class)
+                .or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).entry(Vec::new()));
             merge(&mut entry.value, device_refs, origin)?;
         }
         Ok(())
@@ -407,9 +418,9 @@ impl Request {
     fn count_names(&self) -> Result<()> {
         let mut total = 0;
         for entry in self.devices.values() {
-            let counts = entry.value.iter().map(|device_ref| device_ref.count.unwrap_or(1));
-            // Each is at most MAX_NAMES, and an annotation has at most MAX_VALUE_BYTES.
-            total += counts.sum::<u32>();
+            // No overflow: each count is at most MAX_NAMES, and a value has at most MAX_VALUE_BYTES.
+            total +=
+                entry.value.iter().map(|device_ref| device_ref.count.unwrap_or(1)).sum::<u32>();
             if total > MAX_NAMES {
                 return Err(too_many_names_error(&entry.origin));
             }
@@ -417,55 +428,52 @@ impl Request {
         Ok(())
     }
 
-    /// Each address and each VLAN is for a device that is requested where it stands.
-    fn check_words(&self) -> Result<()> {
+    /// Checks that each address and each VLAN is for a requested device.
+    fn check_device_values(&self) -> Result<()> {
         if let Some(entry) = &self.addresses {
-            let (what, classes) = ("an address", [Class::Netdev]);
-            self.check_word(&entry.origin, &entry.value, what, &classes)?;
+            self.check_targets(entry, "an address", &[Class::Netdev])?;
         }
         if let Some(entry) = &self.vlans {
-            let (what, classes) = ("a VLAN", Class::FUNCTION_CLASSES);
-            self.check_word(&entry.origin, &entry.value, what, &classes)?;
+            self.check_targets(entry, "a VLAN", &Class::FUNCTION_CLASSES)?;
         }
         Ok(())
     }
 
-    fn check_word<T>(
+    /// Checks that exactly one of the classes requests the device of each value.
+    fn check_targets<T>(
         &self,
-        origin: &Origin,
-        values: &[DeviceValue<T>],
-        what: &str,
+        entry: &RequestEntry<Vec<DeviceValue<T>>>,
+        description: &str,
         classes: &[Class],
     ) -> Result<()> {
-        for value in values {
-            let requests_device = |class: &&Class| {
-                let devices = self.devices.get(class);
-                devices.is_some_and(|devices| {
-                    devices.value.iter().any(|device_ref| value.applies_to(device_ref))
-                })
-            };
-            let keys = |classes: &[Class], between: &str| {
-                let keys = classes.iter().map(|class| format!("onload.dev/{class}"));
-                keys.collect::<Vec<_>>().join(between)
-            };
-            let word = value.target_name();
-            let word = Quoted(&word);
-            match classes.iter().filter(requests_device).count() {
+        let origin = &entry.origin;
+        let keys: Vec<String> = classes.iter().map(|class| format!("{PREFIX}{class}")).collect();
+        for value in &entry.value {
+            let requests = classes
+                .iter()
+                .filter_map(|class| self.devices.get(class))
+                .filter(|devices| devices.value.iter().any(|device| value.applies_to(device)))
+                .count();
+            let name = value.target_name();
+            match requests {
                 1 => {}
                 0 => bail!(
-                    "{origin} has {what} for {word}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
-                    keys(classes, " or ")
+                    "{origin} has {description} for {}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
+                    Quoted(&name),
+                    keys.join(" or ")
                 ),
                 _ => bail!(
-                    "{origin} has {what} for {word}, which {} ask for both; ask for one of them by the name of another pool",
-                    keys(classes, " and ")
+                    "{origin} has {description} for {}, which {} ask for both; ask for one of them by the name of another pool",
+                    Quoted(&name),
+                    keys.join(" and ")
                 ),
             }
         }
         Ok(())
     }
 
-    /// Adds what another place requests. What this one requests of a class, or sets, stays.
+    /// Adds the request of another origin. Classes and settings that this request already has are
+    /// unchanged.
     pub fn add_missing(&mut self, other: Request) -> Result<()> {
         for (class, entry) in other.devices {
             self.devices.entry(class).or_insert(entry);
@@ -497,9 +505,11 @@ fn find_bundle<'b>(
             if bundles.is_empty() {
                 bail!("{origin}: there is no bundle {name}; the configuration has none");
             }
-            let known: Vec<String> = bundles.keys().cloned().collect();
-            let known = ShortList(&known);
-            bail!("{origin}: there is no bundle {name}; the configuration has {known}")
+            let names: Vec<String> = bundles.keys().cloned().collect();
+            bail!(
+                "{origin}: there is no bundle {name}; the configuration has {}",
+                ShortList(&names)
+            )
         }
         (Some(_), Some(count)) => {
             bail!("{origin}: {name} is a bundle and no pool; remove \"*{count}\"")
@@ -535,40 +545,37 @@ fn merge(known: &mut Vec<DeviceRef>, more: &[DeviceRef], origin: &Origin) -> Res
     Ok(())
 }
 
-/// Whether a container is one of a pod, as its engine says.
+/// Returns whether the container belongs to a pod, according to its engine.
 pub fn is_pod_container(annotations: &dyn AnnotationSource) -> bool {
-    let mut keys = NAME_KEYS.iter().chain(&SANDBOX_KEYS);
-    keys.any(|key| annotations.has_key(key))
+    NAME_KEYS.iter().chain(&SANDBOX_KEYS).any(|key| annotations.has_key(key))
 }
 
-/// Whether a container only holds the namespaces of a pod.
+/// Returns whether the container only holds the namespaces of a pod.
 pub fn is_sandbox(annotations: &dyn AnnotationSource) -> bool {
-    let is_it = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
-    SANDBOX_KEYS.iter().any(is_it)
+    SANDBOX_KEYS.iter().any(|key| annotations.value(key).as_deref() == Some("sandbox"))
 }
 
 /// An onload.dev annotation: its key, and its value if that is a string.
 type OnloadAnnotation = (String, Option<String>);
 
-/// The annotation that counts for each onload.dev word: the one with the container's name, or else
-/// the one without a name.
-fn choose<'a>(
-    ours: &'a [OnloadAnnotation],
+/// Selects the effective annotation for each onload.dev word: the one with the container's name, or
+/// else the one without a name.
+fn select_for_container<'a>(
+    onload_annotations: &'a [OnloadAnnotation],
     annotations: &dyn AnnotationSource,
 ) -> Result<BTreeMap<&'a str, &'a OnloadAnnotation>> {
     let name =
         NAME_KEYS.iter().find_map(|key| annotations.value(key)).filter(|name| !name.is_empty());
-    let mut chosen: BTreeMap<&str, &OnloadAnnotation> = BTreeMap::new();
-    for annotation in ours {
+    let mut selected: BTreeMap<&str, &OnloadAnnotation> = BTreeMap::new();
+    for annotation in onload_annotations {
         let key = &annotation.0;
         let rest = key.strip_prefix(PREFIX).unwrap_or_default();
-        // No key is there twice.
         match (rest.split_once('.'), &name) {
             (None, _) => {
-                chosen.entry(rest).or_insert(annotation);
+                selected.entry(rest).or_insert(annotation);
             }
             (Some((word, container_name)), Some(name)) if container_name == name => {
-                chosen.insert(word, annotation);
+                selected.insert(word, annotation);
             }
             (Some(_), Some(_)) => {}
             (Some((_, container_name)), None) => bail!(
@@ -578,13 +585,12 @@ fn choose<'a>(
             ),
         }
     }
-    Ok(chosen)
+    Ok(selected)
 }
 
 fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
     let mut names: Vec<DeviceRef> = Vec::new();
-    for text in value.split(',') {
-        let text = text.trim_matches(' ');
+    for text in value.split(',').map(|text| text.trim_matches(' ')) {
         let quoted = Quoted(text);
         if text.is_empty() {
             bail!("{origin} asks for an empty name; want names separated by ','");
@@ -606,7 +612,8 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
     Ok(names)
 }
 
-/// How to write a text that is no name but the request of a class; `None` if it is none.
+/// Returns how to write a name that is really the request of another class. Returns `None` for
+/// other names.
 fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
     let (word, _) = text.split_once('=')?;
     Class::from_name(word.trim_end_matches(' '))?;
@@ -617,17 +624,17 @@ fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
     })
 }
 
-/// The addresses in a list `WORD=ADDRESS/PREFIX`.
+/// Parses a list of `WORD=ADDRESS/PREFIX`.
 fn parse_addresses(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<InterfaceAddress>>> {
-    let values = parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
-    let address = |entry: &DeviceValue<InterfaceAddress>| entry.value.address();
-    if let Some(repeated) = find_repeated(&values, address) {
+    let values: Vec<DeviceValue<InterfaceAddress>> =
+        parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
+    if let Some(repeated) = find_repeated(&values, |value| value.value.address()) {
         bail!("{origin} has the address {repeated} twice; one interface can have it");
     }
     Ok(values)
 }
 
-/// The VLANs in a list `WORD=NUMBER`.
+/// Parses a list of `WORD=NUMBER`.
 fn parse_vlans(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<Vlan>>> {
     let classes = "onload.dev/netdev or onload.dev/vfio";
     let values = parse_device_values(origin, value, "NUMBER", classes)?;
@@ -637,15 +644,19 @@ fn parse_vlans(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<Vlan>>> {
     Ok(values)
 }
 
-/// What two of a list have in common.
+/// Returns the first key that an earlier item has too.
 fn find_repeated<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Option<K> {
-    let keys = items.iter().enumerate().map(|(index, item)| (index, key(item)));
-    let mut keys = keys
-        .filter(|(index, item_key)| items[..*index].iter().any(|other| key(other) == *item_key));
-    Some(keys.next()?.1)
+    for (index, item) in items.iter().enumerate() {
+        let item_key = key(item);
+        if items[..index].iter().any(|other| key(other) == item_key) {
+            return Some(item_key);
+        }
+    }
+    None
 }
 
-/// The values in a list `WORD=VALUE`; `form` is that of a value, and `keys` request the devices.
+/// Parses a list of `WORD=VALUE`. In messages, `form` is the form of a value, and `keys` are the
+/// annotations that request the devices.
 fn parse_device_values<T: FromStr<Err = Error>>(
     origin: &Origin,
     value: &str,
@@ -658,9 +669,10 @@ fn parse_device_values<T: FromStr<Err = Error>>(
             return Err(too_many_names_error(origin));
         }
         let text = text.trim_matches(' ');
-        let parts = text.split_once('=');
-        let parts = parts.and_then(|(word, value)| Some((parse_numbered(word, '#')?, value)));
-        let Some(((name, member), value)) = parts else {
+        let Some(((name, member), value)) = text
+            .split_once('=')
+            .and_then(|(word, value)| Some((parse_numbered(word, '#')?, value)))
+        else {
             bail!(
                 "{origin}: {} is not WORD={form}, nor WORD#N={form} with N from 1 to {MAX_NAMES}, where WORD is what {keys} asks for",
                 Quoted(text)
@@ -681,20 +693,26 @@ fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {
         let (page, limit) = entry.split_once('=')?;
         let page_bytes = parse_size(page.trim_matches(' '))?;
         let limit_bytes = parse_size(limit.trim_matches(' '))?;
-        let whole_pages = page_bytes.is_power_of_two() && limit_bytes.is_multiple_of(page_bytes);
-        if page_bytes < 4096 || !whole_pages || limits.insert(page_bytes, limit_bytes).is_some() {
+        if page_bytes < 4096
+            || !page_bytes.is_power_of_two()
+            || !limit_bytes.is_multiple_of(page_bytes)
+            || limits.insert(page_bytes, limit_bytes).is_some()
+        {
             return None;
         }
     }
-    let limits = limits.into_iter();
-    let limits = limits.map(|(page_bytes, limit)| HugepageLimit {
-        page_size: format_page_size(page_bytes),
-        limit,
-    });
-    Some(limits.collect())
+    Some(
+        limits
+            .into_iter()
+            .map(|(page_bytes, limit)| HugepageLimit {
+                page_size: format_page_size(page_bytes),
+                limit,
+            })
+            .collect(),
+    )
 }
 
-/// The page size in the notation of the hugetlb controller
+/// Formats a page size in the notation of the hugetlb controller
 /// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
 fn format_page_size(bytes: u64) -> String {
     let kib = bytes / 1024;
@@ -705,7 +723,7 @@ fn format_page_size(bytes: u64) -> String {
     }
 }
 
-/// A size with a binary unit, in bytes; 0 needs none.
+/// Parses a size with a binary unit into bytes. 0 needs no unit.
 fn parse_size(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);

@@ -1,5 +1,5 @@
-//! The directory for containers' files while they live, and the lock between containers that start
-//! and containers that end.
+//! The directory for files about running containers, and the lock between containers that start and
+//! containers that end.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,22 +12,22 @@ use rustix::io::Errno;
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::lock::{Lock, LockError, LockMode};
 
-/// The directory for containers' files while they live, with one subdirectory each.
+/// The directory for files about running containers. Each container has a subdirectory.
 pub const RUN_DIR: &str = "/run/onload-ctk";
 
-/// The directory of the lock files in it. No container id contains `@`
+/// The subdirectory of the lock files. No container ID contains `@`
 /// ([`crate::container_id::ContainerId`]).
 pub const LOCKS: &str = "@locks";
-/// The directory of the leases in it, which root alone can enter ([`crate::lease`]).
+/// The subdirectory of the leases, which only root can enter ([`crate::lease`]).
 pub const LEASES: &str = "@leases";
-/// The directory of the tickets in it, which root alone can enter ([`crate::ticket`]).
+/// The subdirectory of the tickets, which only root can enter ([`crate::ticket`]).
 pub const REQUESTS: &str = "@requests";
 /// The lock that is shared while a container starts, and exclusive while one ends.
 const CONTAINERS: &str = "containers";
-/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds its container's files there, and nobody
-/// else needs to know which containers exist.
+/// The mode of [`RUN_DIR`]. A runtime in a user namespace can reach its container's files, but
+/// cannot list the containers.
 pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
-/// Nobody else may see, let alone open, locks and records.
+/// The mode of directories that only their owner can enter.
 pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
 const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -51,8 +51,8 @@ impl RunDir {
         RunDir { fd, path }
     }
 
-    /// Opens it if it exists. A user without access, which is anyone but root, has created nothing
-    /// there.
+    /// Opens the directory if it exists. Returns `None` also if this user has no access: only root
+    /// has, and other users have no files there.
     pub fn find(path: &Path) -> Result<Option<Self>, Errno> {
         match rustix::fs::open(path, OPEN, Mode::empty()) {
             Ok(fd) => Ok(Some(RunDir::new(fd, path))),
@@ -65,7 +65,7 @@ impl RunDir {
         &self.path
     }
 
-    /// Opens the directory of a container in it.
+    /// Opens the subdirectory of a container.
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
         openat(&self.fd, name, OPEN, Mode::empty())
     }
@@ -75,7 +75,7 @@ impl RunDir {
         Lock::acquire(locks, &path, CONTAINERS, mode, timeout)
     }
 
-    /// Takes it exclusively if it is free right now.
+    /// Acquires the lock exclusively if it is free right now.
     #[must_use]
     pub fn lock_if_free(&self) -> Option<Lock> {
         let (locks, path) = self.open_lock_dir().ok()?;
@@ -93,7 +93,7 @@ impl RunDir {
     }
 }
 
-/// Opens a directory that only its owner can enter, and creates it if necessary.
+/// Opens a directory that only its owner can enter. Creates it if necessary.
 pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let open = || openat(&dir, name, OPEN, Mode::empty());
     let opened = match open() {
@@ -115,7 +115,7 @@ pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     }
 }
 
-/// Sets a directory's mode, which an engine's umask may have changed at its creation.
+/// Sets a directory's mode, which an engine's umask may have changed on creation.
 pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
     if Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777) == mode {
         return Ok(());
@@ -123,7 +123,7 @@ pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
     fchmod(&dir, mode)
 }
 
-/// The names in a directory. One that is no text is none of ours, and left out.
+/// Lists the names in a directory, except those that are not UTF-8, which none of our files has.
 pub(crate) fn list_names(directory: &OwnedFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     each_name(directory, &mut |name| {
@@ -148,7 +148,7 @@ mod tests {
             let found = std::fs::metadata(dir.path().join(path)).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
         }
-        // Being able to open the directory of all containers is not enough to hold the lock.
+        // Locking the directory that everyone can open does not hold the lock.
         rustix::fs::flock(&run, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(lock);
         run.lock(LockMode::Shared, Duration::ZERO).unwrap();

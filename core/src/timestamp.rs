@@ -1,15 +1,16 @@
-//! Times, for people, and a clock to measure by.
+//! Times for people, and a clock for measuring.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Milliseconds since boot, those asleep included (CLOCK_BOOTTIME): a clock that nobody sets.
+/// Returns the milliseconds since boot, including time asleep (`CLOCK_BOOTTIME`). No program can
+/// set this clock.
 pub fn since_boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -17,8 +18,8 @@ pub fn since_boot_ms() -> u64 {
     seconds.saturating_mul(1000).saturating_add(milliseconds)
 }
 
-/// Seconds since 1970 as RFC 3339 writes them, in UTC. The date is counted in years that begin in
-/// March, so that the leap day is the last (Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Formats seconds since 1970 as RFC 3339, in UTC. The calculation uses years that begin in March,
+/// so that the leap day is the last one (Howard Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms").
 pub fn format_rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);

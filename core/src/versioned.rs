@@ -1,10 +1,11 @@
-//! Files of ours that say their version: a program of an earlier version may find one of a later.
+//! Files with a version number, since an older program may find a file that a newer one wrote.
 
 use onload_sys::error::{Context as _, Result, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-/// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
+/// Parses a file up to version `supported`. `problem` is the context of the error for a damaged
+/// file.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
     #[derive(Deserialize)]
     struct VersionOnly {
@@ -17,7 +18,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: 
     serde_json::from_slice(bytes).context(problem)
 }
 
-/// The line of a file that says its version before what it holds.
+/// Serializes the content and its version as one line.
 pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct VersionedFile<T> {
@@ -30,7 +31,7 @@ pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec
     Ok(bytes)
 }
 
-/// A value that this version understands, or not.
+/// A value that this version may not understand.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LenientValue<T> {

@@ -1,4 +1,4 @@
-//! Addresses of interfaces, `ADDRESS/PREFIX`, of IPv4 and IPv6, and the networks that bound them.
+//! Interface addresses, `ADDRESS/PREFIX`, of IPv4 and IPv6, and the networks that bound them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
 use onload_sys::text::{Quoted, parse_decimal};
 
-/// The address of one interface with the length of its network's prefix.
+/// An interface's address with the length of its network's prefix.
 ///
-/// It is one that a host can have: neither the address of its network nor the broadcast address of it
-/// (RFC 1122, 3.2.1.3; for IPv6 the subnet-router anycast address, RFC 4291, 2.6.1), and neither unspecified, loopback
-/// nor multicast.
+/// It is an address that a host can have: not unspecified, loopback or multicast, and neither the
+/// address nor the broadcast address of its network (RFC 1122, 3.2.1.3; for IPv6 not the
+/// subnet-router anycast address, RFC 4291, 2.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceAddress {
@@ -21,7 +21,7 @@ pub struct InterfaceAddress {
     prefix: u8,
 }
 
-/// A network: all addresses with one prefix.
+/// A network: all addresses with the same prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Network {
@@ -29,7 +29,7 @@ pub struct Network {
     prefix: u8,
 }
 
-/// The bits of an address: 32 or 128.
+/// Returns the length of an address in bits: 32 or 128.
 fn bits(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => 32,
@@ -37,7 +37,7 @@ fn bits(address: IpAddr) -> u8 {
     }
 }
 
-/// The address as a number with all its bits at the top of 128.
+/// Returns the address as a number, aligned to the most significant bit.
 fn to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -45,17 +45,17 @@ fn to_number(address: IpAddr) -> u128 {
     }
 }
 
-/// The bits behind a prefix, of an address whose bits are at the top of 128.
+/// Returns a mask of the bits after the prefix, in the alignment of [`to_number`].
 fn host_mask(prefix: u8, address: IpAddr) -> u128 {
-    let all = u128::MAX << (128 - u32::from(bits(address)));
-    let network = u128::MAX.checked_shl(128 - u32::from(prefix));
-    all & !network.unwrap_or_default()
+    let all_bits = u128::MAX << (128 - u32::from(bits(address)));
+    let network_bits = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or_default();
+    all_bits & !network_bits
 }
 
 fn network_address(address: IpAddr, prefix: u8) -> IpAddr {
     let network_bits = to_number(address) & !host_mask(prefix, address);
     match address {
-        // The bits below are those of no address.
+        // The shifted number has 32 bits.
         IpAddr::V4(_) => {
             IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(network_bits >> 96).unwrap_or_default()))
         }
@@ -63,13 +63,12 @@ fn network_address(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// `ADDRESS/PREFIX`, each as it is usually written.
+/// Splits `ADDRESS/PREFIX`, both in their usual notation.
 fn split(text: &str) -> Result<(IpAddr, u8)> {
     let quoted = Quoted(text);
-    let parts = text.split_once('/').and_then(|(address, prefix)| {
+    let Some((address, prefix)) = text.split_once('/').and_then(|(address, prefix)| {
         Some((address.parse::<IpAddr>().ok()?, parse_decimal(prefix)?))
-    });
-    let Some((address, prefix)) = parts else {
+    }) else {
         bail!("{quoted} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are");
     };
     let max = bits(address);
@@ -79,7 +78,7 @@ fn split(text: &str) -> Result<(IpAddr, u8)> {
     }
 }
 
-/// What an address is, if no interface can have it in any network.
+/// Returns the reason if no interface can have the address in any network.
 fn unusable_reason(address: IpAddr) -> Option<&'static str> {
     if address.is_unspecified() {
         return Some("the unspecified address");
@@ -101,8 +100,8 @@ fn unusable_reason(address: IpAddr) -> Option<&'static str> {
 }
 
 impl Network {
-    /// What that address is in this network, if no host of the network can have it. A network of one or two
-    /// addresses has hosts only (RFC 3021, RFC 6164).
+    /// Returns the reason if no host of this network can have the address. All addresses of a
+    /// network of one or two are usable (RFC 3021, RFC 6164).
     fn reserved_reason(self, address: IpAddr) -> Option<&'static str> {
         let hosts = host_mask(self.prefix, self.address);
         if bits(self.address) - self.prefix < 2 {
@@ -116,12 +115,13 @@ impl Network {
         }
     }
 
-    /// Whether the address is one of the network: its own network is no larger than this one.
+    /// Returns whether the address belongs to this network. The address's own network may not be
+    /// larger than this one.
     pub fn contains(&self, address: &InterfaceAddress) -> bool {
         self.contains_network(&address.network()) && self.reserved_reason(address.address).is_none()
     }
 
-    /// Whether all of another network is in it.
+    /// Returns whether another network is a part of this one.
     pub fn contains_network(&self, other: &Network) -> bool {
         other.prefix >= self.prefix
             && other.address.is_ipv4() == self.address.is_ipv4()
@@ -132,7 +132,7 @@ impl Network {
         self.address
     }
 
-    /// The length of its prefix, in bits.
+    /// Returns the length of the prefix in bits.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
@@ -143,12 +143,11 @@ impl InterfaceAddress {
         self.address
     }
 
-    /// The length of its network's prefix, in bits.
+    /// Returns the length of the network's prefix in bits.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// The network that it is in.
     pub fn network(&self) -> Network {
         Network { address: network_address(self.address, self.prefix), prefix: self.prefix }
     }
@@ -160,8 +159,9 @@ impl FromStr for InterfaceAddress {
     fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
         let parsed = InterfaceAddress { address, prefix };
-        let reserved = || parsed.network().reserved_reason(address);
-        if let Some(reason) = unusable_reason(address).or_else(reserved) {
+        if let Some(reason) =
+            unusable_reason(address).or_else(|| parsed.network().reserved_reason(address))
+        {
             bail!("{} is {reason}, which no interface can have", Quoted(text));
         }
         Ok(parsed)

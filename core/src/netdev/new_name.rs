@@ -1,4 +1,4 @@
-//! The name that an interface gets in a container.
+//! The name of an interface in a container.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,15 @@ use std::str::FromStr;
 use onload_sys::error::{Error, Result, bail};
 use onload_sys::text::Quoted;
 
-/// What has a meaning there already: engines call their own interface `eth0`, each network has `lo`, and the kernel keeps
-/// the settings of no interface below `all` and `default` (`sysctl_dev_name_is_allowed` in net/core/sysctl_net_core.c).
+/// Names with a meaning in a container: engines name their own interface `eth0`, each network
+/// namespace has `lo`, and no interface can have its sysctl settings below `all` or `default`
+/// (`sysctl_dev_name_is_allowed`, net/core/sysctl_net_core.c).
 const RESERVED: [&str; 4] = ["eth0", "lo", "all", "default"];
 
-/// Fewer names than the kernel takes (`dev_valid_name` in net/core/dev.c): none needs quotes, and none is a pattern, as
-/// `net%d` is to the kernel.
+/// A name that a container's interface may get.
+///
+/// Stricter than the kernel (`dev_valid_name`, net/core/dev.c): no name needs quotes, and none is a
+/// pattern such as `net%d`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NewInterfaceName(String);
 
@@ -31,9 +34,11 @@ impl FromStr for NewInterfaceName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let begins = name.starts_with(|first: char| first.is_ascii_alphanumeric());
-        let is_legal = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-        if begins && name.len() < 16 && name.chars().all(is_legal) && !RESERVED.contains(&name) {
+        if name.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+            && name.len() < 16
+            && !RESERVED.contains(&name)
+        {
             return Ok(NewInterfaceName(name.to_owned()));
         }
         bail!(

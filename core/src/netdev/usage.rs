@@ -1,7 +1,8 @@
-//! Whether the host uses an interface: what rtnetlink(7) says of a network namespace, and what follows from it.
+//! Decides whether the host uses an interface, from what rtnetlink(7) reports of a network
+//! namespace.
 //!
-//! Discovery asks before it offers an interface, and the hook asks again right before it moves one. Both judge
-//! here.
+//! Discovery decides before it offers an interface, and the hook decides again right before it
+//! moves one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,30 +13,30 @@ use onload_sys::netlink::{self, address::Address};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, quote_for_shell};
 
-/// What a network namespace has, as far as it tells who uses its interfaces.
+/// The parts of a network namespace that show how its interfaces are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkState {
     pub links: Vec<NetworkLink>,
     pub addresses: Vec<Address>,
-    /// Its routes. One over several interfaces is there once for each.
+    /// The routes. A route over several interfaces has one entry for each of them.
     pub routes: Vec<LinkRoute>,
 }
 
 /// An interface (`RTM_NEWLINK`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkLink {
-    /// Its index in this namespace.
+    /// The interface's index in this namespace.
     pub index: u32,
     pub name: String,
-    /// What kind of virtual interface it is (`IFLA_INFO_KIND`), for instance `macvlan`.
+    /// The kind of a virtual interface (`IFLA_INFO_KIND`), for instance `macvlan`.
     pub kind: Option<String>,
-    /// Which of that kind it is: the mode of a bond or an ipvlan, the EtherType of a VLAN's tag.
+    /// The mode of a bond or an ipvlan, or the EtherType of a VLAN's tag.
     pub variant: Option<u16>,
-    /// The index of the bridge, bond or the like that it is a part of (`IFLA_MASTER`).
+    /// The index of the bridge, bond or similar interface that this one belongs to (`IFLA_MASTER`).
     pub master: Option<u32>,
-    /// The index of the interface of this namespace that it is on (`IFLA_LINK`).
+    /// The index of the interface of this namespace that this one is stacked on (`IFLA_LINK`).
     pub lower: Option<u32>,
-    /// Whether an XDP program is attached to it (`IFLA_XDP_ATTACHED`).
+    /// Whether an XDP program is attached (`IFLA_XDP_ATTACHED`).
     pub has_xdp: bool,
 }
 
@@ -48,7 +49,7 @@ impl From<&netlink::link::Link> for NetworkLink {
             kind: Some(kind).filter(|kind| !kind.is_empty()),
             variant: link.variant,
             master: link.master,
-            // The other end of a veth is on no interface of this namespace.
+            // The peer of a veth may be in another namespace, where the index means another interface.
             lower: link.lower.filter(|_| link.lower_namespace.is_none()),
             has_xdp: !link.xdp_modes.is_empty(),
         }
@@ -60,14 +61,14 @@ impl From<&netlink::link::Link> for NetworkLink {
 pub struct LinkRoute {
     pub index: u32,
     pub destination: IpAddr,
-    /// The length of the destination's prefix, in bits; 0 for the default route.
+    /// The length of the destination's prefix in bits; 0 for the default route.
     pub prefix: u8,
-    /// Who made it (`rtm_protocol`).
+    /// The program that created the route (`rtm_protocol`).
     pub protocol: u8,
 }
 
 impl LinkRoute {
-    /// The route over each interface that it leads through.
+    /// Returns one entry for each interface of a route.
     pub fn from_route(route: netlink::route::Route) -> impl Iterator<Item = LinkRoute> {
         let (destination, prefix) = route.destination;
         route.interfaces.into_iter().map(move |index| LinkRoute {
@@ -79,20 +80,20 @@ impl LinkRoute {
     }
 }
 
-/// The kernel made the route, by itself with an address (`RTPROT_KERNEL`).
+/// The protocol of routes that the kernel creates together with an address (`RTPROT_KERNEL`).
 const RTPROT_KERNEL: u8 = 2;
 
-/// What else than rtnetlink says of an interface.
+/// Uses of an interface that rtnetlink does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraUses<'a> {
-    /// An RDMA device in software that is on it, such as soft-RoCE's.
+    /// A software RDMA device on top of the interface, such as soft-RoCE's.
     pub soft_rdma: Option<&'a str>,
-    /// The vDPA device of its function.
+    /// The vDPA device of the interface's PCI function.
     pub vdpa: Option<&'a str>,
-    /// Programs of tcx are attached to it, which discovery cannot see.
+    /// Whether tcx programs are attached. Discovery cannot see them.
     pub has_tcx: bool,
-    /// Packet sockets are bound to it. They are no reason against a move: tcpdump on the host would keep containers
-    /// from starting.
+    /// Whether packet sockets are bound to the interface. They do not prevent a move, since then
+    /// tcpdump on the host would keep containers from starting.
     pub has_packet_socket: bool,
 }
 
@@ -101,57 +102,68 @@ impl NetworkState {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on. All
-    /// bridges of Open vSwitch count as one: the kernel has their ports below `ovs-system`, whichever bridge they are of.
+    /// Returns the interfaces that carry a default route, and those below them: the members of a
+    /// bond, and the interface below a VLAN. All bridges of Open vSwitch count as one, since the
+    /// kernel attaches the ports of every bridge to `ovs-system`.
     pub fn default_route_links(&self) -> BTreeSet<u32> {
-        let default = self.routes.iter().filter(|route| route.prefix == 0);
-        let mut pending: Vec<u32> = default.map(|route| route.index).collect();
+        let indexes_of = |is_wanted: &dyn Fn(&NetworkLink) -> bool| -> Vec<u32> {
+            self.links.iter().filter(|link| is_wanted(link)).map(|link| link.index).collect()
+        };
+        let mut pending: Vec<u32> =
+            self.routes.iter().filter(|route| route.prefix == 0).map(|route| route.index).collect();
         let mut indexes = BTreeSet::new();
         while let Some(index) = pending.pop() {
-            if indexes.insert(index) {
-                let members = self.links.iter().filter(|link| link.master == Some(index));
-                pending.extend(members.map(|link| link.index));
-                let link = self.links.iter().find(|link| link.index == index);
-                pending.extend(link.and_then(|link| link.lower));
-                if link.is_some_and(is_open_vswitch) {
-                    let all = self.links.iter().filter(|link| is_open_vswitch(link));
-                    pending.extend(all.map(|link| link.index));
-                }
+            if !indexes.insert(index) {
+                continue;
+            }
+            pending.extend(indexes_of(&|link| link.master == Some(index)));
+            let Some(link) = self.links.iter().find(|link| link.index == index) else {
+                continue;
+            };
+            pending.extend(link.lower);
+            if is_open_vswitch(link) {
+                pending.extend(indexes_of(&is_open_vswitch));
             }
         }
         indexes
     }
 
-    /// What the namespace uses an interface for, the gravest first, each as the end of a sentence about it; empty where
-    /// nobody misses it. That it is registered with Onload for AF_XDP is no use: it stays registered when it moves, and
-    /// programs of the container are accelerated on it.
+    /// Describes how the namespace uses an interface, the most important use first, each as the end
+    /// of a sentence about the interface. Returns an empty list if the interface is unused.
+    ///
+    /// An AF_XDP registration with Onload does not count: it survives the move, and accelerates the
+    /// container's programs.
     pub fn describe_uses(&self, link: &NetworkLink, extra_uses: ExtraUses<'_>) -> Vec<String> {
         let mut uses = Vec::new();
-        let routes = self.routes.iter().filter(|route| route.index == link.index);
-        if routes.clone().any(|route| route.prefix == 0) {
+        let routes: Vec<&LinkRoute> =
+            self.routes.iter().filter(|route| route.index == link.index).collect();
+        if routes.iter().any(|route| route.prefix == 0) {
             uses.push("it carries the default route".to_owned());
         }
         if let Some(index) = link.master {
-            let master = self.links.iter().find(|link| link.index == index);
-            let master =
-                master.map_or_else(|| Quoted(&format!("#{index}")).to_string(), describe_link);
+            let master = match self.links.iter().find(|link| link.index == index) {
+                Some(master) => describe_link(master),
+                None => Quoted(&format!("#{index}")).to_string(),
+            };
             uses.push(format!("it is a part of {master}; take it out there"));
         }
-        let is_upper =
-            |upper: &&NetworkLink| upper.lower == Some(link.index) && upper.index != link.index;
-        let uppers = self.links.iter().filter(is_upper);
-        uses.extend(uppers.map(|upper| format!("{} is on it; delete that", describe_link(upper))));
-        for one in &self.addresses {
-            if one.index == link.index && !is_automatic(one) {
-                let (address, prefix) = (one.address, one.prefix);
+        for upper in &self.links {
+            if upper.lower == Some(link.index) && upper.index != link.index {
+                uses.push(format!("{} is on it; delete that", describe_link(upper)));
+            }
+        }
+        for entry in &self.addresses {
+            if entry.index == link.index && !is_automatic(entry) {
+                let Address { address, prefix, .. } = entry;
                 uses.push(format!(
                     "it has the address {address}/{prefix}; remove it, and keep NetworkManager and networkd from setting one"
                 ));
             }
         }
-        for route in routes.filter(|route| route.prefix > 0 && route.protocol != RTPROT_KERNEL) {
-            let (destination, prefix) = (route.destination, route.prefix);
-            uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
+        for LinkRoute { destination, prefix, protocol, .. } in routes {
+            if *prefix > 0 && *protocol != RTPROT_KERNEL {
+                uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
+            }
         }
         for (applies, text) in [
             (link.has_xdp, "an XDP program is attached to it; detach it"),
@@ -164,7 +176,9 @@ impl NetworkState {
                 "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
             ),
         ] {
-            uses.extend(applies.then(|| text.to_owned()));
+            if applies {
+                uses.push(text.to_owned());
+            }
         }
         uses.extend(extra_uses.soft_rdma.map(|name| {
             format!(
@@ -183,18 +197,20 @@ impl NetworkState {
     }
 }
 
-/// Whether a device of sysfs is below a PCI function: the function's own, or that of an auxiliary device of it.
+/// Returns whether a sysfs device belongs to a PCI function, directly or through an auxiliary
+/// device.
 pub fn is_below(device: &Path, function: PciAddress) -> bool {
     let function = function.to_string();
     device.iter().any(|part| part == function.as_str())
 }
 
-/// Whether Open vSwitch made it: `ovs-system`, or a port such as `br-ex` (net/openvswitch/vport-internal_dev.c).
+/// Returns whether Open vSwitch created the interface: `ovs-system`, or a port such as `br-ex`
+/// (net/openvswitch/vport-internal_dev.c).
 fn is_open_vswitch(link: &NetworkLink) -> bool {
     link.kind.as_deref() == Some("openvswitch")
 }
 
-/// An interface with its kind, for people.
+/// Formats an interface with its kind.
 fn describe_link(link: &NetworkLink) -> String {
     let name = Quoted(&link.name);
     match &link.kind {
@@ -203,21 +219,22 @@ fn describe_link(link: &NetworkLink) -> String {
     }
 }
 
-/// A kind of virtual interfaces, for people: a word of the kernel's, which wants no quotes.
+/// Formats the kind of a virtual interface without quotes, since it is a word of the kernel's.
 pub fn describe_kind(kind: &str) -> String {
     Quoted(kind).to_string().trim_matches('"').to_owned()
 }
 
-/// Whether the kernel sets it by itself when the interface comes up: fe80::/64 (RFC 4291, 2.5.6).
-fn is_automatic(one: &Address) -> bool {
-    match one.address {
-        IpAddr::V6(address) => one.prefix == 64 && address.to_bits() >> 64 == 0xfe80 << 48,
+/// Returns whether the kernel sets the address itself when the interface comes up: fe80::/64 (RFC
+/// 4291, 2.5.6).
+fn is_automatic(entry: &Address) -> bool {
+    match entry.address {
+        IpAddr::V6(address) => entry.prefix == 64 && address.to_bits() >> 64 == 0xfe80 << 48,
         IpAddr::V4(_) => false,
     }
 }
 
 impl NetworkState {
-    /// Reads what [`NetworkState::to_text`] writes. The error names the line.
+    /// Parses the text that [`NetworkState::to_text`] writes. The error names the line.
     pub fn parse(text: &str) -> Result<NetworkState> {
         let mut state = NetworkState::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -265,18 +282,20 @@ impl NetworkState {
         Some(())
     }
 
-    /// A text of one line each; the kernel lets no white space into the name of an interface.
+    /// Writes one line for each entry, with its fields separated by spaces, which the kernel does
+    /// not allow in an interface's name.
     pub fn to_text(&self) -> String {
-        let number =
+        let format_optional =
             |number: Option<u32>| number.map_or(NONE.to_owned(), |number| number.to_string());
         let mut text = String::new();
         for link in &self.links {
-            let variant = link.variant.map(|number| format!("{VARIANT}{number}"));
-            let kind =
-                link.kind.as_deref().unwrap_or(NONE).to_owned() + &variant.unwrap_or_default();
-            let (master, lower) = (number(link.master), number(link.lower));
-            let xdp = if link.has_xdp { "xdp" } else { NONE };
             let NetworkLink { index, name, .. } = link;
+            let mut kind = link.kind.as_deref().unwrap_or(NONE).to_owned();
+            if let Some(variant) = link.variant {
+                kind += &format!("{VARIANT}{variant}");
+            }
+            let (master, lower) = (format_optional(link.master), format_optional(link.lower));
+            let xdp = if link.has_xdp { "xdp" } else { NONE };
             text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
         }
         for Address { index, address, prefix } in &self.addresses {
@@ -288,8 +307,8 @@ impl NetworkState {
         text
     }
 
-    /// The same without the network's own numbers: addresses are those reserved for documentation (RFC 5737,
-    /// RFC 3849), and what follows from them stays.
+    /// Replaces the network's addresses by those reserved for documentation (RFC 5737, RFC 3849).
+    /// The uses of the interfaces stay the same.
     pub fn mask_addresses(&self) -> NetworkState {
         let mut masked = self.clone();
         for entry in &mut masked.addresses {
@@ -316,12 +335,12 @@ fn documentation_address(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Between a kind and which of it an interface is.
+/// The separator between a kind and its variant.
 const VARIANT: char = ':';
-/// In place of what is not there.
+/// The text of an absent field.
 const NONE: &str = "-";
 
-/// A number, or none; none of both where it is neither.
+/// Parses a number, or [`NONE`]. Returns `None` for any other text.
 fn parse_optional(word: &str) -> Option<Option<u32>> {
     match word {
         NONE => Some(None),
@@ -445,7 +464,7 @@ mod tests {
             ("2001:db8::/64 9", true),
             ("192.0.2.0/24 0", true),
             ("::/0 9", true),
-            // The kernel makes none, and the host is cut off by whoever made it.
+            // A default route counts whichever program created it.
             ("0.0.0.0/0 2", true),
         ] {
             let text = format!("link 1 a - - - -\nlink 2 b - - - -\nroute 1 {route}\n");

@@ -1,7 +1,8 @@
-//! Which provider serves which kernel driver, and what rdma-core (691953d8d) calls its libraries.
+//! The providers of the kernel drivers, and the names of rdma-core's libraries (rdma-core
+//! 691953d8d).
 
-/// Kernel drivers and their providers. The first is the driver of the PCI function, as sysfs shows it, or the name of
-/// a software device's module; RDMA's own modules follow.
+/// The providers and their kernel drivers. The first driver is that of the PCI function in sysfs,
+/// or the module of a software device; the modules of the RDMA subsystem follow.
 const PROVIDERS: [(&str, &[&str]); 18] = [
     ("mlx4", &["mlx4_core", "mlx4_ib"]),
     ("mlx5", &["mlx5_core", "mlx5_ib"]),
@@ -25,8 +26,9 @@ const PROVIDERS: [(&str, &[&str]); 18] = [
 
 pub const LIBRDMACM: &str = "librdmacm.so.1";
 
-/// Libraries that programs open by name and that hold a provider (`rdma_shared_provider` in providers/*/CMakeLists.txt),
-/// and librdmacm: all that has to be of the same rdma-core as libibverbs.
+/// librdmacm, and the libraries that programs open by name and that contain a provider
+/// (`rdma_shared_provider` in providers/*/CMakeLists.txt). All of them have to be of the same
+/// rdma-core as libibverbs.
 pub(super) const PUBLIC_LIBRARIES: [&str; 7] = [
     LIBRDMACM,
     "libmlx4.so.1",
@@ -37,11 +39,12 @@ pub(super) const PUBLIC_LIBRARIES: [&str; 7] = [
     "libionic.so.1",
 ];
 
-/// The provider's name, as in `libmlx5-rdmav34.so` and `driver mlx5`.
+/// Returns the provider's name, as in `libmlx5-rdmav34.so` and `driver mlx5`.
 pub(super) fn provider_name(driver: &str) -> Option<&'static str> {
-    let serves =
-        |(provider, drivers): &&(&str, &[&str])| *provider == driver || drivers.contains(&driver);
-    Some(PROVIDERS.iter().find(serves)?.0)
+    PROVIDERS
+        .iter()
+        .find(|(provider, drivers)| *provider == driver || drivers.contains(&driver))
+        .map(|(provider, _)| *provider)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Files of an image and of the host, read by the same rules: regular, not empty, links followed within the root.
+//! Files of an image, a running container or the host, read by the same rules: regular, not empty,
+//! with links followed within the root.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,35 +15,37 @@ use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
 use super::device::VerbsDevice;
 
-/// The image, with nothing of ours mounted.
+/// The image of a container, without any of our mounts.
 pub struct ImageFiles<'a> {
     pub root: &'a ContainerRoot,
-    /// Whether nothing can be made in it.
+    /// Whether the root file system is read-only.
     pub read_only: bool,
     /// `LD_LIBRARY_PATH` of the container's configuration.
     pub library_path: Option<&'a str>,
-    /// The file of the program that the container starts, and what that needs; `None` where it is not known.
+    /// Returns the file of the container's program, and its dependencies, if they are known.
     pub program: &'a dyn Fn() -> Option<(PathBuf, ElfSummary)>,
-    /// Whether one of the container's mounts hides a path.
+    /// Returns whether one of the container's mounts hides a path.
     pub covered: &'a dyn Fn(&Path) -> bool,
 }
 
-/// What a running container sees, the mounts in it included.
+/// The files that a running container sees, including its mounts.
 pub struct RunningFiles(pub ContainerRoot);
 
-/// A file whose content counts.
+/// A regular file that is not empty.
 pub struct OpenFile {
     file: File,
     size: u64,
-    /// Where it lies, with no link on the path.
+    /// The file's path, without links.
     path: PathBuf,
 }
 
 impl OpenFile {
     pub(super) fn read(self, limit: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let read = self.file.take(limit + 1).read_to_end(&mut bytes);
-        read.with_context(|| format!("reading {:?}", self.path))?;
+        self.file
+            .take(limit + 1)
+            .read_to_end(&mut bytes)
+            .with_context(|| format!("reading {:?}", self.path))?;
         if bytes.len() as u64 > limit {
             bail!("{:?} is larger than {limit} bytes", self.path);
         }
@@ -51,10 +54,12 @@ impl OpenFile {
 }
 
 pub trait LibraryFiles {
-    /// `None` if there is nothing, or an empty file: one that a runtime made as a mount point.
+    /// Opens a file. Returns `None` if it is missing, or empty, like a mount point that a runtime
+    /// created.
     fn open(&self, path: &Path) -> Result<Option<OpenFile>>;
 
-    /// Where a directory lies, with no link on the path; `None` if there is none that can be searched.
+    /// Returns the path of a directory, without links. Returns `None` if the directory is missing
+    /// or inaccessible.
     fn find_directory(&self, path: &Path) -> Option<PathBuf>;
 }
 
@@ -100,13 +105,14 @@ impl LibraryFiles for RunningFiles {
 }
 
 impl ImageFiles<'_> {
-    /// Whether a mount of the container hides what is at a path, or where the image's links lead from there.
+    /// Returns whether a mount of the container hides the path, or the path that the image's links
+    /// lead to.
     pub(super) fn is_covered(&self, path: &Path) -> bool {
         let resolved = self.resolve(path);
         (self.covered)(path) || resolved.is_ok_and(|path| (self.covered)(&path))
     }
 
-    /// Where a path leads in the image, whether something is there or not.
+    /// Follows the image's links. The path may not exist.
     pub(super) fn resolve(&self, path: &Path) -> Result<PathBuf> {
         let covered = |resolved: &ContainerPath| (self.covered)(&resolved.to_path());
         Ok(ContainerPath::resolve(Some(self.root), path, &covered)?.to_path())
@@ -138,20 +144,24 @@ pub(super) struct NativeLibrary {
 }
 
 impl NativeLibrary {
-    /// `None` if there is nothing, or a library of another architecture, which a loader skips.
+    /// Opens a library. Returns `None` if it is missing, or has another architecture, since a
+    /// loader skips it.
     pub(super) fn open(files: &dyn LibraryFiles, path: &Path) -> Result<Option<NativeLibrary>> {
         let Some(opened) = files.open(path)? else {
             return Ok(None);
         };
         let OpenFile { file, size, path } = opened;
-        // A loader skips it by these bytes. Reading more of each would let an image have hundreds of files read.
+        // These bytes tell a loader the architecture. An image may have hundreds of foreign libraries,
+        // which are not read any further.
         let mut start = [0; 20];
-        let read = file.read_exact_at(&mut start, 0);
-        if read.is_ok() && start.starts_with(ELF_MAGIC) && !is_native(&start) {
+        if file.read_exact_at(&mut start, 0).is_ok()
+            && start.starts_with(ELF_MAGIC)
+            && !is_native(&start)
+        {
             return Ok(None);
         }
-        let summary = elf::summarize_file(&file, size);
-        let summary = summary.with_context(|| format!("reading {path:?}"))?;
+        let summary =
+            elf::summarize_file(&file, size).with_context(|| format!("reading {path:?}"))?;
         Ok(Some(NativeLibrary { path, summary, file, size }))
     }
 
@@ -165,8 +175,8 @@ impl NativeLibrary {
         self.with_path_context(elf::find_strings(&data, words))
     }
 
-    /// Why libibverbs does not take a provider for the kernel ABI of a device, as what follows its name
-    /// (libibverbs/init.c, `match_device`).
+    /// Returns why libibverbs does not use the provider for a device: the kernel ABI
+    /// (`match_device`, libibverbs/init.c).
     pub(super) fn unserved_reason(
         &self,
         provider: &str,
@@ -175,16 +185,19 @@ impl NativeLibrary {
         let Some((min, max)) = self.read_kernel_abi(provider)? else {
             return Ok(None);
         };
-        let mut abis = devices.iter().filter_map(|device| device.kernel_abi);
-        let other = abis.find(|abi| !(min..=max).contains(abi));
-        Ok(other.map(|abi| format!("serves kernel ABI {min} to {max}, and the driver has {abi}")))
+        Ok(devices
+            .iter()
+            .filter_map(|device| device.kernel_abi)
+            .find(|abi| !(min..=max).contains(abi))
+            .map(|abi| format!("serves kernel ABI {min} to {max}, and the driver has {abi}")))
     }
 
-    /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
-    /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
+    /// Returns the kernel ABIs that a provider supports: `match_min_abi_version` and
+    /// `match_max_abi_version`, which follow its name in `struct verbs_device_ops`
+    /// (libibverbs/driver.h). Returns `None` if they cannot be found.
     fn read_kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
-        let ranges = elf::find_numbers_after_name(&self.file, self.size, provider);
-        let mut ranges = self.with_path_context(ranges)?;
+        let mut ranges =
+            self.with_path_context(elf::find_numbers_after_name(&self.file, self.size, provider))?;
         ranges.retain(|(min, max)| min <= max);
         ranges.dedup();
         Ok(match ranges[..] {
@@ -197,23 +210,24 @@ impl NativeLibrary {
         result.with_context(|| format!("reading {:?}", self.path))
     }
 
-    /// The name by which other libraries need it.
+    /// Returns the name by which other libraries need this one.
     pub(super) fn name(&self) -> String {
-        let file = self.path.file_name().unwrap_or_default();
-        let soname = self.summary.soname.clone();
-        soname.unwrap_or_else(|| file.to_string_lossy().into_owned())
+        match &self.summary.soname {
+            Some(soname) => soname.clone(),
+            None => self.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        }
     }
 }
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
-/// By `EI_CLASS` (ELFCLASS64) and `e_machine`.
+/// Compares `EI_CLASS` (ELFCLASS64) and `e_machine`.
 fn is_native(start: &[u8; 20]) -> bool {
     let machine = u16::from_ne_bytes([start[18], start[19]]);
     start[4] == 2 && Some(machine) == MACHINE
 }
 
-/// `e_machine` of this program (elf.h, EM_X86_64 and EM_AARCH64).
+/// The `e_machine` of this program (elf.h, EM_X86_64 and EM_AARCH64).
 const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
     Some(62)
 } else if cfg!(target_arch = "aarch64") {

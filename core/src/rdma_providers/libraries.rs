@@ -1,5 +1,5 @@
-//! Where a dynamic loader finds libraries: `LD_LIBRARY_PATH`, /etc/ld.so.cache, its default directories. What
-//! /etc/ld.so.conf names is in the cache, since no loader reads that file.
+//! The search path of a dynamic loader: `LD_LIBRARY_PATH`, /etc/ld.so.cache, and the default
+//! directories. The cache includes the directories of /etc/ld.so.conf, which no loader reads.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use onload_sys::ld_cache;
 
 use super::files::{LibraryFiles, NativeLibrary};
 
-/// Where a dynamic loader of glibc searches by default, one of Debian or of Red Hat.
+/// The default directories of glibc's loaders, of Debian and of Red Hat.
 pub const LIBRARY_DIRS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -25,25 +25,26 @@ pub const LIBRARY_DIRS: [&str; 8] = [
     "/usr/lib",
 ];
 const CACHE: &str = "/etc/ld.so.cache";
-/// A distribution's cache with thousands of libraries has 500 kB.
+/// Maximum size of a cache. A distribution's cache with thousands of libraries has 500 kB.
 const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
-/// Directories of `LD_LIBRARY_PATH` that are searched.
+/// Maximum number of directories in `LD_LIBRARY_PATH`.
 const MAX_PATH_DIRS: usize = 32;
-/// Where musl searches beside /lib and /usr/lib, if its list names nothing else.
+/// The directory that musl searches in addition to /lib and /usr/lib, unless its configuration
+/// lists others.
 const MUSL_DIR: &str = "/usr/local/lib";
 const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"];
-/// Subdirectories for processors that can do more (glibc-hwcaps), the best first.
+/// Subdirectories for newer processors (glibc-hwcaps), the best first.
 const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
 
 pub(super) struct LibrarySearch<'a> {
     pub(super) files: &'a dyn LibraryFiles,
-    /// Who has them, for a message: `the image`.
+    /// The owner of the files in messages: `the image`.
     pub(super) owner: &'static str,
-    /// Searched before the cache.
+    /// The directories that are searched before the cache.
     path_dirs: Vec<PathBuf>,
     cache: Vec<u8>,
     default_dirs: Vec<PathBuf>,
-    /// What was found at a path: libraries that others need are asked for again and again.
+    /// The libraries by path. Many libraries need the same one.
     opened: RefCell<BTreeMap<PathBuf, Option<Rc<NativeLibrary>>>>,
 }
 
@@ -81,7 +82,7 @@ impl<'a> LibrarySearch<'a> {
         Ok(library)
     }
 
-    /// The library that a loader takes for a name.
+    /// Finds the library that a loader uses for a name.
     pub(super) fn find_first(&self, name: &str) -> Result<Option<Rc<NativeLibrary>>> {
         for path in self.candidate_paths(name) {
             if let Some(library) = self.open(&path)? {
@@ -108,20 +109,22 @@ impl<'a> LibrarySearch<'a> {
     }
 
     pub(super) fn candidate_paths(&self, name: &str) -> Vec<PathBuf> {
-        // A name with a stroke is a path, which is not searched.
+        // A name with a slash is a path, which a loader does not search.
         if name.is_empty() || name.contains(['/', '\0']) {
             return Vec::new();
         }
-        let join_each = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
-        let mut paths: Vec<PathBuf> = join_each(&self.path_dirs);
-        let cached = ld_cache::find_library_paths(&self.cache, name).into_iter();
-        paths.extend(cached.map(PathBuf::from));
-        paths.extend::<Vec<_>>(join_each(&self.default_dirs));
-        paths
+        let cached = ld_cache::find_library_paths(&self.cache, name);
+        self.path_dirs
+            .iter()
+            .map(|dir| dir.join(name))
+            .chain(cached.into_iter().map(PathBuf::from))
+            .chain(self.default_dirs.iter().map(|dir| dir.join(name)))
+            .collect()
     }
 }
 
-/// Those directories that are there, each once, after those of them for processors that can do more.
+/// Those directories that are there, each once, after those of them for processors that can do
+/// more.
 fn existing_directories<'a>(
     files: &dyn LibraryFiles,
     candidates: impl Iterator<Item = &'a str>,

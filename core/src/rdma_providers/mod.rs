@@ -1,6 +1,9 @@
-//! Which provider libraries make RDMA devices usable in an image: its own, or files of the host that are mounted into
-//! it. A provider fits by three versions: the private ABI between it and libibverbs, glibc, and the kernel's ABI of
-//! the driver. What decides is the symbols, since a private ABI grew without a new number.
+//! Decides which RDMA provider libraries a container uses: the image's own, or the host's, mounted
+//! into the container.
+//!
+//! A provider has to be compatible in three respects: the private ABI between it and libibverbs,
+//! glibc, and the kernel ABI of its driver. The private ABI is judged by symbols, since it has
+//! grown without a new version number.
 
 mod device;
 mod drivers;
@@ -33,20 +36,22 @@ use symbols::{find_lost_version, find_unmet, find_unmet_by_program};
 pub use verbs::LIBIBVERBS;
 use verbs::{VerbsLibrary, is_config_path, is_library_path};
 
-/// A regular file of the host, with no link on its path, and where it is mounted: read-only, nosuid, nodev.
+/// A regular file of the host, without links in its path, and where it is mounted: read-only,
+/// nosuid, nodev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryMount {
     pub source: PathBuf,
     pub target: PathBuf,
 }
 
+/// How the host's libraries are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MountMethod {
     /// A provider is added, and no file of the image is covered.
     Add,
-    /// The image's provider is covered by the host's.
+    /// The host's provider covers the image's.
     Cover,
-    /// The host's libibverbs, librdmacm and providers replace the image's, or are all that there is.
+    /// The host's libibverbs, librdmacm and providers replace the image's, or the image has none.
     Replace,
 }
 
@@ -57,21 +62,21 @@ pub enum LibraryDecision {
     Mount {
         method: MountMethod,
         files: Vec<LibraryMount>,
-        /// Which devices have none then, each with the reason; none where all are served.
+        /// The devices that these libraries do not serve, with the reasons.
         unserved: Option<String>,
     },
-    /// Nothing fits: which version is where, and what would fit.
+    /// No libraries are compatible. The text says which versions were found and which are needed.
     Unfit(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
     pub decision: LibraryDecision,
-    /// What could not be examined and was taken to fit; for the debug log.
+    /// Libraries that could not be examined and were assumed to be compatible, for the debug log.
     pub notes: Vec<String>,
 }
 
-/// `host` is the host's file system.
+/// Decides which libraries the container uses. `host` is the host's file system.
 pub fn decide_libraries(
     image: &ImageFiles<'_>,
     host: &TrustedTree,
@@ -79,8 +84,8 @@ pub fn decide_libraries(
 ) -> LibraryReport {
     let mut notes = Vec::new();
     let providers = group_by_provider(devices, &mut notes);
-    let decision = verdict(image, host, providers, &mut notes);
-    let decision = decision.unwrap_or_else(|error| LibraryDecision::Unfit(format!("{error:#}")));
+    let decision = try_decide(image, host, providers, &mut notes)
+        .unwrap_or_else(|error| LibraryDecision::Unfit(format!("{error:#}")));
     LibraryReport { decision, notes }
 }
 
@@ -104,17 +109,20 @@ fn group_by_provider<'a>(
     providers
 }
 
-/// The names of the devices that some providers serve.
+/// Returns the names of the devices that these providers serve.
 fn device_names<'a>(
     providers: &ProviderDevices<'_>,
     names: impl IntoIterator<Item = &'a &'static str>,
 ) -> Vec<String> {
-    let devices = names.into_iter().filter_map(|name| providers.get(name));
-    let devices = devices.flatten().map(|device| device.name.clone());
-    devices.collect()
+    names
+        .into_iter()
+        .filter_map(|name| providers.get(name))
+        .flatten()
+        .map(|device| device.name.clone())
+        .collect()
 }
 
-fn verdict(
+fn try_decide(
     image: &ImageFiles<'_>,
     host: &TrustedTree,
     mut providers: ProviderDevices<'_>,
@@ -124,19 +132,20 @@ fn verdict(
         return Ok(LibraryDecision::Fits);
     }
     let libraries = LibrarySearch::new(image, "the image", image.library_path)?;
-    let mut is_brought = |paths: &[PathBuf]| {
-        let covered = paths.iter().find(|path| image.is_covered(path));
-        notes.extend(covered.map(|path| {
-            format!("a mount of the container is at {path:?}: it brings its own libraries")
-        }));
-        covered.is_some()
+    let mut is_mounted_by_user = |paths: &[PathBuf]| {
+        let Some(path) = paths.iter().find(|path| image.is_covered(path)) else {
+            return false;
+        };
+        notes.push(format!("a mount of the container is at {path:?}: it brings its own libraries"));
+        true
     };
-    if is_brought(&libraries.candidate_paths(LIBIBVERBS)) {
+    if is_mounted_by_user(&libraries.candidate_paths(LIBIBVERBS)) {
         return Ok(LibraryDecision::Fits);
     }
     let verbs = VerbsLibrary::find(&libraries)?;
     if let Some(verbs) = &verbs {
-        providers.retain(|provider, _| !is_brought(&verbs.provider_paths(provider, &libraries)));
+        providers
+            .retain(|provider, _| !is_mounted_by_user(&verbs.provider_paths(provider, &libraries)));
     }
     let providers = &providers;
     let lacking = match &verbs {
@@ -167,9 +176,12 @@ fn verdict(
     if plans.iter().all(|plan| !plan.unserved.is_empty()) {
         plans.push(builder.replace(&host_verbs));
     }
-    // Of two that serve as many devices, the one that leaves the image its own libraries.
-    let best = plans.iter().min_by_key(|plan| plan.unserved.len());
-    let Some(best) = best.filter(|plan| plan.unserved.len() < providers.len()) else {
+    // If both plans serve the same number of providers, the first one keeps the image's libraries.
+    let Some(best) = plans
+        .iter()
+        .min_by_key(|plan| plan.unserved.len())
+        .filter(|plan| plan.unserved.len() < providers.len())
+    else {
         let mut message = describe_lacking(&libraries, &lacking);
         for (_, reason) in plans.iter().filter_map(|plan| plan.unserved.first()) {
             if !message.ends_with(reason) {
@@ -183,50 +195,56 @@ fn verdict(
             "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
         ));
     }
-    let unserved = best.unserved.iter().map(|(provider, reason)| {
+    let mut unserved = Vec::new();
+    for (provider, reason) in &best.unserved {
         let names = device_names(providers, [provider]).join(", ");
-        let lack = lacking.iter().find(|(lacking, _)| lacking == provider);
-        let description =
-            lack.map(|lack| describe_lacking(&libraries, slice::from_ref(lack)) + "; ");
-        format!("{names}: {}{reason}", description.unwrap_or_default())
-    });
-    let unserved: Vec<String> = unserved.collect();
-    Ok(best.verdict(&unserved.join("; ")))
+        unserved.push(match lacking.iter().find(|(lacking, _)| lacking == provider) {
+            Some(lack) => {
+                let description = describe_lacking(&libraries, slice::from_ref(lack));
+                format!("{names}: {description}; {reason}")
+            }
+            None => format!("{names}: {reason}"),
+        });
+    }
+    Ok(best.to_decision(&unserved.join("; ")))
 }
 
-/// What one way of mounting libraries of the host does.
+/// A way to mount libraries of the host.
 struct MountPlan {
     method: MountMethod,
     files: BTreeMap<PathBuf, PathBuf>,
-    /// The providers that cannot be used then, and why.
+    /// The providers that remain unusable, with the reasons.
     unserved: Vec<(&'static str, String)>,
 }
 
 impl MountPlan {
-    fn verdict(&self, unserved: &str) -> LibraryDecision {
-        // The image's own libraries serve the others.
+    fn to_decision(&self, unserved: &str) -> LibraryDecision {
+        // The image's own libraries serve the other devices.
         if self.files.is_empty() {
             return LibraryDecision::Unfit(unserved.to_owned());
         }
-        let files = self.files.iter().map(|(target, source)| LibraryMount {
-            source: source.clone(),
-            target: target.clone(),
-        });
         LibraryDecision::Mount {
             method: self.method,
-            files: files.collect(),
+            files: self
+                .files
+                .iter()
+                .map(|(target, source)| LibraryMount {
+                    source: source.clone(),
+                    target: target.clone(),
+                })
+                .collect(),
             unserved: (!unserved.is_empty()).then(|| unserved.to_owned()),
         }
     }
 }
 
-/// What the image has for a device.
+/// The state of the image's provider for a device.
 enum ProviderState {
     Fits,
-    /// The provider is there and is not named in the configuration.
+    /// The provider exists, but the configuration does not name it.
     Unnamed,
     Missing(PathBuf),
-    /// The provider is there and does not load, or not serve the kernel's driver.
+    /// The provider exists, but does not load or does not support the kernel's driver.
     Unusable(PathBuf, String),
 }
 
@@ -254,7 +272,7 @@ impl ProviderState {
     }
 }
 
-/// The providers of which something is missing.
+/// Returns the providers that are missing or incomplete.
 fn find_incomplete(
     verbs: &VerbsLibrary,
     providers: &ProviderDevices,
@@ -270,17 +288,18 @@ fn find_incomplete(
     Ok(lacking)
 }
 
-/// Why programs cannot use some devices, or all.
+/// The reason why programs cannot use some or all devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryMisfit {
     pub reason: String,
-    /// Whether a provider is there that does not load, or not serve the driver.
+    /// Whether a provider exists that does not load or does not support the driver.
     pub is_present: bool,
-    /// The names of those devices.
+    /// The names of these devices.
     pub devices: Vec<String>,
 }
 
-/// Why programs that load what is in `files` cannot use the devices; `None` if they can. `whose` is for the message.
+/// Returns why programs that load the libraries in `files` cannot use the devices. Returns `None`
+/// if they can. `owner` is for messages.
 pub fn find_misfit(
     files: &dyn LibraryFiles,
     owner: &'static str,
@@ -300,13 +319,18 @@ pub fn find_misfit(
         }
         None => (Vec::new(), device_names(&providers, providers.keys())),
     };
-    let reason = describe_lacking(&libraries, &lacking);
-    let mut states = lacking.iter().map(|(_, state)| state);
-    let is_present = states.any(|state| matches!(state, ProviderState::Unusable(..)));
-    Ok((!devices.is_empty()).then_some(LibraryMisfit { reason, is_present, devices }))
+    if devices.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(LibraryMisfit {
+        reason: describe_lacking(&libraries, &lacking),
+        is_present: lacking.iter().any(|(_, state)| matches!(state, ProviderState::Unusable(..))),
+        devices,
+    }))
 }
 
-/// Whether programs that load what is in `files` find no librdmacm, which many connect by.
+/// Returns whether programs that load the libraries in `files` do not find librdmacm, which many
+/// need to connect.
 pub fn is_rdmacm_missing(files: &dyn LibraryFiles, library_path: Option<&str>) -> Result<bool> {
     let libraries = LibrarySearch::new(files, "", library_path)?;
     Ok(libraries.find_first(LIBRDMACM)?.is_none())
@@ -314,22 +338,24 @@ pub fn is_rdmacm_missing(files: &dyn LibraryFiles, library_path: Option<&str>) -
 
 fn describe_lacking(libraries: &LibrarySearch<'_>, lacking: &[(&str, ProviderState)]) -> String {
     let owner = libraries.owner;
-    let reason = lacking.iter().find_map(|(provider, state)| match state {
-        ProviderState::Fits => None,
-        ProviderState::Unnamed => Some(format!("{owner} does not name the driver {provider}")),
-        ProviderState::Missing(path) => Some(format!("{owner} has no provider {path:?}")),
-        ProviderState::Unusable(path, reason) => {
-            Some(format!("{owner}'s provider {path:?} {reason}"))
-        }
-    });
-    reason.unwrap_or_else(|| format!("{owner} has no {LIBIBVERBS}"))
+    lacking
+        .iter()
+        .find_map(|(provider, state)| match state {
+            ProviderState::Fits => None,
+            ProviderState::Unnamed => Some(format!("{owner} does not name the driver {provider}")),
+            ProviderState::Missing(path) => Some(format!("{owner} has no provider {path:?}")),
+            ProviderState::Unusable(path, reason) => {
+                Some(format!("{owner}'s provider {path:?} {reason}"))
+            }
+        })
+        .unwrap_or_else(|| format!("{owner} has no {LIBIBVERBS}"))
 }
 
 fn is_public_library(name: &str) -> bool {
     !name.contains("-rdmav")
 }
 
-/// Files of the host on their way into the image, by their targets.
+/// Collects files of the host by their targets in the image.
 struct MountBuilder<'a> {
     image: &'a ImageFiles<'a>,
     libraries: &'a LibrarySearch<'a>,
@@ -345,13 +371,13 @@ impl MountBuilder<'_> {
         Ok(library.is_none() && self.host_libraries.find_first(name)?.is_none())
     }
 
-    /// Mounts `source` at a path of the image, or over what is at the end of the links there.
-    fn mount(&mut self, source: &Path, path: &Path, may_be: fn(&Path) -> bool) -> Result<()> {
+    /// Mounts `source` at a path of the image, after following the links of the image.
+    fn mount(&mut self, source: &Path, path: &Path, is_allowed: fn(&Path) -> bool) -> Result<()> {
         let target = self.image.resolve(path)?;
-        if !may_be(source) {
+        if !is_allowed(source) {
             bail!("{source:?} of the host is not below /usr, /lib or /opt, so it is not mounted");
         }
-        if !may_be(&target) {
+        if !is_allowed(&target) {
             bail!("{path:?} of the image leads to {target:?}, where no library belongs");
         }
         if (self.image.covered)(&target) {
@@ -364,7 +390,8 @@ impl MountBuilder<'_> {
         Ok(())
     }
 
-    /// Mounts the host's providers that are lacking under the names that the image's libibverbs opens.
+    /// Mounts the host's providers in place of those that are lacking, under the names that the
+    /// image's libibverbs opens.
     fn add(
         &mut self,
         verbs: &VerbsLibrary,
@@ -381,7 +408,7 @@ impl MountBuilder<'_> {
         MountPlan { method, files: std::mem::take(&mut self.files), unserved }
     }
 
-    /// Mounts nothing of what fails.
+    /// Runs `act`, and undoes its mounts if it fails.
     fn try_mount<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.files.clone();
         let result = act(self);
@@ -423,7 +450,7 @@ impl MountBuilder<'_> {
         Ok(method)
     }
 
-    /// One that serves the kernel's driver.
+    /// Finds the host's provider that supports the kernel's driver.
     fn find_host_provider(&self, host: &VerbsLibrary, provider: &str) -> Result<Rc<NativeLibrary>> {
         let Some(library) = host.find_provider(provider, &self.host_libraries)? else {
             let path = host.layout.provider_path(provider);
@@ -440,8 +467,8 @@ impl MountBuilder<'_> {
         Ok(library)
     }
 
-    /// Mounts a library under the name by which others need it: over the image's, and whether there is one, or else
-    /// in a directory.
+    /// Mounts a library under the name by which other libraries need it: over the image's library,
+    /// or else in `directory`. Returns whether the image has one.
     fn mount_by_name(&mut self, library: &NativeLibrary, directory: &Path) -> Result<bool> {
         let name = library.name();
         let Some(image_library) = self.libraries.find_first(&name)? else {
@@ -459,7 +486,7 @@ impl MountBuilder<'_> {
         Ok(true)
     }
 
-    /// Mounts the host's file that names a driver, where the image has none.
+    /// Mounts the host's file that names a driver, unless the image has one.
     fn mount_driver_file(
         &mut self,
         host: &VerbsLibrary,
@@ -477,13 +504,12 @@ impl MountBuilder<'_> {
         self.mount(&source, path, is_config_path)
     }
 
-    /// Mounts the host's libibverbs, with all that has to be of the same rdma-core.
+    /// Mounts the host's libibverbs, and all libraries that have to be of the same rdma-core.
     fn replace(&mut self, host: &VerbsLibrary) -> MountPlan {
         let mut unserved = Vec::new();
         if let Err(error) = self.try_mount(|builder| builder.replace_all(host, &mut unserved)) {
             let reason = format!("{error:#}");
-            let all = self.providers.keys();
-            unserved = all.map(|provider| (*provider, reason.clone())).collect();
+            unserved = self.providers.keys().map(|provider| (*provider, reason.clone())).collect();
         }
         MountPlan { method: MountMethod::Replace, files: std::mem::take(&mut self.files), unserved }
     }
@@ -530,18 +556,17 @@ impl MountBuilder<'_> {
         let library = self.find_host_provider(host, provider)?;
         let path = host.layout.provider_path(provider);
         self.mount(&library.path, &path, is_library_path)?;
-        let file = host.layout.driver_file(provider);
-        self.mount_driver_file(host, provider, &file)?;
-        let loaded = libraries.iter().map(Rc::as_ref).chain([&*library]);
-        let loaded: Vec<&NativeLibrary> = loaded.collect();
+        self.mount_driver_file(host, provider, &host.layout.driver_file(provider))?;
+        let loaded: Vec<&NativeLibrary> =
+            libraries.iter().map(Rc::as_ref).chain([&*library]).collect();
         if let Some(reason) = find_unmet(&loaded, self.libraries)? {
             bail!("the host's RDMA libraries need more than the image has: one {reason}");
         }
         Ok(library)
     }
 
-    /// The host's libibverbs and librdmacm, its version of each public library of the image, and libnl where the image
-    /// has none.
+    /// Collects the host's libibverbs and librdmacm, its version of each public library of the
+    /// image, and libnl if the image has none.
     fn collect_whole_set(&self) -> Result<Vec<Rc<NativeLibrary>>> {
         let mut names = vec![LIBIBVERBS.to_owned()];
         names.extend(PUBLIC_LIBRARIES.map(str::to_owned));

@@ -1,5 +1,5 @@
-//! Whether libraries load in an image: each symbol and version that they need is defined by themselves or by what the
-//! image's loader takes. The number of a private ABI decides nothing: symbols were added without a new one.
+//! Decides whether libraries load in an image: each symbol and version that they need must be
+//! defined by themselves or by libraries that the image's loader finds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -13,13 +13,15 @@ use super::files::NativeLibrary;
 use super::libraries::LibrarySearch;
 use super::verbs::LIBIBVERBS;
 
-/// Libraries that are loaded for one provider; libibverbs, libnl and libc bring about eight.
+/// Maximum number of libraries that are loaded for one provider. libibverbs, libnl and libc bring
+/// about eight.
 const MAX_LIBRARIES: usize = 64;
 
 /// Names of symbols, with the versions in which they are needed.
 type NeededSymbols = HashMap<String, BTreeSet<Option<String>>>;
 
-/// The first thing that `loaded` need and do not get in the image, as what follows a name: `needs …`.
+/// Returns the first need of the libraries in `loaded` that the image does not meet, as the end of
+/// a sentence: `needs …`.
 pub(super) fn find_unmet(
     loaded: &[&NativeLibrary],
     image: &LibrarySearch<'_>,
@@ -61,17 +63,17 @@ pub(super) fn find_unmet(
         remove_defined(&mut symbols, &library)?;
         enqueue_needed(&mut queue, &names, &library.summary.needed)?;
     }
-    let unmet = symbols.into_iter().filter_map(|(name, versions)| {
-        let version = versions.into_iter().next()?;
-        Some((name, version))
-    });
-    Ok(unmet.min().map(|(name, version)| {
-        let version = version.map_or_else(String::new, |version| format!("@{version}"));
-        format!("needs {name}{version}, which no library of {owner} defines")
-    }))
+    Ok(symbols
+        .into_iter()
+        .filter_map(|(name, versions)| Some((name, versions.into_iter().next()?)))
+        .min()
+        .map(|(name, version)| {
+            let suffix = version.map_or_else(String::new, |version| format!("@{version}"));
+            format!("needs {name}{suffix}, which no library of {owner} defines")
+        }))
 }
 
-/// Adds what is to be loaded and is not yet.
+/// Adds needed libraries that are not loaded yet.
 fn enqueue_needed(
     queue: &mut Vec<String>,
     names: &BTreeSet<String>,
@@ -93,17 +95,17 @@ fn remove_defined(symbols: &mut NeededSymbols, library: &NativeLibrary) -> Resul
         if symbol.is_defined
             && let Some(versions) = symbols.get_mut(symbol.name)
         {
-            // The loader takes either for the other if one has no version.
-            let is_met = |needed: &Option<String>| {
-                needed.is_none() || symbol.version.is_none() || needed.as_deref() == symbol.version
-            };
-            versions.retain(|needed| !is_met(needed));
+            // A symbol without a version matches any version, on either side.
+            versions.retain(|needed| {
+                needed.is_some() && symbol.version.is_some() && needed.as_deref() != symbol.version
+            });
         }
     })
 }
 
-/// What a program needs of one of these libraries and does not get, or of another of their kind that is in neither
-/// place. One that has a search path of its own may find them elsewhere.
+/// Returns what a program needs of the mounted libraries that they do not provide, or a library of
+/// the same rdma-core that neither the image nor the host has. Skips a program with its own search
+/// path, which may find other libraries.
 pub(super) fn find_unmet_by_program(
     program: &ElfSummary,
     libraries: &[Rc<NativeLibrary>],
@@ -112,8 +114,7 @@ pub(super) fn find_unmet_by_program(
     if program.search_path.is_some() {
         return Ok(None);
     }
-    let needs = program.version_needs.iter();
-    let needs: Vec<&VersionNeed> = needs.filter(|need| !need.weak).collect();
+    let needs: Vec<&VersionNeed> = program.version_needs.iter().filter(|need| !need.weak).collect();
     if let Some(missing) =
         libraries.iter().find_map(|library| find_missing_version(&needs, library))
     {
@@ -129,7 +130,8 @@ pub(super) fn find_unmet_by_program(
     Ok(None)
 }
 
-/// The loader refuses a library whose needed versions are not defined, whichever symbols it uses.
+/// Returns the version of this library that is needed and not defined. The loader rejects such a
+/// library, whichever symbols are used.
 fn find_missing_version(needs: &[&VersionNeed], library: &NativeLibrary) -> Option<String> {
     let name = library.name();
     let defined = &library.summary.version_definitions;
@@ -138,32 +140,39 @@ fn find_missing_version(needs: &[&VersionNeed], library: &NativeLibrary) -> Opti
         .filter(|need| need.library == name && !defined.contains(&need.version))
         .max_by_key(|need| version_numbers(&need.version))?;
     let prefix = version_prefix(&missing.version);
-    let same = defined.iter().filter(|version| version_prefix(version) == prefix);
-    let newest = same.max_by_key(|version| version_numbers(version));
-    let newest = newest.map_or("no such version", String::as_str);
+    let newest = defined
+        .iter()
+        .filter(|version| version_prefix(version) == prefix)
+        .max_by_key(|version| version_numbers(version))
+        .map_or("no such version", String::as_str);
     let (version, path) = (&missing.version, &library.path);
     Some(format!("needs {version} of {name}, and {path:?} has {newest}"))
 }
 
-/// `GLIBC_` of `GLIBC_2.38`.
+/// Returns `GLIBC_` of `GLIBC_2.38`.
 fn version_prefix(version: &str) -> &str {
     version.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.')
 }
 
-/// 2 and 38 of `GLIBC_2.38`.
+/// Returns 2 and 38 of `GLIBC_2.38`.
 fn version_numbers(version: &str) -> Vec<u32> {
-    let parts = version[version_prefix(version).len()..].split('.');
-    parts.map(|part| part.parse().unwrap_or_default()).collect()
+    version[version_prefix(version).len()..]
+        .split('.')
+        .map(|part| part.parse().unwrap_or_default())
+        .collect()
 }
 
-/// The first public version that `other` defines and `library` does not.
+/// Returns the first public version that `other` defines and `library` does not.
 pub(super) fn find_lost_version<'a>(
     library: &NativeLibrary,
     other: &'a NativeLibrary,
 ) -> Option<&'a String> {
-    let versions = other.summary.version_definitions.iter();
-    let mut public = versions.filter(|version| !version.contains("_PRIVATE_"));
-    public.find(|version| !library.summary.version_definitions.contains(*version))
+    other
+        .summary
+        .version_definitions
+        .iter()
+        .filter(|version| !version.contains("_PRIVATE_"))
+        .find(|version| !library.summary.version_definitions.contains(*version))
 }
 
 #[cfg(test)]

@@ -1,21 +1,24 @@
-//! An installed libibverbs: which providers it opens, and where it expects them.
+//! An installed libibverbs: which providers it opens, and where.
 
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
+use onload_sys::text::parse_digits;
 
 use super::files::NativeLibrary;
 use super::libraries::LibrarySearch;
 
 pub const LIBIBVERBS: &str = "libibverbs.so.1";
 
-/// Where libraries may be mounted. Whatever an image's libibverbs names, it is no reason to cover anything else.
+/// The directories where libraries may be mounted. Nothing else is ever covered, whatever an
+/// image's libibverbs names.
 const LIBRARY_ROOTS: [&str; 4] = ["/usr", "/lib", "/lib64", "/opt"];
 const CONFIG_DIR: &str = "/etc/libibverbs.d";
 
-/// What the code of libibverbs was compiled with (libibverbs/dynamic_driver.c, `load_driver` and `read_config`).
+/// The paths that were compiled into a libibverbs (libibverbs/dynamic_driver.c, `load_driver` and
+/// `read_config`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VerbsLayout {
     pub providers: PathBuf,
@@ -54,15 +57,15 @@ impl VerbsLibrary {
         Ok(Some(VerbsLibrary { library, layout }))
     }
 
-    /// Where a provider may be that it opens, in its order.
+    /// Returns the possible paths of a provider, in the order in which libibverbs opens them.
     pub(super) fn provider_paths(&self, name: &str, libraries: &LibrarySearch<'_>) -> Vec<PathBuf> {
         let mut paths = vec![self.layout.provider_path(name)];
         paths.extend(libraries.candidate_paths(&self.layout.provider_file(name)));
         paths
     }
 
-    /// The provider that it opens: the one in its own directory, or else the one that the loader finds
-    /// (libibverbs/dynamic_driver.c, `load_driver`).
+    /// Finds the provider that libibverbs opens: the one in its own directory, or else the one that
+    /// the loader finds (libibverbs/dynamic_driver.c, `load_driver`).
     pub(super) fn find_provider(
         &self,
         name: &str,
@@ -79,19 +82,21 @@ impl VerbsLayout {
     fn new(strings: &[String]) -> Option<VerbsLayout> {
         let (providers, private_abi) = strings.iter().find_map(|string| {
             let (directory, suffix) = string.split_once("/lib%s-rdmav")?;
-            let number = suffix.strip_suffix(".so")?;
-            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
-            Some((directory, number.parse().ok().filter(|_| is_number)?))
+            Some((directory, parse_digits(suffix.strip_suffix(".so")?)?))
         })?;
-        let is_config = |string: &&String| string.ends_with("/libibverbs.d");
-        let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |directory| directory);
+        let config = strings
+            .iter()
+            .find(|string| string.ends_with("/libibverbs.d"))
+            .map_or(CONFIG_DIR, String::as_str);
         let layout = VerbsLayout {
             providers: PathBuf::from(providers),
             private_abi,
             config: PathBuf::from(config),
         };
-        let is_plausible = is_library_path(&layout.providers) && is_config_path(&layout.config);
-        is_plausible.then_some(layout)
+        if !is_library_path(&layout.providers) || !is_config_path(&layout.config) {
+            return None;
+        }
+        Some(layout)
     }
 
     pub(super) fn provider_path(&self, name: &str) -> PathBuf {
@@ -107,26 +112,28 @@ impl VerbsLayout {
     }
 }
 
-/// Whether libraries may be mounted at a path, or taken from there.
+/// Returns whether libraries may be mounted at a path, or taken from there.
 pub(super) fn is_library_path(path: &Path) -> bool {
-    let is_below = |root: &str| path != Path::new(root) && path.starts_with(root);
-    is_plain(path) && LIBRARY_ROOTS.iter().any(|root| is_below(root))
+    is_plain(path)
+        && LIBRARY_ROOTS.iter().any(|root| path.starts_with(root) && path != Path::new(root))
 }
 
-/// The same for the files that name drivers.
+/// Returns whether files that name drivers may be mounted at a path, or taken from there.
 pub(super) fn is_config_path(path: &Path) -> bool {
     is_plain(path) && path.starts_with(CONFIG_DIR) || is_library_path(path)
 }
 
-/// Each missing directory of a path is made and recorded, and the longest name that file systems take has 255 bytes.
+/// Maximum length of a path. Each missing directory is created and recorded, and file systems
+/// accept names of up to 255 bytes.
 const MAX_COMPONENTS: usize = 32;
 const MAX_PATH_BYTES: usize = 255;
 
 fn is_plain(path: &Path) -> bool {
-    let is_name = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     let text = path.to_string_lossy();
-    let is_short = text.len() <= MAX_PATH_BYTES && path.components().count() <= MAX_COMPONENTS;
-    is_short && path.components().all(is_name) && !text.contains(|letter: char| letter.is_control())
+    text.len() <= MAX_PATH_BYTES
+        && path.components().count() <= MAX_COMPONENTS
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+        && !text.contains(|letter: char| letter.is_control())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the file of a ticket holds.
+//! The content of a ticket's file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,29 +14,30 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::processes::ProcessId;
 use onload_sys::text::Quoted;
 
-/// The newest version of the file that is understood.
+/// The newest supported version of the file.
 const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ticket {
-    /// The boot that it is of.
+    /// The ID of the boot in which the ticket was created.
     pub boot: String,
-    /// When it was made, in seconds after 1970, for people.
+    /// The creation time in seconds since 1970, for people.
     pub since: u64,
-    /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set.
+    /// The creation time in milliseconds since boot (`CLOCK_BOOTTIME`), for decisions, since the
+    /// host's clock may be set.
     pub made_ms: u64,
-    /// What it is good for, as [`Request::parse_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
+    /// The request, as [`Request::parse_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
     pub request: String,
-    /// The devices of it that one task has for itself.
+    /// The devices of the request that only one task may hold.
     #[serde(default)]
     pub exclusive: Vec<DeviceId>,
-    /// The engine that made it, such as `nomad`.
+    /// The engine that created the ticket, such as `nomad`.
     pub engine: String,
-    /// What the engine says of it, for people.
+    /// The engine's description of the ticket, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The container that was started with it last.
+    /// The last container that was started with the ticket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<TicketUser>,
 }
@@ -47,28 +48,28 @@ pub struct Ticket {
 pub struct TicketUser {
     pub container: ContainerId,
     pub bundle: PathBuf,
-    /// The process that became the runtime which creates it.
+    /// The process that became the container's runtime.
     pub maker: ProcessId,
-    /// The directories one of which its runtime keeps for as long as there is the container.
+    /// Directories of which the runtime keeps one for as long as the container exists.
     pub state: Vec<PathBuf>,
-    /// The directory of the host that its engine gave its task alone, where it has one.
+    /// The host directory that the engine gave to this task only, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<PathBuf>,
-    /// When it was first seen to be gone, in milliseconds after boot (CLOCK_BOOTTIME).
+    /// When the container was first found to be gone, in milliseconds since boot
+    /// (`CLOCK_BOOTTIME`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
 }
 
 impl Ticket {
-    /// Reads a file's text; fields that this version does not know are passed over.
+    /// Parses a file. Ignores fields that this version does not know.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
         let ticket: Ticket = versioned::parse(bytes, VERSION, "it is no ticket")?;
-        let request = ticket.parse_request();
-        request.context("what it asks for is not understood")?;
+        ticket.parse_request().context("what it asks for is not understood")?;
         Ok(ticket)
     }
 
-    /// What it is good for; a ticket that [`super::Tickets`] gave out is understood.
+    /// Parses the request. It is valid in every ticket that [`super::Tickets`] returned.
     pub fn parse_request(&self) -> Result<Request> {
         Request::parse_text(&self.request, Origin::Ticket)
     }
@@ -79,7 +80,7 @@ impl Ticket {
 }
 
 impl fmt::Display for Ticket {
-    /// Who made it and when, for a line.
+    /// Describes which engine created the ticket, and when, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "made by {}", Quoted(&self.engine))?;
         if let Some(description) = &self.description {
@@ -89,7 +90,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// Properties that hold for every content of a file.
+/// Checks properties of the parser for any content of a file.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(content: &[u8]) {
     if let Ok(ticket) = Ticket::parse(content) {

@@ -1,10 +1,13 @@
-//! Tickets: what a cluster engine has reserved for a task, for the runtime wrapper that starts it.
+//! Tickets: what a cluster engine has reserved for a task.
 //!
-//! An engine that can pass a container nothing but variables names a ticket in one of them. What the
-//! ticket is good for stands in `/run/onload-ctk/@requests`, which root alone can enter, so that a variable
-//! gives nothing that the engine did not reserve. A ticket is good until the host starts again, or until a
-//! later one names a device that it has for itself; a task that starts again uses the same one, within an hour
-//! of its end. The first container binds it to its task, where the engine gave that a directory of its own.
+//! An engine that can pass only variables to a container names a ticket in one of them. The runtime
+//! wrapper that starts the container redeems it. The reserved devices are recorded in
+//! `/run/onload-ctk/@requests`, which only root can enter, so a variable cannot request more than
+//! the engine reserved.
+//!
+//! A ticket is valid until the host reboots, or until a later ticket names one of its exclusive
+//! devices. A restarted task uses the same ticket, within an hour of its end. The first container
+//! binds the ticket to its task, if the engine gave the task its own directory.
 
 mod file;
 mod name;

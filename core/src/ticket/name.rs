@@ -1,20 +1,22 @@
-//! How a ticket is named: in a variable, and for people.
+//! The names of tickets, in variables and for people.
 
 use crate::lease::Token;
 use crate::request::VARIABLE;
 
-/// How a variable begins that names a ticket; 32 lower-case hexadecimal digits follow.
+/// The prefix of a variable's value that names a ticket. 32 lower-case hexadecimal digits follow.
 pub const WORD: &str = "ticket:";
-/// Digits of a ticket that a message, a list or the name of a variable shows: enough to find it, and no ticket.
+/// Digits of a ticket that messages, lists and names of variables show: enough to find the ticket,
+/// too few to redeem it.
 const SHOWN_DIGITS: usize = 8;
 
-/// The beginning of a ticket, by which people know it.
+/// Returns the first digits of a ticket.
 pub fn short_id(id: &Token) -> &str {
     id.as_str().get(..SHOWN_DIGITS).unwrap_or_default()
 }
 
-/// The variable of a container's environment that names a ticket, with its value. Each ticket has one of its own:
-/// an engine that reserves twice for one task merges both answers, and of one name only one value would stay.
+/// Returns the environment variable that names a ticket, and its value. The name of the variable
+/// depends on the ticket: an engine that reserves twice for one task merges both answers, and two
+/// values of the same variable would leave only one.
 pub fn to_variable(id: &Token) -> (String, String) {
     (format!("{VARIABLE}_{}", short_id(id).to_ascii_uppercase()), format!("{WORD}{}", id.as_str()))
 }

@@ -1,4 +1,4 @@
-//! The files of tickets: written, read, taken and removed under one lock.
+//! The files of tickets. One lock protects writing, redeeming and removing them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,33 +26,33 @@ use onload_sys::fs::open::may_exist;
 use onload_sys::fs::regular;
 use onload_sys::processes::{ProcessId, Processes};
 
-/// Tickets that are kept. Another one takes the place of that whose last container is gone for the longest, or
-/// that no container was started with for as long: an engine never says that it is done with one. More are kept
-/// while their tasks may start: within [`RESTART`].
+/// Number of tickets that are kept. A new one then replaces the ticket that has been unused for the
+/// longest time, since an engine never reports that it no longer needs one. A ticket whose task may
+/// still start, within [`RESTART`], is never replaced.
 pub const MAX_TICKETS: usize = 1024;
 
-/// How long after its container was seen to be gone a ticket is good for another one: a task starts again
-/// sooner, and who copied the ticket of one that is over gets nothing.
+/// How long a ticket can be redeemed again after its container has ended. A restarted task starts
+/// sooner. Afterwards a copy of the ticket is worthless.
 pub const RESTART: Duration = Duration::from_secs(3600);
 
 /// The lock of all tickets.
 const LOCK: &str = ".lock";
 const MAX_BYTES: u64 = 64 * 1024;
-/// Where runc (libcontainer/factory_linux.go) and crun (src/libcrun/status.c) say which process is a
-/// container's first.
+/// The files in which runc (libcontainer/factory_linux.go) and crun (src/libcrun/status.c) record a
+/// container's init process.
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
-/// Bytes of such a file that are read.
+/// Maximum size of such a file.
 const MAX_STATE_BYTES: u64 = 1024 * 1024;
 
-/// What a new ticket is to be good for.
+/// The content of a new ticket.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTicket<'a> {
-    /// What is asked for, as [`Request::parse_text`] reads it.
+    /// The request, as [`Request::parse_text`] reads it.
     pub request: &'a str,
-    /// The devices of it that one task has for itself.
+    /// The devices of the request that only one task may hold.
     pub exclusive: &'a [DeviceId],
     pub engine: &'a str,
-    /// What the engine says of it, for people.
+    /// The engine's description of the ticket, for people.
     pub description: Option<&'a str>,
 }
 
@@ -60,38 +60,38 @@ pub struct NewTicket<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct StartingContainer<'a> {
     pub container: &'a ContainerId,
-    /// Its bundle, without symbolic links.
+    /// The bundle, without symbolic links.
     pub bundle: &'a Path,
-    /// The process that becomes its runtime, where it is known.
+    /// The process that becomes the runtime, if it is known.
     pub creator: Option<ProcessId>,
-    /// As [`TicketUser::task`].
+    /// See [`TicketUser::task`].
     pub task: Option<&'a Path>,
 }
 
 impl StartingContainer<'_> {
     fn is_same(&self, user: &TicketUser) -> bool {
-        let is_same = user.container == *self.container && user.bundle == self.bundle;
-        is_same || self.creator == Some(user.maker)
+        (user.container == *self.container && user.bundle == self.bundle)
+            || self.creator == Some(user.maker)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketEntry {
     pub id: Token,
-    /// What it is good for, or why that is not understood.
+    /// The ticket, or the reason why its file is invalid.
     pub ticket: Result<Ticket, String>,
-    /// Whether the container that was started with it last is there, or may be.
+    /// Whether the last container that was started with the ticket exists, or may exist.
     pub is_used: bool,
-    /// Whether it is of another boot.
+    /// Whether the ticket was created before the last boot.
     pub has_expired: bool,
 }
 
-/// The first process of a container, as its runtime wrote it down.
+/// A container's init process, as its runtime recorded it.
 #[derive(Deserialize)]
 struct InitState {
     #[serde(rename = "init_process_pid", alias = "pid")]
     pid: u32,
-    /// In clock ticks after boot.
+    /// In clock ticks since boot.
     #[serde(rename = "init_process_start", alias = "process-start-time")]
     start_time: u64,
 }
@@ -101,7 +101,7 @@ pub struct Tickets {
     dir: OwnedFd,
     path: PathBuf,
     processes: Processes,
-    /// Milliseconds since boot.
+    /// Returns the milliseconds since boot.
     clock: fn() -> u64,
 }
 
@@ -117,13 +117,13 @@ pub fn unknown_error(id: &Token) -> Error {
 }
 
 impl Tickets {
-    /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
+    /// Opens the directory in [`crate::run_dir::RUN_DIR`]. Creates it if necessary.
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
-        let opened = open_private(run, REQUESTS);
-        Tickets::from_dir(run, opened.with_context(|| open_context(run))?, processes)
+        let dir = open_private(run, REQUESTS).with_context(|| open_context(run))?;
+        Tickets::from_dir(run, dir, processes)
     }
 
-    /// Opens the directory where it is there.
+    /// Opens the directory if it exists.
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>> {
         match run.open(REQUESTS) {
             Ok(dir) => Tickets::from_dir(run, dir, processes).map(Some),
@@ -143,8 +143,8 @@ impl Tickets {
         Ok(Tickets { dir, path, processes, clock: timestamp::since_boot_ms })
     }
 
-    /// Writes a new ticket. Those that have one of its devices for themselves are good no longer. It reads no other
-    /// ticket, since there may be thousands.
+    /// Writes a new ticket, and removes earlier tickets for its exclusive devices. Does not read
+    /// other tickets, since there may be thousands.
     pub fn write(&self, new: NewTicket<'_>, timeout: Duration) -> Result<Token> {
         check(new)?;
         let ticket = Ticket {
@@ -169,7 +169,7 @@ impl Tickets {
         Ok(id)
     }
 
-    /// Reads a ticket that is good now, whoever uses it.
+    /// Reads a ticket that is valid now, even if it is in use.
     pub fn read(&self, id: &Token) -> Result<Ticket> {
         let bytes = self.read_file(id)?.ok_or_else(|| unknown_error(id))?;
         let ticket = parse(id, &bytes)?;
@@ -182,7 +182,7 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// Reads a ticket for a container that is started with it now, and writes that down.
+    /// Reads a ticket for a container that starts with it, and records the container.
     pub fn redeem(&self, id: &Token, user: TicketUser, timeout: Duration) -> Result<Ticket> {
         let _lock = self.lock(timeout)?;
         let mut ticket = self.read(id)?;
@@ -198,31 +198,33 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// As [`Tickets::redeem`], where nothing is written.
+    /// Like [`Tickets::redeem`], but records nothing.
     pub fn check_redeemable(&self, id: &Token, container: StartingContainer<'_>) -> Result<Ticket> {
         let ticket = self.read(id)?;
         self.check_user(id, &ticket, container)?;
         Ok(ticket)
     }
 
-    /// Writes down of which of the tickets that were listed the container is gone now, and removes those of another boot,
-    /// those that make room, and what a killed process left half written. From the end of its container on, [`RESTART`]
-    /// runs.
+    /// Records which containers of the listed tickets have ended, from when on [`RESTART`] counts.
+    /// Removes tickets of earlier boots, surplus tickets, and temporary files that a killed process
+    /// left.
     pub fn prune(&self, entries: &[TicketEntry], timeout: Duration) -> Result<()> {
-        let (names, now) = (self.file_names()?, (self.clock)());
-        let half_written = names.iter().filter(|name| is_temporary_name(name.as_ref()));
-        let half_written: Vec<&String> = half_written.collect();
-        let removable = entries.iter().filter(|entry| entry.has_expired);
-        let removable = removable.chain(find_superfluous(entries, now));
-        let ended = entries.iter().filter(|entry| entry.has_just_ended());
-        let changed: Vec<&Token> = removable.chain(ended).map(|entry| &entry.id).collect();
-        if changed.is_empty() && half_written.is_empty() {
+        let now = (self.clock)();
+        let mut temporary_names = self.file_names()?;
+        temporary_names.retain(|name| is_temporary_name(name.as_ref()));
+        let changed: Vec<&Token> = entries
+            .iter()
+            .filter(|entry| entry.has_expired || entry.has_just_ended())
+            .chain(find_superfluous(entries, now))
+            .map(|entry| &entry.id)
+            .collect();
+        if changed.is_empty() && temporary_names.is_empty() {
             return Ok(());
         }
-        // The list is long and others wait for the lock: what is in it is read again.
+        // The tickets were listed without the lock, since that takes long. So each is read again.
         let _lock = self.lock(timeout)?;
-        for name in half_written {
-            // It is in nobody's way.
+        for name in temporary_names {
+            // Failing is harmless: no ticket has such a name.
             let _ = atomic::remove(&self.dir, name.as_ref());
         }
         let boot = self.processes.boot_id()?;
@@ -246,51 +248,52 @@ impl Tickets {
         self.publish(&entry.id, &ticket)
     }
 
-    /// Every ticket, the oldest first; those that are not understood before all others. What changes
-    /// meanwhile may be seen as it was or as it is.
+    /// Lists all tickets, invalid ones first, then the oldest first. Changes during the call may or
+    /// may not be included.
     pub fn list(&self) -> Result<Vec<TicketEntry>> {
         let boot = self.processes.boot_id()?;
         let mut entries = Vec::new();
         for name in self.file_names()? {
-            let id = name.parse::<Token>().ok();
-            entries.extend(id.and_then(|id| self.read_entry(id, &boot)));
+            if let Ok(id) = name.parse() {
+                entries.extend(self.read_entry(id, &boot));
+            }
         }
         entries.sort_unstable_by(|a, b| {
-            (a.last_change(), &a.id.as_str()).cmp(&(b.last_change(), &b.id.as_str()))
+            (a.created(), a.id.as_str()).cmp(&(b.created(), b.id.as_str()))
         });
         Ok(entries)
     }
 
-    /// A ticket as it is found; none where there is none.
+    /// Reads a ticket. Returns `None` if it does not exist.
     fn read_entry(&self, id: Token, boot: &str) -> Option<TicketEntry> {
         let ticket = match self.read_file(&id).transpose()? {
             Ok(bytes) => parse(&id, &bytes),
             Err(error) => Err(error),
         };
-        let is_used =
-            |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user));
         Some(TicketEntry {
             id,
-            is_used: ticket.as_ref().is_ok_and(is_used),
+            is_used: ticket
+                .as_ref()
+                .is_ok_and(|ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user))),
             has_expired: ticket.as_ref().is_ok_and(|ticket| ticket.boot != boot),
             ticket: ticket.map_err(|error| format!("{error:#}")),
         })
     }
 
-    /// Writes down which ticket has a device for itself.
+    /// Records which ticket has an exclusive device.
     fn write_index(&self, device: &DeviceId, id: &Token) -> Result<()> {
         let (name, text) = (device.to_string(), id.as_str());
         atomic::write_atomic(&self.dir, name.as_ref(), text.as_bytes(), 0o600)
             .with_context(|| format!("writing which ticket has a device, in {:?}", self.path))
     }
 
-    /// The ticket that has a device for itself. It may be gone since.
+    /// Returns the ticket that has an exclusive device. It may no longer exist.
     fn read_index(&self, device: &DeviceId) -> Option<Token> {
         let text = regular::read(&self.path.join(device.to_string()), MAX_BYTES).ok()?;
         str::from_utf8(&text).ok()?.parse().ok()
     }
 
-    /// Refuses a container for the one that was started with a ticket last.
+    /// Rejects a container if the last user of the ticket takes precedence.
     fn check_user(
         &self,
         id: &Token,
@@ -314,8 +317,10 @@ impl Tickets {
                 short_name(id)
             );
         }
-        let is_expired = |ended| is_idle(ended, (self.clock)());
-        if !is_alive && last_user.ended_ms.is_some_and(is_expired) {
+        if !is_alive
+            && let Some(ended_ms) = last_user.ended_ms
+            && is_idle(ended_ms, (self.clock)())
+        {
             bail!(
                 "ticket {} is good no longer: its last container ended more than {} h ago; let the engine place the task again",
                 short_name(id),
@@ -325,63 +330,68 @@ impl Tickets {
         Ok(())
     }
 
-    /// Whether a container is there, or may be: it is being created, or its runtime knows it and its first
-    /// process has not ended.
+    /// Returns whether a container exists, or may exist: its creator has not ended, or its runtime
+    /// keeps its state and its init process has not ended.
     fn is_alive(&self, user: &TicketUser) -> bool {
         let is_being_created = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
-        let mut states = user.state.iter().filter(|dir| may_exist(dir));
-        is_being_created || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
+        is_being_created
+            || user.state.iter().any(|state| {
+                may_exist(state) && !self.init_has_ended(state, user.maker.pid_namespace)
+            })
     }
 
-    /// Whether the first process is known to have ended of a container whose runtime keeps its state in a
-    /// directory, and numbers processes as in a PID namespace.
+    /// Returns whether the init process of a container is known to have ended. The container's
+    /// runtime keeps its state in `state`, with process IDs of this PID namespace.
     fn init_has_ended(&self, state: &Path, pid_namespace: u64) -> bool {
-        let read = |name: &&str| regular::read(&state.join(name), MAX_STATE_BYTES).ok();
-        let text = STATE_FILES.iter().find_map(read);
-        let init = text.and_then(|text| serde_json::from_slice::<InitState>(&text).ok());
-        let ended = init.and_then(|InitState { pid, start_time }| {
-            let process = ProcessId { pid, start_time, pid_namespace };
-            self.processes.has_ended(process).ok().flatten()
-        });
-        ended == Some(true)
+        let Some(text) = STATE_FILES
+            .iter()
+            .find_map(|name| regular::read(&state.join(name), MAX_STATE_BYTES).ok())
+        else {
+            return false;
+        };
+        let Ok(InitState { pid, start_time }) = serde_json::from_slice(&text) else {
+            return false;
+        };
+        let init = ProcessId { pid, start_time, pid_namespace };
+        self.processes.has_ended(init).ok().flatten() == Some(true)
     }
 
     fn lock(&self, timeout: Duration) -> Result<Lock> {
-        let mode = LockMode::Exclusive;
-        Ok(Lock::acquire(&self.dir, &self.path, LOCK, mode, timeout)?)
+        Ok(Lock::acquire(&self.dir, &self.path, LOCK, LockMode::Exclusive, timeout)?)
     }
 
     fn file_names(&self) -> Result<Vec<String>> {
         list_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
-    /// The content of a file that nobody but this user could have written; `None` where there is no such ticket.
+    /// Reads a file that no other user could have written. Returns `None` if the ticket does not
+    /// exist.
     fn read_file(&self, id: &Token) -> Result<Option<Vec<u8>>> {
-        let reading = || format!("reading ticket {}", short_name(id));
-        let foreign = |what| {
+        let context = || format!("reading ticket {}", short_name(id));
+        let reject = |problem| {
             let id = short_name(id);
-            bail!("ticket {id}: its file {what}; let the engine place the task again")
+            bail!("ticket {id}: its file {problem}; let the engine place the task again")
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.dir, id.as_str(), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return foreign("is a symbolic link"),
-            opened => File::from(opened.with_context(reading)?),
+            Err(Errno::LOOP) => return reject("is a symbolic link"),
+            opened => File::from(opened.with_context(context)?),
         };
-        let stat = fstat(&file).with_context(reading)?;
+        let stat = fstat(&file).with_context(context)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return foreign("is no regular file");
+            return reject("is no regular file");
         }
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o7777 != 0o600 {
-            return foreign("could have been read or written by others");
+            return reject("could have been read or written by others");
         }
         if stat.st_nlink != 1 {
-            return foreign("has more than one name");
+            return reject("has more than one name");
         }
         let mut bytes = Vec::new();
-        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-        if read.with_context(reading)? as u64 > MAX_BYTES {
-            return foreign("is larger than that of any ticket");
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(context)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return reject("is larger than that of any ticket");
         }
         Ok(Some(bytes))
     }
@@ -402,15 +412,16 @@ impl Tickets {
     }
 
     fn add_context<T>(&self, id: &Token, result: Result<T, WriteError>) -> Result<T> {
-        // The file's name is the ticket, which nobody else is to read.
+        // The file's name is the ticket itself, which must stay secret.
         let name = short_name(id);
-        let result = result.map_err(|error| WriteError { name: name.clone().into(), ..error });
-        result.with_context(|| format!("writing ticket {name} in {:?}", self.path))
+        result
+            .map_err(|error| WriteError { name: name.clone().into(), ..error })
+            .with_context(|| format!("writing ticket {name} in {:?}", self.path))
     }
 }
 
 impl TicketEntry {
-    fn last_change(&self) -> u64 {
+    fn created(&self) -> u64 {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
@@ -418,7 +429,8 @@ impl TicketEntry {
         self.ticket.as_ref().ok()?.user.as_ref()
     }
 
-    /// When a container had it last, in milliseconds after boot; when it was made, where none had it.
+    /// Returns when a container last used the ticket, in milliseconds since boot. Returns the
+    /// creation time if no container has used it.
     fn last_use(&self, now: u64) -> u64 {
         match (self.user(), &self.ticket) {
             (Some(user), _) if !self.is_used => user.ended_ms.unwrap_or(now),
@@ -427,20 +439,21 @@ impl TicketEntry {
         }
     }
 
-    /// Whether its container is gone, and nobody wrote that down yet.
+    /// Returns whether the container has ended, and this is not recorded yet.
     fn has_just_ended(&self) -> bool {
-        let is_unnoted = self.user().is_some_and(|user| user.ended_ms.is_none());
-        !self.is_used && !self.has_expired && is_unnoted
+        !self.is_used
+            && !self.has_expired
+            && self.user().is_some_and(|user| user.ended_ms.is_none())
     }
 
-    /// Whether no container had it within [`RESTART`].
+    /// Returns whether no container has used the ticket within [`RESTART`].
     fn is_idle(&self, now: u64) -> bool {
         is_idle(self.last_use(now), now)
     }
 }
 
-/// The tickets that make room for another one: those that were used last before all others, and not within
-/// [`RESTART`] of now.
+/// Finds the tickets to remove so that another one fits: those that were used least recently, but
+/// not within [`RESTART`].
 fn find_superfluous(entries: &[TicketEntry], now: u64) -> impl Iterator<Item = &TicketEntry> {
     let excess = (entries.len() + 1).saturating_sub(MAX_TICKETS);
     let mut idle: Vec<&TicketEntry> = entries.iter().filter(|entry| entry.is_idle(now)).collect();
@@ -448,22 +461,21 @@ fn find_superfluous(entries: &[TicketEntry], now: u64) -> impl Iterator<Item = &
     idle.into_iter().take(excess)
 }
 
-/// Whether more than [`RESTART`] has passed between two times since boot.
+/// Returns whether more than [`RESTART`] has passed between two times since boot.
 fn is_idle(since_ms: u64, now_ms: u64) -> bool {
     u128::from(now_ms.saturating_sub(since_ms)) > RESTART.as_millis()
 }
 
 fn check(new: NewTicket<'_>) -> Result<()> {
-    let making = || format!("making a ticket for {}", new.engine);
-    let request = Request::parse_text(new.request, Origin::Ticket).with_context(making)?;
-    let is_requested = |device: &DeviceId| {
-        let class_entry = request.devices.get(&device.class);
-        class_entry.is_some_and(|entry| {
+    let context = format!("making a ticket for {}", new.engine);
+    let request = Request::parse_text(new.request, Origin::Ticket).context(&context)?;
+    for device in new.exclusive {
+        let is_requested = request.devices.get(&device.class).is_some_and(|entry| {
             entry.value.iter().any(|device_ref| device_ref.name == device.name.as_str())
-        })
-    };
-    if let Some(device) = new.exclusive.iter().find(|device| !is_requested(device)) {
-        bail!("{}: it is to have {device} for itself, and does not ask for it", making());
+        });
+        if !is_requested {
+            bail!("{context}: it is to have {device} for itself, and does not ask for it");
+        }
     }
     Ok(())
 }
