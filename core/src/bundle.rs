@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_has_devices_of_several_classes_and_members_of_pools() {
+    fn a_bundle_has_devices_of_several_classes() {
         let words = ["nic=ens1", "vfio=fast*2", "nic=ens2", "vfio=any"];
         let bundle = read(&words, Some("isolated"), Some("0,1")).unwrap();
         let names = |class| -> Vec<String> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_refused_with_what_is_wrong() {
+    fn invalid_bundles_are_rejected() {
         let many = ["vfio=any*128", "nic=ens1"];
         for (devices, says) in [
             (&[][..], "a bundle needs devices"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_near_devices_want_a_device_that_is_near_some() {
+    fn numa_settings_require_a_device_with_a_numa_node() {
         let plain = ["profile=latency", "hugepages=2Mi"];
         for (cpus, mems) in [(Some("numa"), None), (Some("isolated"), None), (None, Some("numa"))] {
             let refused = read(&plain, cpus, mems).unwrap_err().to_string();

@@ -217,14 +217,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_is_read_back_from_its_name() {
+    fn every_class_is_parsed_from_its_name() {
         for class in Class::ALL {
             assert_eq!(class.as_str().parse::<Class>(), Ok(class));
         }
     }
 
     #[test]
-    fn what_is_particular_of_each_class_is_said() {
+    fn classes_have_their_properties() {
         for (index, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, index, "{class}");
         }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_class_is_refused_with_the_known_ones() {
+    fn an_unknown_class_is_rejected_with_the_known_ones() {
         for (word, advice) in [
             ("onload.dev/nic", "write nic"),
             ("NIC", "write nic"),

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn values_survive_a_round_trip() {
         let mut until = drained(Class::Vfio, None);
         (until.boot, until.reason) = (Some("this boot".to_owned()), None);
         let drain = drain([drained(Class::Rdma, Some("mlx5_0")), until]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_a_boot_is_over_after_it() {
+    fn entries_may_expire_with_the_next_boot() {
         let mut until = drained(Class::Rdma, None);
         until.boot = Some("this".to_owned());
         assert!(until.to_string().contains("Z until the next boot: "));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_later_version_is_refused_and_what_it_adds_is_not() {
+    fn a_file_of_a_newer_version_is_rejected_but_unknown_fields_are_ignored() {
         let read =
             |text: &str| DrainList::parse(text.as_bytes()).map_err(|error| format!("{error:#}"));
         let more = read(
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_reason_stay_on_their_line() {
+    fn a_reason_is_escaped() {
         let mut one = drained(Class::Rdma, None);
         one.reason = Some("a\nb\u{1b}[2J".to_owned());
         assert!(!one.to_string().contains(char::is_control), "{one}");
     }
 
     #[test]
-    fn a_host_is_read_only_where_root_alone_could_have_written() {
+    fn a_list_that_others_can_change_is_rejected() {
         let tree = Tree::new();
         let read =
             || DrainList::read_host(tree.root(), unknown).map_err(|error| format!("{error:#}"));

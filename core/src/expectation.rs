@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_read_and_written_the_same() {
+    fn every_form_survives_a_round_trip() {
         for text in [
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0#231:192",
             "/dev/infiniband/umad1=rdma:rxe0#231:1",
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sign_of_each_kind_splits_a_name_that_holds_them_too() {
+    fn a_device_name_may_contain_the_separators() {
         assert_eq!(split("a@b@0000:3b:00.0"), "a@b 0000:3b:00.0 -");
         assert_eq!(split("a#b#231:192"), "a#b - 231:192");
         assert_eq!(split("a#1:2#231:192"), "a#1:2 - 231:192");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expectation_is_refused() {
+    fn invalid_expectations_are_rejected() {
         assert!(refusal("").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x=rdma").contains("is not NODE=CLASS:ID"));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_the_class_does_not_have_is_refused() {
+    fn an_unknown_id_of_a_class_is_rejected() {
         for text in [
             "nic:ens1",
             "nic:sfc_char",

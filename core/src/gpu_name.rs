@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_goes_by_its_address_or_its_number() {
+    fn a_gpu_name_contains_its_address_or_its_number() {
         let address: PciAddress = "0000:1b:00.0".parse().unwrap();
         assert_eq!(from_address(address), "gpu-0000:1b:00.0");
         assert_eq!(from_index(7), "gpu7");
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_no_gpus() {
+    fn other_names_are_not_gpu_names() {
         for name in [
             "",
             "gpu",

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn values_survive_a_round_trip() {
         let words = "--memlock unlimited \
                      --expect /dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0 \
                      --expect /dev/vfio/15=vfio:0000:81:10.0#241:0 --lease vfio:0000:81:10.0 \
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_is_ours_by_its_program_and_only_where_all_of_it_is_understood() {
+    fn a_command_line_of_another_program_or_with_unknown_arguments_is_ignored() {
         let read = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(ToString::to_string).collect();
             let found = HookArguments::from_command(&words);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_pool_are_read_with_their_number() {
+    fn the_number_of_members_is_optional() {
         let read = |text: &str| text.parse::<TakeArgument>();
         let take = |pool: &str, count| TakeArgument {
             class: Class::Vfio,
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_members_of_a_pool_is_refused() {
+    fn invalid_members_are_rejected() {
         for text in [
             "",
             "vfio",
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_text_is_rejected() {
         assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
         assert!(refusal(&["--memlock=1"]).contains("unknown option"));
         assert!(refusal(&["stray"]).contains("unknown option \"stray\""));
@@ -538,7 +538,7 @@ mod tests {
         assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));
     }
     #[test]
-    fn what_names_no_interface_and_no_rdma_device_is_refused() {
+    fn invalid_interfaces_and_rdma_devices_are_rejected() {
         for text in [
             "",
             "ens1",
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interface_has_stands_for_one_that_moves() {
+    fn settings_require_an_interface_that_moves() {
         let ens1 = ["--netdev", "ens1@0000:3b:00.0"];
         let given = |flag, value| refusal(&[ens1[0], ens1[1], flag, value]);
         for (flag, value, says) in [
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_can_be_one_of_is_given_once() {
+    fn unique_arguments_are_not_repeated() {
         let ens1 = ["--netdev", "ens1@0000:3b:00.0"];
         let both = [ens1[0], ens1[1], "--netdev", "ens2@0000:3b:00.1"];
         for (before, more) in [

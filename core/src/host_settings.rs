@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hardware_address_is_of_one_interface() {
+    fn a_hardware_address_identifies_one_interface() {
         assert_eq!(mac("02:00:AB:00:10:0f").to_string(), "02:00:ab:00:10:0f");
         for bad in [
             "",
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_size_is_named_in_its_largest_unit() {
+    fn a_page_size_is_written_in_its_largest_unit() {
         for (text, kib) in [("64Ki", 64), ("2Mi", 2048), ("1Gi", 1 << 20), ("16Gi", 16 << 20)] {
             let size: PageSize = text.parse().unwrap();
             assert_eq!((size.kib(), size.to_string().as_str()), (kib, text));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_is_a_number_that_frames_can_carry() {
+    fn a_vlan_is_at_most_4094() {
         assert!(Vlan::try_from(0).is_ok() && Vlan::try_from(4094).is_ok());
         assert!(Vlan::try_from(4095).is_err());
     }

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_and_what_is_not_understood_are_no_gpu() {
+    fn a_cpu_has_no_render_node() {
         for properties in [
             "",
             "cpu_cores_count 96\nlocation_id 0\ndomain 0\ndrm_render_minor 0\n",

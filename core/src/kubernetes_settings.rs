@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_other_plugins_are_names_of_resources() {
+    fn names_of_other_device_plugins_are_valid() {
         for text in [
             "onload.dev/nic",
             "amd.com/onload",
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubelet_refuses_is_no_name_of_a_resource() {
+    fn names_that_kubelet_rejects_are_invalid() {
         let too_long = format!("{}/x", ["a"; 123].join("."));
         let label = format!("{}.io/x", "a".repeat(64));
         let rest = format!("a.io/{}", "x".repeat(64));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_to_listen_at_is_read_as_it_is_written() {
+    fn a_listen_address_survives_a_round_trip() {
         for text in ["127.0.0.1:9478", "[::]:80", "unix:/run/x.sock", ""] {
             let listen: ListenAddress = text.parse().unwrap();
             assert_eq!(listen.to_string(), text);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn all_classes_that_can_be_counted_are_what_the_word_all_says() {
+    fn all_means_every_countable_class() {
         let classes = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             ResourceClasses::try_from(words)

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn values_survive_a_round_trip() {
         let near = |nic, rank| NicRank { nic, rank };
         let gpu = |index, nics: &[NicRank]| GpuNearness { index, nics: nics.to_vec() };
         let nearness = Nearness {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn one_member_is_the_nearest_to_any_gpu_and_of_several_each_gpu_gets_one_in_turn() {
+    fn several_members_are_distributed_among_the_gpus() {
         let near = "0000:1b:00.0=0:0,1:4 0000:3d:00.0=1:2,0:4";
         let both = &[ONE, OTHER];
         assert_eq!(order("0-2 3-5", near, both, 1), [0, 1, 2, 3, 4, 5]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_text_is_rejected() {
         for (nics, near, says) in [
             ("0-4", "", "onload.dev/pool-nics has \"0-4\", which are no members"),
             ("x", "", "which are no members"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_pool_beside_many_gpus_fits_a_specification_and_is_ordered_whole() {
+    fn a_large_pool_near_many_gpus_fits_a_specification() {
         const MEMBERS: usize = 4096;
         const GPUS: u32 = 16;
         let nics: Vec<NicRank> = (0..64).map(|nic| NicRank { nic, rank: 1000 }).collect();

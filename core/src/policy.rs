@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_allowed_by_network_and_none_is_without_one() {
+    fn addresses_are_allowed_by_network() {
         let ask = |address: &str| {
             let address = format!("ens1={address}");
             let pairs = [("netdev", "ens1"), ("address", address.as_str())];
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_a_list_of_its_own() {
+    fn annotations_and_variables_have_separate_lists() {
         let of_text = |text: &str, origin| {
             let request = Request::parse_text(text, origin).unwrap();
             checked(&request, &policy(&[Class::Nic]), &HostRootAccess::NotRoot)
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_allowed_unasked() {
+    fn nothing_is_allowed_by_default() {
         for class in Class::ALL {
             let message = verdict(&[(class.as_str(), "all")], &policy(&[]), false).unwrap_err();
             assert!(message.contains(&format!("allow = [\"{class}\"]")), "{message}");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_comes_another_way_gives_no_ipc_lock_by_annotation() {
+    fn a_class_of_a_variable_or_ticket_does_not_allow_ipc_lock_by_annotation() {
         for origin in [Origin::Ticket as fn(String) -> Origin, Origin::Variable] {
             let verdict = |allow: &[Class]| {
                 let mut asked = request(&[("ipc-lock", "true")]);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preload_needs_something_to_preload() {
+    fn preloading_requires_the_class_nic() {
         let all = policy(&Class::ALL);
         assert!(verdict(&[("preload", "env"), ("rdma", "x")], &all, false).is_err());
         verdict(&[("preload", "off"), ("rdma", "x")], &all, false).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_s_root_with_onload_is_the_operator_s_choice() {
+    fn root_with_onload_decides_about_the_host_s_root() {
         let mut policy = policy(&Class::ALL);
         for class in Class::ONLOAD {
             let ask = [(class.as_str(), "all")];
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_the_host_s_root_is_refused_with_its_remedy() {
+    fn every_way_to_become_root_is_rejected_with_its_remedy() {
         let mut policy = policy(&Class::ALL);
         for (root, cause, remedy) in [
             (HostRootAccess::Root, "is the host's user 0", "user namespace"),

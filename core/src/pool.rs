@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_in_order() {
+    fn members_keep_their_order() {
         let pool = Pool {
             members: vec![
                 member("0000:81:10.2", Some(1)),
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_other_annotations_is_no_pool() {
+    fn a_device_without_pool_annotations_is_not_a_pool() {
         let other = BTreeMap::from([("vendor.com/x".to_owned(), "y".to_owned())]);
         assert_eq!(Pool::from_annotations(&other), Ok(None));
         assert_eq!(Pool::from_annotations(&BTreeMap::new()), Ok(None));
     }
 
     #[test]
-    fn one_annotation_without_the_other_is_refused_by_name() {
+    fn both_annotations_are_required() {
         for (left_out, says) in [
             (MEMBERS, "annotation onload.dev/pool-members is missing"),
             (SHARE, "annotation onload.dev/pool-share is missing"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_member_is_refused_with_its_place() {
+    fn an_invalid_member_is_rejected_with_its_position() {
         let no_number = "no number behind the \"@\"";
         for (members, says) in [
             ("", "onload.dev/pool-members lists no device"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_up_to_its_bound() {
+    fn a_list_has_a_maximum_length() {
         let names: Vec<String> = (0..=MAX_MEMBERS).map(|n| format!("d{n}")).collect();
         let most = annotations(&names[..MAX_MEMBERS].join(" "), "1");
         let pool = Pool::from_annotations(&most).unwrap().unwrap();

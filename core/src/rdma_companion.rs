@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_and_its_node_lead_to_each_other() {
+    fn a_device_is_found_by_its_node_and_a_node_by_its_device() {
         for (driver, ibdev, name) in [
             ("hfi1", "hfi1_0", "hfi1_0"),
             ("hfi1", "hfi1_11", "hfi1_11"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_have_none() {
+    fn other_names_have_no_companion_node() {
         for name in ["hfi1", "hfi1_", "hfi1_x", "hfi1_-1", "ipath", "ipath0", "uverbs0", ""] {
             assert_eq!(CompanionNode::find_by_node(name), None, "{name}");
         }

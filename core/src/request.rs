@@ -734,68 +734,72 @@ fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What is wanted of a class, as it is written.
-    fn texts(request: &Request, class: Class) -> Vec<String> {
-        let asked = &request.devices[&class].value;
-        asked.iter().map(ToString::to_string).collect()
-    }
-
-    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
-    }
-
-    fn parse(pairs: &[(&str, &str)]) -> Request {
-        Request::parse(&annotations(pairs)).unwrap().unwrap()
-    }
-
-    fn refusal(pairs: &[(&str, &str)]) -> String {
-        Request::parse(&annotations(pairs)).unwrap_err().to_string()
-    }
-
-    #[track_caller]
-    fn refused(pairs: &[(&str, &str)], says: &str) {
-        let message = refusal(pairs);
-        assert!(message.contains(says), "{pairs:?}: {message}");
-    }
-
-    fn origins(request: &Request) -> String {
-        let origins = request.devices.values().map(|asked| &asked.origin);
-        Origins(&origins.collect::<Vec<_>>()).to_string()
-    }
-
-    fn asks_nothing(pairs: &[(&str, &str)]) -> bool {
-        Request::parse(&annotations(pairs)).unwrap().is_none()
-    }
+    use crate::bundle::Cpus;
 
     const NAME: &str = "io.kubernetes.cri.container-name";
 
-    #[test]
-    fn an_address_is_for_an_interface_that_is_requested() {
-        let request = parse(&[
-            ("onload.dev/netdev", "ens1f0v3, fast*2"),
-            (
-                "onload.dev/address",
-                "ens1f0v3=192.0.2.10/24, fast=192.0.2.11/24,fast#2=2001:db8::12/64",
-            ),
-        ]);
-        let addresses = request.addresses.unwrap().value;
-        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            ["ens1f0v3=192.0.2.10/24", "fast=192.0.2.11/24", "fast#2=2001:db8::12/64"]
-        );
-        // One interface has several, and one goes by its PCI address.
-        let request = parse(&[
-            ("onload.dev/netdev", "0000:3b:02.1"),
-            ("onload.dev/address", "0000:3b:02.1=192.0.2.10/24,0000:3b:02.1#1=2001:db8::1/64"),
-        ]);
-        assert_eq!(request.addresses.unwrap().value.len(), 2);
+    /// Parses `KEY: VALUE | KEY: VALUE`. A key that is only a word gets [`PREFIX`].
+    fn annotations(text: &str) -> BTreeMap<String, String> {
+        let mut annotations = BTreeMap::new();
+        for (key, value) in text.split(" | ").filter_map(|pair| pair.split_once(": ")) {
+            let is_whole = key == DOMAIN || key.contains('/') || key.starts_with("io.");
+            let prefix = if is_whole { "" } else { PREFIX };
+            annotations.insert(format!("{prefix}{key}"), value.to_owned());
+        }
+        annotations
+    }
+
+    fn parse(text: &str) -> Request {
+        Request::parse(&annotations(text)).unwrap().unwrap()
+    }
+
+    fn parse_variable(text: &str) -> Result<Request, String> {
+        Request::parse_text(text, Origin::Variable).map_err(|error| error.to_string())
+    }
+
+    fn rejection(text: &str) -> String {
+        format!("{:#}", Request::parse(&annotations(text)).unwrap_err())
+    }
+
+    #[track_caller]
+    fn check_rejected(text: &str, expected: &str) {
+        let message = rejection(text);
+        assert!(message.contains(expected), "{text:?}: {message}");
+    }
+
+    /// Returns the devices of a class, separated by spaces.
+    fn names(request: &Request, class: Class) -> String {
+        join(&request.devices[&class].value)
+    }
+
+    fn join(values: &[impl fmt::Display]) -> String {
+        values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    fn origins(request: &Request) -> String {
+        let origins: Vec<&Origin> = request.devices.values().map(|entry| &entry.origin).collect();
+        Origins(&origins).to_string()
     }
 
     #[test]
-    fn an_address_that_is_none_or_nobody_s_is_refused() {
-        for (value, says) in [
+    fn addresses_are_for_requested_interfaces() {
+        for (text, expected) in [
+            (
+                "netdev: ens1f0v3, fast*2 | address: ens1f0v3=192.0.2.10/24, fast=192.0.2.11/24,fast#2=2001:db8::12/64",
+                "ens1f0v3=192.0.2.10/24 fast=192.0.2.11/24 fast#2=2001:db8::12/64",
+            ),
+            (
+                "netdev: 0000:3b:02.1 | address: 0000:3b:02.1=192.0.2.10/24,0000:3b:02.1#1=2001:db8::1/64",
+                "0000:3b:02.1=192.0.2.10/24 0000:3b:02.1=2001:db8::1/64",
+            ),
+        ] {
+            assert_eq!(join(&parse(text).addresses.unwrap().value), expected);
+        }
+    }
+
+    #[test]
+    fn invalid_addresses_are_rejected() {
+        for (value, expected) in [
             ("", "\"\" is not WORD=ADDRESS/PREFIX"),
             ("fast", "\"fast\" is not WORD=ADDRESS/PREFIX"),
             ("=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
@@ -811,330 +815,278 @@ mod tests {
             ("slow=192.0.2.1/24", "an address for \"slow\", which onload.dev/netdev does not ask"),
             ("fast#3=192.0.2.1/24", "an address for \"fast#3\", which onload.dev/netdev does"),
         ] {
-            let pairs = [("onload.dev/netdev", "fast*2"), ("onload.dev/address", value)];
-            let error = Request::parse(&annotations(&pairs)).unwrap_err();
-            let message = format!("{error:#}");
+            let message = rejection(&format!("netdev: fast*2 | address: {value}"));
             assert!(message.starts_with("annotation \"onload.dev/address\""), "{message}");
-            assert!(message.contains(says), "{value:?}: {message}");
+            assert!(message.contains(expected), "{value:?}: {message}");
         }
-        refused(
-            &[("onload.dev/address", "fast=192.0.2.1/24")],
-            "onload.dev/netdev does not ask for",
-        );
-        let many: Vec<String> =
+        check_rejected("address: fast=192.0.2.1/24", "onload.dev/netdev does not ask for");
+        let addresses: Vec<String> =
             (0..=MAX_NAMES).map(|number| format!("a=192.0.2.{}/24", number + 1)).collect();
-        let pairs = [("onload.dev/netdev", "a"), ("onload.dev/address", &many.join(","))];
-        refused(&pairs, "more than 128 names");
-        let variable = Request::parse_text("netdev=a;address=a=192.0.2.1/24", Origin::Variable);
-        let message = variable.unwrap_err().to_string();
-        assert!(
-            message.contains("only the annotation onload.dev/address sets addresses"),
-            "{message}"
-        );
+        let too_many = format!("netdev: a | address: {}", addresses.join(","));
+        check_rejected(&too_many, "more than 128 names");
     }
 
     #[test]
-    fn a_container_that_asks_for_nothing_has_no_request() {
-        assert!(asks_nothing(&[]));
-        assert!(asks_nothing(&[("example.com/nic", "all")]));
-        assert!(asks_nothing(&[("xonload.dev/nic", "all")]));
-    }
-
-    #[test]
-    fn an_annotation_without_a_class_is_refused_with_the_classes() {
-        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle";
-        let says = |key: &str| {
-            format!(
-                "annotation \"{key}\" names no class; write onload.dev/nic or another class of {classes}"
-            )
-        };
-        for key in ["onload.dev", "onload.dev/"] {
-            for value in ["all", ""] {
-                assert_eq!(refusal(&[(key, value)]), says(key));
-            }
-            // Beside one that is right it is not passed over either.
-            assert_eq!(refusal(&[(key, "all"), ("onload.dev/nic", "all")]), says(key));
+    fn other_annotations_request_nothing() {
+        for text in [
+            "",
+            "example.com/nic: all",
+            "xonload.dev/nic: all",
+            "onload.development/nic: all",
+            "www.onload.dev/: all",
+            "ipc-lock: false",
+            ".web: all | io.kubernetes.cri.container-name: redis",
+            "onload.dev: all | io.kubernetes.cri.container-type: sandbox",
+        ] {
+            assert_eq!(Request::parse(&annotations(text)), Ok(None), "{text}");
         }
-        let own = [("onload.dev/.redis", "all"), (NAME, "redis")];
-        assert_eq!(refusal(&own), says("onload.dev/.redis"));
-        let other = [("onload.dev/.web", "all"), (NAME, "redis")];
-        assert!(asks_nothing(&other));
-        let pod = [("onload.dev", "all"), (SANDBOX_KEYS[0], "sandbox")];
-        assert!(asks_nothing(&pod));
-        for foreign in ["onload.development/nic", "onload.device", "www.onload.dev"] {
-            assert!(asks_nothing(&[(foreign, "all")]));
+        for key in ["onload.device", "www.onload.dev"] {
+            let annotations = BTreeMap::from([(key.to_owned(), "all".to_owned())]);
+            assert_eq!(Request::parse(&annotations), Ok(None), "{key}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_without_a_class_is_rejected() {
+        for (text, key) in [
+            ("onload.dev: all", "onload.dev"),
+            ("onload.dev: ", "onload.dev"),
+            ("onload.dev: all | nic: all", "onload.dev"),
+            ("onload.dev/: all", "onload.dev/"),
+            ("onload.dev/: ", "onload.dev/"),
+            ("onload.dev/: all | nic: all", "onload.dev/"),
+            (".redis: all | io.kubernetes.cri.container-name: redis", "onload.dev/.redis"),
+        ] {
+            assert_eq!(
+                rejection(text),
+                format!(
+                    "annotation \"{key}\" names no class; write onload.dev/nic or another class of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
+                )
+            );
         }
     }
 
     #[test]
     fn names_are_trimmed_and_count_once() {
-        let request = parse(&[("onload.dev/rdma", " mlx5_1 ,mlx5_0,mlx5_1")]);
-        assert_eq!(texts(&request, Class::Rdma), ["mlx5_1", "mlx5_0"]);
+        let request = parse("rdma:  mlx5_1 ,mlx5_0,mlx5_1 | vfio: fast*2, any,fast*2,slow*120");
+        assert_eq!(names(&request, Class::Rdma), "mlx5_1 mlx5_0");
+        assert_eq!(names(&request, Class::Vfio), "fast*2 any slow*120");
         assert_eq!(request.devices[&Class::Rdma].origin.key(), "onload.dev/rdma");
     }
 
     #[test]
-    fn settings_are_read() {
-        let request = parse(&[
-            ("onload.dev/preload", "file"),
-            ("onload.dev/ipc-lock", "true"),
-            ("onload.dev/hugepages-limit", "2Mi=128Mi, 1Gi=2Gi"),
-        ]);
+    fn settings_are_parsed() {
+        let request = parse(
+            "preload: file | ipc-lock: true | hugepages-limit: 2Mi=128Mi, 1Gi=2Gi | near:  gpu | numa:  1 ",
+        );
         assert_eq!(request.preload.unwrap().value, Preload::File);
         assert!(request.ipc_lock.is_some());
+        assert_eq!(request.numa.unwrap().value, Numa::Node(1));
+        assert_eq!(request.near.unwrap().origin, Origin::Annotation("onload.dev/near".to_owned()));
         let limits = request.hugepages_limit.unwrap().value;
         let limits: Vec<(&str, u64)> =
-            limits.iter().map(|one| (&*one.page_size, one.limit)).collect();
+            limits.iter().map(|limit| (&*limit.page_size, limit.limit)).collect();
         assert_eq!(limits, [("2MB", 128 << 20), ("1GB", 2 << 30)]);
         assert_eq!(format_page_size(65536), "64KB");
+        assert_eq!(parse("hugepages-limit: 2Mi=0").hugepages_limit.unwrap().value[0].limit, 0);
+        assert_eq!(parse("numa: same").numa.unwrap().value, Numa::Same);
+        let near =
+            |value, name| parse(&format!("rdma: any | near.train: {value} | {NAME}: {name}")).near;
+        assert_eq!(near("gpu", "train").unwrap().origin.key(), "onload.dev/near.train");
+        assert_eq!(near("nic", "web"), None);
     }
 
     #[test]
-    fn a_setting_with_another_value_is_refused() {
-        refused(&[("onload.dev/preload", "always")], "want env, file or off");
-        refused(&[("onload.dev/ipc-lock", "yes")], "want true or false");
-        for value in [
-            "",
-            "2Mi",
-            "2Mi=",
-            "2M=4M",
-            "2Mi=3Mi",
-            "3Mi=3Mi",
-            "2Mi=2Mi,2Mi=4Mi",
-            "1Ki=1Ki",
-            "2Mi=99999999999Gi",
+    fn invalid_values_are_rejected() {
+        for (word, values, expected) in [
+            ("preload", &["always"][..], "want env, file or off"),
+            ("ipc-lock", &["yes"], "want true or false"),
+            (
+                "hugepages-limit",
+                &[
+                    "",
+                    "2Mi",
+                    "2Mi=",
+                    "2M=4M",
+                    "2Mi=3Mi",
+                    "3Mi=3Mi",
+                    "2Mi=2Mi,2Mi=4Mi",
+                    "1Ki=1Ki",
+                    "2Mi=99999999999Gi",
+                ],
+                "want one like",
+            ),
+            ("numa", &["", "-1", "01", "any", "0,1", "4294967296"], "want same, or the number of"),
+            ("near", &["", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu"], "want gpu"),
+            (
+                "vfio",
+                &["fast*0", "fast*", "*2", "fast*02", "fast*+2", "fast*129", "fast*2*2"],
+                "nor POOL*N with N from 1 to 128",
+            ),
+            ("vfio", &["fast*2,fast"], "names the pool of \"fast\" twice"),
+            ("nic", &["", " ", ",", "a,", ",a", "a,,b"], "empty name"),
+            (
+                "nic",
+                &[
+                    "a\0",
+                    "a\nb",
+                    "../x",
+                    "a=b",
+                    "/dev/x",
+                    "a b",
+                    "-a",
+                    "a-",
+                    "ä",
+                    "a/b",
+                    "\u{202e}a",
+                ],
+                "cannot be the name",
+            ),
+            ("NIC", &["all"], "unknown class"),
+            (
+                "gpu",
+                &["all"],
+                "annotation \"onload.dev/gpu\": unknown class \"gpu\"; known are nic, nic-plain",
+            ),
+            ("nic.redis", &["all"], "remove \".redis\""),
         ] {
-            refused(&[("onload.dev/hugepages-limit", value)], "want one like");
-        }
-        assert_eq!(
-            parse(&[("onload.dev/hugepages-limit", "2Mi=0")]).hugepages_limit.unwrap().value[0]
-                .limit,
-            0
-        );
-    }
-
-    #[test]
-    fn members_of_a_pool_are_asked_for_by_its_name_and_a_number() {
-        let request = parse(&[("onload.dev/vfio", "fast*2, any,fast*2,slow*120")]);
-        assert_eq!(texts(&request, Class::Vfio), ["fast*2", "any", "slow*120"]);
-        for bad in ["fast*0", "fast*", "*2", "fast*02", "fast*+2", "fast*129", "fast*2*2"] {
-            refused(&[("onload.dev/vfio", bad)], "nor POOL*N with N from 1 to 128");
-        }
-        refused(&[("onload.dev/vfio", "fast*2,fast")], "names the pool of \"fast\" twice");
-        refused(
-            &[("onload.dev/vfio", "fast*100"), ("onload.dev/rdma", "a*29")],
-            "more than 128 names",
-        );
-    }
-
-    #[test]
-    fn the_node_of_members_is_a_number_or_the_same_for_all() {
-        let numa = |value| parse(&[("onload.dev/vfio", "any"), ("onload.dev/numa", value)]).numa;
-        assert_eq!(numa("same").unwrap().value, Numa::Same);
-        assert_eq!(numa(" 1 ").unwrap().value, Numa::Node(1));
-        for bad in ["", "-1", "01", "any", "0,1", "4294967296"] {
-            refused(&[("onload.dev/numa", bad)], "want same, or the number of");
+            for value in values {
+                let message = rejection(&format!("{word}: {value}"));
+                assert!(message.contains(expected), "{word}: {value:?}: {message}");
+                assert!(!message.contains(['\n', '\0']), "{message:?}");
+            }
         }
     }
 
     #[test]
-    fn what_is_near_is_a_gpu_and_nothing_else() {
-        let near = |value| parse(&[("onload.dev/rdma", "any"), ("onload.dev/near", value)]).near;
-        let origin = Origin::Annotation("onload.dev/near".to_owned());
-        for value in ["gpu", " gpu "] {
-            assert_eq!(near(value).unwrap().origin, origin);
-        }
-        let own =
-            parse(&[("onload.dev/rdma", "any"), ("onload.dev/near.train", "gpu"), (NAME, "train")]);
-        assert_eq!(own.near.unwrap().origin.key(), "onload.dev/near.train");
-        let other =
-            parse(&[("onload.dev/rdma", "any"), ("onload.dev/near.train", "nic"), (NAME, "web")]);
-        assert_eq!(other.near, None);
-        let text = of_text("rdma=any; near = gpu").unwrap();
-        assert_eq!(text.near.unwrap().origin, Origin::Variable("near".into()));
-        for bad in ["", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu"] {
-            refused(&[("onload.dev/near", bad)], "want gpu");
-        }
-        let message = of_text("rdma=any;near=gpu;near=gpu").unwrap_err();
-        assert!(message.contains("twice"), "{message}");
-    }
-
-    #[test]
-    fn an_unknown_class_is_named_with_the_known_ones() {
-        let message = refusal(&[("onload.dev/gpu", "all")]);
-        assert!(
-            message.contains("\"onload.dev/gpu\"") && message.contains("nic-plain"),
-            "{message}"
-        );
-        refused(&[("onload.dev/NIC", "all")], "unknown class");
-    }
-
-    #[test]
-    fn a_message_is_short_however_long_the_key() {
-        let key = format!("onload.dev/{}", "\u{14}".repeat(1_000_000));
-        assert!(refusal(&[(&key, "all")]).len() < 2048);
-        let key = format!("onload.dev/nic.{}", "\u{10fffe}".repeat(1_000_000));
-        assert!(refusal(&[(&key, "all")]).len() < 2048);
-        let name = "\u{10fffe}".repeat(1000);
-        assert!(refusal(&[("onload.dev/nic", &name)]).len() < 2048);
-    }
-
-    #[test]
-    fn an_empty_name_is_refused() {
-        for value in ["", " ", ",", "a,", ",a", "a,,b"] {
-            refused(&[("onload.dev/nic", value)], "empty name");
+    fn messages_are_short_even_for_long_keys_and_names() {
+        for text in [
+            format!("{}: all", "\u{14}".repeat(1_000_000)),
+            format!("nic.{}: all", "\u{10fffe}".repeat(1_000_000)),
+            format!("nic: {}", "\u{10fffe}".repeat(1000)),
+        ] {
+            assert!(rejection(&text).len() < 2048);
         }
     }
 
     #[test]
-    fn what_cannot_be_a_name_is_refused_in_one_line() {
-        for name in
-            ["a\0", "a\nb", "../x", "a=b", "/dev/x", "a b", "-a", "a-", "ä", "a/b", "\u{202e}a"]
-        {
-            let message = refusal(&[("onload.dev/nic", name)]);
-            assert!(message.contains("cannot be the name"), "{name:?}: {message}");
-            assert!(!message.contains(['\n', '\0']), "{message}");
-        }
-    }
-
-    #[test]
-    fn the_key_of_one_container_replaces_that_of_the_pod() {
-        let pairs = [
-            ("onload.dev/nic", "all"),
-            ("onload.dev/nic.redis", "ens1"),
-            ("onload.dev/rdma.other", "mlx5_0"),
-            ("onload.dev/gpu.other", "x"),
-            ("onload.dev/preload.a.b", "off"),
-        ];
-        let with = |name| {
-            let mut all = pairs.to_vec();
-            all.push((NAME, name));
-            parse(&all)
+    fn a_key_with_the_container_s_name_takes_precedence() {
+        let parse_for = |name: &str| {
+            parse(&format!(
+                "nic: all | nic.redis: ens1 | rdma.other: mlx5_0 | gpu.other: x | preload.a.b: off | {NAME}: {name}"
+            ))
         };
-        assert_eq!(texts(&with("redis"), Class::Nic), ["ens1"]);
-        assert_eq!(with("redis").devices.len(), 1);
-        assert_eq!(texts(&with("web"), Class::Nic), ["all"]);
-        assert_eq!(with("a.b").preload.unwrap().value, Preload::Off);
+        assert_eq!(names(&parse_for("redis"), Class::Nic), "ens1");
+        assert_eq!(parse_for("redis").devices.len(), 1);
+        assert_eq!(names(&parse_for("web"), Class::Nic), "all");
+        assert_eq!(parse_for("a.b").preload.unwrap().value, Preload::Off);
+        let crio = parse("nic.web: all | io.kubernetes.container.name: web");
+        assert_eq!(names(&crio, Class::Nic), "all");
     }
 
     #[test]
-    fn the_second_key_for_a_container_s_name_is_known() {
-        let request =
-            parse(&[("onload.dev/nic.web", "all"), ("io.kubernetes.container.name", "web")]);
-        assert_eq!(texts(&request, Class::Nic), ["all"]);
-    }
-
-    #[test]
-    fn a_key_with_a_name_outside_a_pod_is_refused() {
-        refused(&[("onload.dev/nic.redis", "all")], "remove \".redis\"");
-    }
-
-    #[test]
-    fn a_sandbox_is_never_touched_whatever_it_carries() {
+    fn a_sandbox_requests_nothing_whatever_its_annotations() {
         for key in SANDBOX_KEYS {
-            let pod = annotations(&[
-                (key, "sandbox"),
-                ("onload.dev/gpu", ""),
-                ("onload.dev/nic.x", "all"),
-            ]);
-            assert!(Request::parse(&pod).unwrap().is_none());
-            let container = annotations(&[(key, "container"), ("onload.dev/nic", "all")]);
-            assert!(Request::parse(&container).unwrap().is_some());
+            let sandbox = annotations(&format!("{key}: sandbox | gpu:  | nic.x: all"));
+            assert!(Request::parse(&sandbox).unwrap().is_none());
+            assert_eq!(names(&parse(&format!("{key}: container | nic: all")), Class::Nic), "all");
         }
     }
 
     #[test]
     fn keys_values_and_names_are_bounded() {
-        let many = |count: usize, prefix: &str| -> BTreeMap<String, String> {
-            (0..count)
-                .map(|n| (format!("{prefix}nic.c{n}"), "all".to_owned()))
-                .chain([(NAME.to_owned(), "c0".to_owned())])
-                .collect()
+        let parse_many = |count: usize, prefix: &str| {
+            let mut annotations: BTreeMap<String, String> =
+                (0..count).map(|n| (format!("{prefix}nic.c{n}"), "all".to_owned())).collect();
+            annotations.insert(NAME.to_owned(), "c0".to_owned());
+            Request::parse(&annotations).map_err(|error| error.to_string())
         };
-        assert!(Request::parse(&many(MAX_KEYS, PREFIX)).unwrap().is_some());
-        assert_eq!(
-            Request::parse(&many(MAX_KEYS + 1, PREFIX)).unwrap_err().to_string(),
-            "more than 64 annotations of onload.dev"
-        );
-        assert_eq!(
-            Request::parse(&many(10_000, PREFIX)).unwrap_err().to_string(),
-            "more than 64 annotations of onload.dev"
-        );
-        assert!(Request::parse(&many(10_000, "example.com/")).unwrap().is_none());
+        assert!(parse_many(MAX_KEYS, PREFIX).unwrap().is_some());
+        for count in [MAX_KEYS + 1, 10_000] {
+            let message = parse_many(count, PREFIX).unwrap_err();
+            assert_eq!(message, "more than 64 annotations of onload.dev");
+        }
+        assert!(parse_many(10_000, "example.com/").unwrap().is_none());
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
-        refused(&[("onload.dev/nic", &long)], "more than 4096 bytes");
-        let names = |count: u32| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>().join(",");
-        let most = parse(&[("onload.dev/nic", &names(MAX_NAMES))]);
-        assert_eq!(texts(&most, Class::Nic).len(), 128);
-        refused(&[("onload.dev/nic", &names(MAX_NAMES + 1))], "more than 128 names");
-        refused(
-            &[("onload.dev/nic", &names(100)), ("onload.dev/rdma", &names(29))],
-            "more than 128 names",
-        );
-    }
-
-    #[test]
-    fn a_setting_turned_off_asks_for_nothing() {
-        assert!(asks_nothing(&[("onload.dev/ipc-lock", "false")]));
-    }
-
-    fn of_text(text: &str) -> Result<Request, String> {
-        Request::parse_text(text, Origin::Variable).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn one_text_asks_for_what_several_annotations_do() {
-        let request = of_text("nic=all; rdma = mlx5_0,mlx5_1 ;vfio=fast*2;preload=file;numa=same");
-        let request = request.unwrap();
-        assert_eq!(texts(&request, Class::Nic), ["all"]);
-        assert_eq!(texts(&request, Class::Rdma), ["mlx5_0", "mlx5_1"]);
-        assert_eq!(texts(&request, Class::Vfio), ["fast*2"]);
-        assert_eq!(request.preload.unwrap().value, Preload::File);
-        assert_eq!(request.numa.unwrap().value, Numa::Same);
-    }
-
-    #[test]
-    fn a_text_that_is_not_understood_is_refused_with_its_place() {
-        let origin = "of ONLOAD_CTK_REQUEST";
-        for (text, refusal) in [
-            ("nic", format!("\"nic\" {origin} is not CLASS=NAME")),
-            ("nic=a;", format!("\"\" {origin} is not CLASS=NAME")),
-            ("=a", format!("\"\" {origin} is not CLASS=NAME")),
-            ("nic=", format!("\"nic\" {origin} asks for an empty name")),
-            ("nic=a,,b", format!("\"nic\" {origin} asks for an empty name")),
-            (
-                "nic=all,hugepages=2Mi",
-                format!(
-                    "\"nic\" {origin}: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\""
-                ),
-            ),
-            ("nic=all,gpu=0", format!("\"nic\" {origin}: \"gpu=0\" cannot be the name")),
-            ("nic=a;nic=b", format!("\"nic\" {origin} is there twice")),
-            ("nic=../a", format!("\"nic\" {origin}: \"../a\" cannot be the name")),
-            ("nic=a\nb", format!("\"nic\" {origin}: \"a\\nb\" cannot be the name")),
-            ("vfio=a*0", format!("\"vfio\" {origin}: \"a*0\" cannot be the name")),
-            ("gpu=a", format!("\"gpu\" {origin}: unknown class \"gpu\"")),
-            ("nic.redis=a", format!("\"nic.redis\" {origin}: unknown class")),
-            ("onload.dev/nic=a", format!("\"onload.dev/nic\" {origin}: unknown class")),
-            ("numa=x", format!("\"numa\" {origin} is \"x\"; want same")),
-            ("ipc-lock=true", format!("\"ipc-lock\" {origin} cannot be asked for there")),
-            ("hugepages-limit=0=0", format!("\"hugepages-limit\" {origin} cannot be asked")),
-            ("vfio=a*100;rdma=b*29", format!("\"vfio\" {origin}: more than 128 names")),
-            ("ticket:0f", format!("\"ticket:0f\" {origin} is not CLASS=NAME")),
+        check_rejected(&format!("nic: {long}"), "more than 4096 bytes");
+        let list = |count: u32| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>().join(",");
+        let longest = parse(&format!("nic: {}", list(MAX_NAMES)));
+        assert_eq!(longest.devices[&Class::Nic].value.len(), 128);
+        for text in [
+            format!("nic: {}", list(MAX_NAMES + 1)),
+            format!("nic: {} | rdma: {}", list(100), list(29)),
+            "vfio: fast*100 | rdma: a*29".to_owned(),
         ] {
-            let message = of_text(text).unwrap_err();
-            assert!(message.starts_with(&refusal), "{text:?}: {message}");
-            assert!(!message.contains('\n'));
+            check_rejected(&text, "more than 128 names");
         }
     }
 
     #[test]
-    fn what_an_annotation_says_of_a_class_stays_beside_a_text() {
-        let mut request = parse(&[("onload.dev/nic", "ens1"), ("onload.dev/preload", "off")]);
-        let text = of_text("nic=all;rdma=a;preload=file;numa=1").unwrap();
-        request.add_missing(text).unwrap();
-        assert_eq!(texts(&request, Class::Nic), ["ens1"]);
-        assert_eq!(texts(&request, Class::Rdma), ["a"]);
+    fn one_variable_requests_what_several_annotations_request() {
+        let request = parse_variable(
+            "nic=all; rdma = mlx5_0,mlx5_1 ;vfio=fast*2;preload=file;numa=same; near = gpu",
+        )
+        .unwrap();
+        assert_eq!(names(&request, Class::Nic), "all");
+        assert_eq!(names(&request, Class::Rdma), "mlx5_0 mlx5_1");
+        assert_eq!(names(&request, Class::Vfio), "fast*2");
+        assert_eq!(request.preload.unwrap().value, Preload::File);
+        assert_eq!(request.numa.unwrap().value, Numa::Same);
+        assert_eq!(request.near.unwrap().origin, Origin::Variable("near".to_owned()));
+        let classes: Vec<String> = Class::ALL.iter().map(|class| format!("{class}=a")).collect();
+        assert_eq!(parse_variable(&classes.join(";")).unwrap().devices.len(), Class::ALL.len());
+    }
+
+    #[test]
+    fn an_invalid_variable_is_rejected_with_its_word() {
+        for (text, word, expected) in [
+            ("nic", "nic", " is not CLASS=NAME"),
+            ("nic=a;", "", " is not CLASS=NAME"),
+            ("=a", "", " is not CLASS=NAME"),
+            ("ticket:0f", "ticket:0f", " is not CLASS=NAME"),
+            ("nic=", "nic", " asks for an empty name"),
+            ("nic=a,,b", "nic", " asks for an empty name"),
+            (
+                "nic=all,hugepages=2Mi",
+                "nic",
+                ": \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\"",
+            ),
+            ("nic=all,gpu=0", "nic", ": \"gpu=0\" cannot be the name"),
+            ("nic=a;nic=b", "nic", " is there twice"),
+            ("near=gpu;near=gpu", "near", " is there twice"),
+            (&"nic=a;".repeat(600), "nic", " is there twice"),
+            ("nic=../a", "nic", ": \"../a\" cannot be the name"),
+            ("nic=a\nb", "nic", ": \"a\\nb\" cannot be the name"),
+            ("vfio=a*0", "vfio", ": \"a*0\" cannot be the name"),
+            ("gpu=a", "gpu", ": unknown class \"gpu\""),
+            ("nic.redis=a", "nic.redis", ": unknown class"),
+            ("onload.dev/nic=a", "onload.dev/nic", ": unknown class"),
+            ("numa=x", "numa", " is \"x\"; want same"),
+            ("ipc-lock=true", "ipc-lock", " cannot be asked for there"),
+            ("hugepages-limit=0=0", "hugepages-limit", " cannot be asked"),
+            (
+                "netdev=a;address=a=192.0.2.1/24",
+                "address",
+                " cannot be asked for there; only the annotation onload.dev/address sets addresses",
+            ),
+            ("vfio=a*100;rdma=b*29", "vfio", ": more than 128 names"),
+        ] {
+            let message = parse_variable(text).unwrap_err();
+            let expected = format!("{word:?} of ONLOAD_CTK_REQUEST{expected}");
+            assert!(message.starts_with(&expected), "{text:?}: {message}");
+            assert!(!message.contains('\n'));
+        }
+        let long = format!("nic={}", "a".repeat(MAX_VALUE_BYTES));
+        let message = parse_variable(&long).unwrap_err();
+        assert_eq!(message, "ONLOAD_CTK_REQUEST has more than 4096 bytes");
+    }
+
+    #[test]
+    fn annotations_take_precedence_over_a_variable() {
+        let mut request = parse("nic: ens1 | preload: off");
+        request.add_missing(parse_variable("nic=all;rdma=a;preload=file;numa=1").unwrap()).unwrap();
+        assert_eq!(names(&request, Class::Nic), "ens1");
+        assert_eq!(names(&request, Class::Rdma), "a");
         assert_eq!(request.preload.as_ref().unwrap().value, Preload::Off);
         assert_eq!(request.numa.as_ref().unwrap().value, Numa::Node(1));
         assert_eq!(
@@ -1144,103 +1096,86 @@ mod tests {
     }
 
     #[test]
-    fn several_places_of_one_kind_are_told_once() {
-        let request = parse(&[("onload.dev/nic", "a"), ("onload.dev/rdma", "b")]);
-        assert_eq!(origins(&request), "annotation \"onload.dev/nic\", \"onload.dev/rdma\"");
-        let request = Request::parse_text("nic=a;rdma=b", Origin::Ticket).unwrap();
-        assert_eq!(origins(&request), "\"nic\", \"rdma\" of the ticket in ONLOAD_CTK_REQUEST");
-    }
-
-    #[test]
-    fn a_text_has_bounds() {
-        let long = format!("nic={}", "a".repeat(MAX_VALUE_BYTES));
-        assert_eq!(of_text(&long).unwrap_err(), "ONLOAD_CTK_REQUEST has more than 4096 bytes");
-        let message = of_text(&"nic=a;".repeat(600)).unwrap_err();
-        assert!(message.contains("twice"), "{message}");
-        let words: Vec<String> = Class::ALL.iter().map(|class| format!("{class}=a")).collect();
-        assert_eq!(of_text(&words.join(";")).unwrap().devices.len(), Class::ALL.len());
-    }
-
-    /// Bundles as a configuration has them; one that is not understood is written as nothing.
-    fn bundles(entries: &[(&str, &str)]) -> BTreeMap<String, Option<Bundle>> {
-        let bundle = |text: &str| toml::from_str::<Bundle>(text).ok();
-        let bundles = entries.iter();
-        bundles.map(|(name, text)| ((*name).to_owned(), bundle(text))).collect()
-    }
-
-    fn opened(pairs: &[(&str, &str)], bundle_entries: &[(&str, &str)]) -> Result<Request> {
-        let pairs = pairs.iter();
-        let annotations: BTreeMap<String, String> =
-            pairs.map(|(word, value)| (format!("{PREFIX}{word}"), (*value).to_owned())).collect();
-        let mut request = Request::parse(&annotations)?.unwrap();
-        request.expand_bundles(&bundles(bundle_entries))?;
-        Ok(request)
+    fn origins_of_one_kind_share_their_words() {
+        assert_eq!(
+            origins(&parse("nic: a | rdma: b")),
+            "annotation \"onload.dev/nic\", \"onload.dev/rdma\""
+        );
+        assert_eq!(
+            origins(&Request::parse_text("nic=a;rdma=b", Origin::Ticket).unwrap()),
+            "\"nic\", \"rdma\" of the ticket in ONLOAD_CTK_REQUEST"
+        );
     }
 
     const HFT: (&str, &str) =
         ("hft", "devices = [\"nic=ens1\", \"vfio=fast*2\", \"netdev=ens3\"]\ncpus = \"numa\"");
 
+    /// Parses bundles of a configuration. Those that are not understood become `None`.
+    fn bundles(sections: &[(&str, &str)]) -> BTreeMap<String, Option<Bundle>> {
+        sections
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), toml::from_str::<Bundle>(text).ok()))
+            .collect()
+    }
+
+    fn expand(text: &str, sections: &[(&str, &str)]) -> Result<Request, String> {
+        let mut request = parse(text);
+        request.expand_bundles(&bundles(sections)).map_err(|error| error.to_string())?;
+        Ok(request)
+    }
+
     #[test]
-    fn a_bundle_stands_for_its_devices_beside_those_that_are_named() {
-        let asked = [("bundle", "hft"), ("nic", "ens2,ens1"), ("rdma", "mlx5_0")];
-        let request = opened(&asked, &[HFT]).unwrap();
+    fn a_bundle_is_replaced_by_its_devices() {
+        let request = expand("bundle: hft | nic: ens2,ens1 | rdma: mlx5_0", &[HFT]).unwrap();
         assert!(!request.requests_any(&[Class::Bundle]));
-        assert_eq!(texts(&request, Class::Nic), ["ens2", "ens1"]);
-        assert_eq!(texts(&request, Class::Vfio), ["fast*2"]);
-        let origin = |class| &request.devices[&class].origin;
-        let by_bundle = Origin::Bundle(Box::new(Origin::Annotation("onload.dev/bundle".into())));
-        assert_eq!(origin(Class::Vfio), &by_bundle);
-        assert_eq!(origin(Class::Vfio).to_string(), "annotation \"onload.dev/bundle\"");
-        // What is named beside it stays what it is to policy.
-        assert_eq!(origin(Class::Nic).key(), "onload.dev/nic");
-        let bundle = &request.bundles.as_ref().unwrap().value[0];
-        assert_eq!(
-            (bundle.name.as_str(), &bundle.bundle.cpus),
-            ("hft", &Some(crate::bundle::Cpus::Numa))
-        );
-        // Once more changes nothing.
+        assert_eq!(names(&request, Class::Nic), "ens2 ens1");
+        assert_eq!(names(&request, Class::Vfio), "fast*2");
+        let origin = &request.devices[&Class::Vfio].origin;
+        let bundle_origin = Origin::Annotation("onload.dev/bundle".to_owned());
+        assert_eq!(origin, &Origin::Bundle(Box::new(bundle_origin)));
+        assert_eq!(origin.to_string(), "annotation \"onload.dev/bundle\"");
+        // The policy still checks the class that was requested explicitly.
+        assert_eq!(request.devices[&Class::Nic].origin.key(), "onload.dev/nic");
+        let ExpandedBundle { name, bundle } = &request.bundles.as_ref().unwrap().value[0];
+        assert_eq!((name.as_str(), &bundle.cpus), ("hft", &Some(Cpus::Numa)));
         let mut again = request.clone();
         again.expand_bundles(&bundles(&[HFT])).unwrap();
         assert_eq!(again, request);
     }
 
     #[test]
-    fn two_bundles_give_the_devices_of_both() {
-        let other = ("wide", "devices = [\"nic=ens1\", \"nic=ens4\", \"vfio=fast*2\"]");
-        let request = opened(&[("bundle", "hft, wide")], &[HFT, other]).unwrap();
-        assert_eq!(texts(&request, Class::Nic), ["ens1", "ens4"]);
-        assert_eq!(texts(&request, Class::Vfio), ["fast*2"]);
-        let opened = &request.bundles.unwrap().value;
-        assert_eq!(opened.len(), 2);
+    fn two_bundles_provide_the_devices_of_both() {
+        let wide = ("wide", "devices = [\"nic=ens1\", \"nic=ens4\", \"vfio=fast*2\"]");
+        let request = expand("bundle: hft, wide", &[HFT, wide]).unwrap();
+        assert_eq!(names(&request, Class::Nic), "ens1 ens4");
+        assert_eq!(names(&request, Class::Vfio), "fast*2");
+        assert_eq!(request.bundles.unwrap().value.len(), 2);
     }
 
     #[test]
-    fn an_address_may_be_for_an_interface_of_a_bundle_and_for_no_other() {
-        let asked = |address| {
-            let asked = [("bundle", "hft"), ("address", address)];
-            opened(&asked, &[HFT])
-        };
-        asked("ens3=192.0.2.3/24").unwrap();
-        let refused = asked("ens4=192.0.2.3/24").unwrap_err().to_string();
-        assert!(refused.contains("an address for \"ens4\""), "{refused}");
+    fn an_address_may_be_for_an_interface_of_a_bundle() {
+        expand("bundle: hft | address: ens3=192.0.2.3/24", &[HFT]).unwrap();
+        let message = expand("bundle: hft | address: ens4=192.0.2.3/24", &[HFT]).unwrap_err();
+        assert!(message.contains("an address for \"ens4\""), "{message}");
     }
 
     #[test]
-    fn what_is_no_bundle_of_the_configuration_is_refused() {
-        let unread = ("next", "devices = [\"gpu=0\"]");
-        for case in [
-            "other => annotation \"onload.dev/bundle\": there is no bundle other; the configuration has hft, next",
-            "all => there is no bundle all",
-            "hft*2 => hft is a bundle and no pool; remove \"*2\"",
-            "next => [bundles.next] of the configuration is not understood",
+    fn unknown_and_invalid_bundles_are_rejected() {
+        let next = ("next", "devices = [\"gpu=0\"]");
+        for (text, expected) in [
+            (
+                "bundle: other",
+                "annotation \"onload.dev/bundle\": there is no bundle other; the configuration has hft, next",
+            ),
+            ("bundle: all", "there is no bundle all"),
+            ("bundle: hft*2", "hft is a bundle and no pool; remove \"*2\""),
+            ("bundle: next", "[bundles.next] of the configuration is not understood"),
+            ("bundle: hft | vfio: fast", "twice, with different numbers"),
         ] {
-            let (value, says) = case.split_once(" => ").unwrap();
-            let refused = opened(&[("bundle", value)], &[HFT, unread]).unwrap_err();
-            assert!(refused.to_string().contains(says), "{value}: {refused}");
+            let message = expand(text, &[HFT, next]).unwrap_err();
+            assert!(message.contains(expected), "{text}: {message}");
         }
-        let refused = opened(&[("bundle", "hft"), ("vfio", "fast")], &[HFT]).unwrap_err();
-        assert!(refused.to_string().contains("twice, with different numbers"), "{refused}");
-        let refused = opened(&[("bundle", "hft")], &[]).unwrap_err().to_string();
-        assert!(refused.ends_with("the configuration has none"), "{refused}");
+        let message = expand("bundle: hft", &[]).unwrap_err();
+        assert!(message.ends_with("the configuration has none"), "{message}");
     }
 }

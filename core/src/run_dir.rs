@@ -139,7 +139,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_lock_of_the_containers_is_in_a_directory_that_nobody_else_can_enter() {
+    fn the_lock_is_in_a_private_directory() {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::find(dir.path()).unwrap().unwrap();
         std::fs::create_dir(dir.path().join(LOCKS)).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_the_locks_is_no_container_s() {
+    fn no_container_is_named_like_the_lock_directory() {
         assert!(LOCKS.parse::<crate::container_id::ContainerId>().is_err());
     }
 }

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_means_the_same_to_a_slow_reader() {
+    fn matching_agrees_with_a_simple_algorithm() {
         let words = |letters: &[char]| {
             let mut words = vec![String::new()];
             let mut last = words.clone();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_written_as_they_are_read() {
+    fn words_have_a_canonical_form() {
         for (text, written) in [("15b3", "15b3"), ("0x1924", "1924"), ("10EE", "10ee")] {
             assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
         }
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_refused_with_one_that_would_be() {
+    fn invalid_words_are_rejected() {
         check_rejected::<HexId>(
             &["", "0x", "15b", "015b3", "15bg", "+5b3", "0X15b3", "5555 "],
             "four hexadecimal digits such as \"15b3\"",

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_match_the_calendar() {
         assert_eq!(format_rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(format_rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(format_rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn values_survive_a_round_trip() {
         let all = "vlan=100;vlans=100-199,300;vlan-priority=3;vlan-protocol=802.1ad;mac=02:00:00:00:10:01;\
                    spoof-check=true;trust=false;min-rate=10;max-rate=1000;link-state=enable";
         let given: VfArgument = format!("vfio:0000:81:10.0={all}").parse().unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sets_nothing_or_contradicts_itself_is_refused() {
+    fn empty_and_contradictory_settings_are_rejected() {
         for (text, says) in [
             ("", "\"\" is no setting of a virtual function"),
             ("vlan=4095", "\"vlan=4095\" is no setting"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_chooses_from_what_it_may_and_has_to_where_nothing_is_fixed() {
+    fn a_container_must_choose_an_allowed_vlan_unless_one_is_fixed() {
         let mut open = config("vlans=100-199,300");
         let message = open.to_settings().unwrap_err().to_string();
         assert!(message.starts_with("it has to choose a VLAN from 100-199,300; "), "{message}");

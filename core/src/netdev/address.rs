@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_either_family_is_read_and_written_the_same() {
+    fn an_address_survives_a_round_trip() {
         for text in [
             "192.0.2.10/24",
             "192.0.2.10/32",
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_rejected() {
         for text in [
             "",
             "/",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_no_interface_can_have_is_refused_with_what_it_is() {
+    fn an_unusable_address_is_rejected_with_the_reason() {
         for (text, what) in [
             ("192.0.2.0/24", "the address of its network"),
             ("192.0.2.255/24", "the broadcast address of its network"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_with_bits_of_a_host_is_refused_with_the_network() {
+    fn a_network_with_host_bits_is_rejected_with_the_correct_network() {
         let error = "192.0.2.1/24".parse::<Network>().unwrap_err().to_string();
         assert!(error.ends_with("write 192.0.2.0/24"), "{error}");
         let error = "2001:db8::1/32".parse::<Network>().unwrap_err().to_string();

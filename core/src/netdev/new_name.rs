@@ -54,14 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_kept_as_it_is() {
+    fn valid_names_are_accepted() {
         for name in ["net1", "a", "Feed.0-b_c", "0a", "fifteen-letters"] {
             assert_eq!(name.parse::<NewInterfaceName>().unwrap().to_string(), name);
         }
     }
 
     #[test]
-    fn what_the_kernel_or_an_engine_takes_for_something_else_is_refused() {
+    fn reserved_and_unusual_names_are_rejected() {
         for name in [
             "",
             ".",

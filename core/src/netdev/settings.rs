@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_is_read_and_written_the_same() {
+    fn a_route_survives_a_round_trip() {
         for text in
             ["198.51.100.0/24", "198.51.100.0/24 via 192.0.2.1", "2001:db8:1::/48 via fe80::1"]
         {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_route_is_refused() {
+    fn invalid_routes_are_rejected() {
         for (text, says) in [
             ("", "not ADDRESS/PREFIX"),
             ("default via 192.0.2.1", "not ADDRESS/PREFIX"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_is_a_number_of_bytes_that_ipv4_allows() {
+    fn an_mtu_is_between_68_and_65535() {
         for text in ["68", "1500", "65535"] {
             assert_eq!(text.parse::<Mtu>().unwrap().to_string(), text);
         }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_contradict_each_other_are_refused() {
+    fn contradictory_settings_are_rejected() {
         let check = |addresses: &[&str], gateway: &[&str]| {
             let settings = NetdevSettings {
                 addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),

@@ -383,12 +383,12 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_with_nothing_but_its_automatic_address_is_not_used() {
+    fn an_interface_with_only_an_automatic_address_is_unused() {
         assert!(describe_usage(HOST, "idle", ExtraUses::default()).is_empty());
     }
 
     #[test]
-    fn each_use_of_an_interface_is_said() {
+    fn each_use_of_an_interface_is_described() {
         for (name, uses) in [
             ("ens1", &["it carries the default route", "the address 192.0.2.10/24"][..]),
             ("ens2", &["a part of bridge \"br0\""]),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_with_a_default_route_takes_those_below_it_along() {
+    fn a_default_route_includes_the_interfaces_below_it() {
         let text = "link 1 lo - - - -\nlink 2 ens1 - 4 - -\nlink 3 ens2 - 4 - -\nlink 4 bond0 bond - - -\n\
                     link 5 bond0.5 vlan - 4 -\nlink 6 ens9 - - - -\nlink 7 ens7 - - - -\n\
                     route 5 0.0.0.0/0 4\nroute 6 192.0.2.0/24 4\nroute 7 ::/0 9\nroute 6 fe80::/64 2\n";
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_route_over_a_bridge_of_open_vswitch_takes_the_ports_of_all_its_bridges_along() {
+    fn a_default_route_over_an_open_vswitch_bridge_includes_the_ports_of_all_its_bridges() {
         let text = "link 1 lo - - - -\nlink 2 ens1 - 4 - -\nlink 3 ens2 - - - -\nlink 4 ovs-system openvswitch - - -\n\
                     link 5 br-ex openvswitch - - -\nlink 6 br-int openvswitch - - -\nlink 7 ens3 - 8 - -\n\
                     link 8 br0 bridge - - -\nlink 9 bond0 bond 4 - -\nlink 10 ens4 - 9 - -\n";
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_address_that_the_kernel_sets_is_no_use() {
+    fn only_the_address_that_the_kernel_sets_is_not_a_use() {
         for (address, is_used) in [
             ("fe80::abcd/64", false),
             ("fe80::abcd/128", true),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_counts_unless_the_kernel_made_it_with_an_address() {
+    fn a_route_counts_unless_the_kernel_created_it_with_an_address() {
         for (route, is_used) in [
             ("ff00::/8 2", false),
             ("fe80::/64 2", false),
@@ -475,13 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_written_and_read_the_same() {
+    fn a_namespace_survives_a_round_trip() {
         let namespace = NetworkState::parse(HOST).unwrap();
         assert_eq!(namespace.to_text(), HOST);
     }
 
     #[test]
-    fn a_line_that_is_not_understood_is_refused_with_its_number() {
+    fn an_invalid_line_is_rejected_with_its_number() {
         for line in [
             "",
             "link",
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_namespace_has_no_address_of_the_network_and_the_same_uses() {
+    fn masking_removes_the_network_s_addresses_and_keeps_the_uses() {
         let masked = NetworkState::parse(HOST).unwrap().mask_addresses();
         let text = masked.to_text();
         for own in ["192.0.2.10", "198.51.100.0", "fe80::2"] {

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_in_another_network_namespace_is_known_by_its_node() {
+    fn a_device_in_another_network_namespace_is_found_by_its_node() {
         let tree = Tree::new();
         let function = "/sys/devices/pci0000:3a/0000:3b:00.3";
         tree.bind(function, "mlx5_core");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_in_software_is_told_apart_by_its_kind() {
+    fn a_software_device_is_recognized_by_its_node_type() {
         let tree = Tree::new();
         for (name, kind, driver) in [("rxe0", "1: CA", "rxe"), ("siw0", "4: RNIC", "siw")] {
             tree.attribute(&format!("/sys/class/infiniband/{name}/node_type"), kind);

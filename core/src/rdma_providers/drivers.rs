@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_s_provider_is_found_by_every_name_of_the_driver() {
+    fn a_provider_is_found_by_every_name_of_its_driver() {
         for (driver, wanted) in [
             ("mlx5_core", "mlx5"),
             ("mlx5", "mlx5"),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_and_the_private_abi_are_in_the_strings() {
+    fn the_layout_is_read_from_the_strings() {
         let debian =
             layout(&["/etc/libibverbs.d", "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so"])
                 .unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_that_lead_elsewhere_are_refused() {
+    fn paths_outside_the_library_directories_are_rejected() {
         for strings in [
             &["lib%s-rdmav34.so"][..],
             &["/lib%s-rdmav34.so"],
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_too_deep_or_long_to_be_made_is_refused() {
+    fn a_directory_that_is_too_deep_or_long_is_rejected() {
         for directory in ["/a".repeat(40), format!("/{}", "a".repeat(300))] {
             let provider = format!("/usr/lib{directory}/lib%s-rdmav34.so");
             assert_eq!(layout(&[&provider]), None, "{provider}");

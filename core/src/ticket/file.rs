@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_ticket_is_one_line_that_is_read_back() {
+    fn a_ticket_s_file_is_one_line() {
         assert_eq!(
             text(&ticket()),
             "{\"version\":1,\"boot\":\"b\",\"since\":1700000000,\"madeMs\":7000,\"request\":\"vfio=0000:81:10.0;nic=ens1\",\
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_not_known_are_passed_over() {
+    fn unknown_fields_are_ignored() {
         let more = text(&ticket()).replacen('{', "{\"moods\":[1,{\"x\":null}],", 1);
         assert_eq!(Ticket::parse(more.as_bytes()).unwrap(), ticket());
     }
 
     #[test]
-    fn what_is_newer_or_cut_short_or_asks_for_what_is_unknown_is_not_understood() {
+    fn newer_damaged_and_invalid_files_are_rejected() {
         let whole = text(&ticket());
         let refusal = |text: &str| format!("{:#}", Ticket::parse(text.as_bytes()).unwrap_err());
         assert_eq!(

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_has_a_variable_of_its_own_and_its_beginning_tells_it_apart() {
+    fn each_ticket_has_its_own_variable() {
         let (one, other) = (Token::from([0xab; 16]), Token::from([0xcd; 16]));
         let (name, value) = to_variable(&one);
         assert_eq!(name, "ONLOAD_CTK_REQUEST_ABABABAB");

@@ -505,11 +505,11 @@ mod tests {
         static NOW: Cell<u64> = const { Cell::new(0) };
     }
 
-    fn passes(seconds: u64) {
+    fn advance_clock(seconds: u64) {
         NOW.set(NOW.get() + seconds * SECOND);
     }
 
-    /// A host with a boot id and processes, and its tickets.
+    /// A host with a boot ID, processes and tickets.
     struct Host {
         tree: Tree,
         tickets: Tickets,
@@ -534,12 +534,12 @@ mod tests {
             self.path("run/@requests").join(id.as_str())
         }
 
-        fn boot_again(&mut self) {
+        fn reboot(&mut self) {
             self.tree.boot("the next");
             self.tickets.processes = Processes::at_root(self.tree.root());
         }
 
-        /// A container whose runtime is process `pid`, and that keeps its state in `state/ID`.
+        /// Returns a container whose runtime is process `pid` and keeps its state in `state/ID`.
         fn user(&self, id: &str, pid: u32) -> TicketUser {
             self.tree.process(pid, 10);
             TicketUser {
@@ -552,29 +552,29 @@ mod tests {
             }
         }
 
-        /// As [`Host::user`], of a task that has a directory.
-        fn of_task(&self, id: &str, pid: u32, task: &str) -> TicketUser {
+        /// Like [`Host::user`], for a task with a directory.
+        fn user_of_task(&self, id: &str, pid: u32, task: &str) -> TicketUser {
             TicketUser { task: Some(task.into()), ..self.user(id, pid) }
         }
 
-        fn tidy(&self) {
+        fn prune(&self) {
             let listed = self.tickets.list().unwrap();
             self.tickets.prune(&listed, TIMEOUT).unwrap();
         }
 
-        /// Its container was seen to be gone so many seconds ago.
-        fn seen_gone(&self, seconds: u64) {
-            self.tidy();
-            passes(seconds);
+        /// Records ended containers, and lets the seconds pass.
+        fn prune_and_wait(&self, seconds: u64) {
+            self.prune();
+            advance_clock(seconds);
         }
 
-        /// The runtime has created it: its process ends, and its state is there.
-        fn created(&self, user: &TicketUser) {
-            self.ended(user);
+        /// Simulates that the runtime has created the container: its process ends, and its state exists.
+        fn create(&self, user: &TicketUser) {
+            self.end(user);
             fs::create_dir_all(&user.state[0]).unwrap();
         }
 
-        fn ended(&self, user: &TicketUser) {
+        fn end(&self, user: &TicketUser) {
             self.tree.remove(&format!("proc/{}", user.maker.pid));
         }
 
@@ -589,7 +589,7 @@ mod tests {
             self.write("vfio=0000:81:10.0;nic=ens1", &["vfio:0000:81:10.0"])
         }
 
-        fn take(&self, id: &Token, user: &TicketUser) -> Result<Ticket, String> {
+        fn redeem(&self, id: &Token, user: &TicketUser) -> Result<Ticket, String> {
             let text = |error: Error| format!("{error:#}");
             let starting = StartingContainer {
                 container: &user.container,
@@ -597,16 +597,16 @@ mod tests {
                 creator: None,
                 task: user.task.as_deref(),
             };
-            let would = self.tickets.check_redeemable(id, starting);
-            let taken = self.tickets.redeem(id, user.clone(), TIMEOUT).map_err(text);
-            assert_eq!(would.is_ok(), taken.is_ok());
-            taken
+            let checked = self.tickets.check_redeemable(id, starting);
+            let redeemed = self.tickets.redeem(id, user.clone(), TIMEOUT).map_err(text);
+            assert_eq!(checked.is_ok(), redeemed.is_ok());
+            redeemed
         }
 
         fn refusal(&self, id: &Token) -> String {
             let read = format!("{:#}", self.tickets.read(id).unwrap_err());
             let user = self.user("web", 7);
-            assert_eq!(self.take(id, &user).unwrap_err(), read);
+            assert_eq!(self.redeem(id, &user).unwrap_err(), read);
             assert!(!read.contains(id.as_str()), "{read}");
             read
         }
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_good_for_what_was_reserved() {
+    fn a_ticket_contains_the_reservation() {
         let host = Host::new();
         let id = host.vfio();
         let ticket = host.tickets.read(&id).unwrap();
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_read_a_ticket_nor_see_which_there_are() {
+    fn other_users_can_neither_read_nor_list_tickets() {
         let host = Host::new();
         let id = host.vfio();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o7777;
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guessed_ticket_is_refused_without_being_told() {
+    fn a_guessed_ticket_is_rejected_without_showing_it() {
         let host = Host::new();
         host.vfio();
         let message = host.refusal(&[0xab; 16].into());
@@ -646,14 +646,14 @@ mod tests {
     }
 
     #[test]
-    fn only_32_lower_case_digits_ever_become_a_file_s_name() {
+    fn only_32_lower_case_digits_become_a_file_name() {
         for bad in ["", "../x", "..", "/etc/passwd", ".lock", "0F", "abababab"] {
             assert!(bad.parse::<Token>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn a_ticket_is_good_until_a_later_one_has_its_device() {
+    fn a_ticket_is_valid_until_a_later_one_has_its_device() {
         let host = Host::new();
         let (first, other) = (host.vfio(), host.write("vfio=b;rdma=a", &["vfio:b"]));
         let shared = host.write("vfio=0000:81:10.0", &[]);
@@ -666,102 +666,102 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_of_another_boot_is_refused_and_goes() {
+    fn a_ticket_of_an_earlier_boot_is_rejected_and_removed() {
         let mut host = Host::new();
         let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
-        host.boot_again();
+        host.reboot();
         assert!(host.refusal(&old).contains("from before this start of the host"));
         let new = host.write("rdma=a", &[]);
-        host.tidy();
+        host.prune();
         assert!(host.refusal(&older).contains("is not known"));
         host.tickets.read(&new).unwrap();
     }
 
     #[test]
-    fn a_copied_ticket_is_refused_while_its_container_is_there() {
+    fn a_copied_ticket_is_rejected_while_its_container_exists() {
         let host = Host::new();
         let id = host.write("nic=all", &[]);
         let (own, other) = (host.user("own", 1), host.user("other", 2));
-        host.take(&id, &own).unwrap();
-        let refused = |by: &TicketUser| host.take(&id, by).unwrap_err();
+        host.redeem(&id, &own).unwrap();
+        let refused = |by: &TicketUser| host.redeem(&id, by).unwrap_err();
         assert!(
             refused(&other)
                 .ends_with("is in use by container own, and is good for one container at a time")
         );
-        host.created(&own);
+        host.create(&own);
         assert!(refused(&other).contains("in use by container own"));
         // The same name in another engine is another container.
         let mut elsewhere = host.user("own", 3);
         elsewhere.bundle = "/elsewhere/own".into();
         assert!(refused(&elsewhere).contains("in use by container own"));
         fs::remove_dir(&own.state[0]).unwrap();
-        host.take(&id, &other).unwrap();
+        host.redeem(&id, &other).unwrap();
         assert!(refused(&own).contains("in use by container other"));
     }
 
     #[test]
-    fn a_task_that_starts_again_uses_the_same_ticket() {
+    fn a_restarted_task_uses_the_same_ticket() {
         let host = Host::new();
         let id = host.vfio();
         for pid in 1..4 {
             let user = host.user(&format!("start{pid}"), pid);
-            assert_eq!(host.take(&id, &user).unwrap().user.unwrap(), user);
-            host.created(&user);
-            // Its engine may call the runtime again for the same container.
+            assert_eq!(host.redeem(&id, &user).unwrap().user.unwrap(), user);
+            host.create(&user);
+            // An engine may call the runtime again for the same container.
             let again = host.user(&format!("start{pid}"), 10 + pid);
-            host.take(&id, &again).unwrap();
-            host.ended(&again);
+            host.redeem(&id, &again).unwrap();
+            host.end(&again);
             fs::remove_dir(&user.state[0]).unwrap();
         }
     }
 
     #[test]
-    fn a_ticket_is_good_for_the_task_alone_that_used_it_first() {
+    fn a_ticket_is_bound_to_the_first_task() {
         let host = Host::new();
         let id = host.write("nic=all", &[]);
-        let first = host.of_task("own", 1, "/alloc/1/redis/secrets");
-        host.take(&id, &first).unwrap();
-        host.ended(&first);
+        let first = host.user_of_task("own", 1, "/alloc/1/redis/secrets");
+        host.redeem(&id, &first).unwrap();
+        host.end(&first);
         for other in [
             host.user("other", 2),
-            host.of_task("own", 3, "/alloc/2/redis/secrets"),
-            host.of_task("again", 4, "/alloc/1/redis/secrets"),
+            host.user_of_task("own", 3, "/alloc/2/redis/secrets"),
+            host.user_of_task("again", 4, "/alloc/1/redis/secrets"),
         ] {
             let is_its_own = other.task == first.task;
-            let taken = host.take(&id, &other);
-            assert_eq!(taken.is_ok(), is_its_own, "{other:?}");
-            if let Err(message) = taken {
-                assert!(message.contains("is good for the task that used it first"), "{message}");
+            let redeemed = host.redeem(&id, &other);
+            assert_eq!(redeemed.is_ok(), is_its_own, "{other:?}");
+            if let Err(said) = redeemed {
+                assert!(said.contains("is good for the task that used it first"), "{said}");
             }
-            host.ended(&other);
+            host.end(&other);
         }
     }
 
     #[test]
-    fn a_task_that_is_over_for_more_than_an_hour_leaves_no_ticket() {
+    fn a_ticket_expires_an_hour_after_its_task_ended() {
         let host = Host::new();
         let id = host.vfio();
         let (first, second) = (host.user("one", 1), host.user("two", 2));
         let ended = || {
-            host.tidy();
+            host.prune();
             host.tickets.read(&id).unwrap().user?.ended_ms
         };
         assert_eq!(ended(), None, "not used yet");
-        host.take(&id, &first).unwrap();
+        host.redeem(&id, &first).unwrap();
         assert_eq!(ended(), None, "it is there");
-        host.ended(&first);
-        host.seen_gone(RESTART.as_secs() - 60);
-        host.take(&id, &second).unwrap();
-        host.ended(&second);
-        host.seen_gone(RESTART.as_secs() + 1);
+        host.end(&first);
+        host.prune_and_wait(RESTART.as_secs() - 60);
+        host.redeem(&id, &second).unwrap();
+        host.end(&second);
+        host.prune_and_wait(RESTART.as_secs() + 1);
         for late in [host.user("two", 3), host.user("three", 4)] {
-            let message = host.take(&id, &late).unwrap_err();
-            assert!(message.contains("ended more than 1 h ago"), "{message}");
+            let said = host.redeem(&id, &late).unwrap_err();
+            assert!(said.contains("ended more than 1 h ago"), "{said}");
         }
     }
 
     #[test]
-    fn a_container_whose_first_process_was_killed_keeps_no_ticket() {
+    fn a_ticket_is_free_again_if_the_init_process_was_killed() {
         for (file, text) in [
             (
                 "state.json",
@@ -772,41 +772,41 @@ mod tests {
             let host = Host::new();
             let id = host.write("nic=all", &[]);
             let (own, other) = (host.user("own", 1), host.user("other", 2));
-            host.take(&id, &own).unwrap();
-            host.created(&own);
+            host.redeem(&id, &own).unwrap();
+            host.create(&own);
             let init = host.user("init", 9);
             fs::write(own.state[0].join(file), text).unwrap();
-            assert!(host.take(&id, &other).is_err(), "{file}");
-            host.ended(&init);
-            host.take(&id, &other).unwrap();
+            assert!(host.redeem(&id, &other).is_err(), "{file}");
+            host.end(&init);
+            host.redeem(&id, &other).unwrap();
         }
     }
 
     #[test]
-    fn a_state_that_is_not_understood_counts_as_a_container() {
+    fn a_container_with_an_invalid_state_file_counts_as_alive() {
         let host = Host::new();
         let id = host.write("nic=all", &[]);
         let (own, other) = (host.user("own", 1), host.user("other", 2));
-        host.take(&id, &own).unwrap();
-        host.created(&own);
+        host.redeem(&id, &own).unwrap();
+        host.create(&own);
         for text in ["", "{}", "{\"init_process_pid\":9}", "[1]"] {
             fs::write(own.state[0].join("state.json"), text).unwrap();
-            assert!(host.take(&id, &other).is_err(), "{text}");
+            assert!(host.redeem(&id, &other).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_container_that_was_not_created_gives_the_ticket_back_by_ending() {
+    fn a_ticket_is_free_again_if_its_container_was_never_created() {
         let host = Host::new();
         let id = host.vfio();
         let (own, other) = (host.user("own", 1), host.user("other", 2));
-        host.take(&id, &own).unwrap();
-        host.ended(&own);
-        host.take(&id, &other).unwrap();
+        host.redeem(&id, &own).unwrap();
+        host.end(&own);
+        host.redeem(&id, &other).unwrap();
     }
 
     #[test]
-    fn what_stands_in_the_place_of_a_ticket_is_refused() {
+    fn only_a_private_regular_file_is_a_ticket() {
         let host = Host::new();
         let id = host.vfio();
         let file = host.file(&id);
@@ -830,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_another_user_is_no_ticket() {
+    fn a_file_of_another_user_is_rejected() {
         if !geteuid().is_root() {
             eprintln!("skipped: giving a file away needs root");
             return;
@@ -842,7 +842,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_holds_no_tickets() {
+    fn a_directory_that_others_can_enter_is_rejected() {
         let host = Host::new();
         let run = RunDir::find(&host.path("run")).unwrap().unwrap();
         let find = || Tickets::find(&run, Processes::at_root(host.tree.root()));
@@ -857,7 +857,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_or_newer_is_refused_with_the_reason() {
+    fn a_damaged_or_newer_file_is_rejected_with_the_reason() {
         let host = Host::new();
         let id = host.vfio();
         let whole = fs::read_to_string(host.file(&id)).unwrap();
@@ -880,23 +880,23 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_for_what_nobody_understands_is_not_made() {
+    fn an_invalid_ticket_is_not_created() {
         let host = Host::new();
         let device: DeviceId = "vfio:a".parse().unwrap();
-        let not_made = |request: &str, exclusive: &[DeviceId]| {
+        let rejection = |request: &str, exclusive: &[DeviceId]| {
             let made = host.tickets.write(new(request, exclusive), TIMEOUT);
             format!("{:#}", made.unwrap_err())
         };
         assert_eq!(
-            not_made("gpu=a", &[]).split(';').next().unwrap(),
+            rejection("gpu=a", &[]).split(';').next().unwrap(),
             "making a ticket for nomad: \"gpu\" of the ticket in ONLOAD_CTK_REQUEST: unknown class \"gpu\"; \
              known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle"
                 .split(';')
                 .next()
                 .unwrap()
         );
-        assert!(not_made("nic=a", std::slice::from_ref(&device)).contains("does not ask for it"));
-        assert!(not_made("vfio=any", &[device]).contains("it is to have vfio:a for itself"));
+        assert!(rejection("nic=a", std::slice::from_ref(&device)).contains("does not ask for it"));
+        assert!(rejection("vfio=any", &[device]).contains("it is to have vfio:a for itself"));
         assert!(host.tickets.list().unwrap().is_empty());
     }
 
@@ -904,14 +904,14 @@ mod tests {
     fn tickets_are_listed() {
         let host = Host::new();
         let (vfio, rdma) = (host.vfio(), host.write("rdma=a", &[]));
-        host.take(&rdma, &host.user("web", 1)).unwrap();
+        host.redeem(&rdma, &host.user("web", 1)).unwrap();
         let listed = host.tickets.list().unwrap();
         let used = |id: &Token| listed.iter().find(|one| one.id == *id).unwrap().is_used;
         assert_eq!((listed.len(), used(&vfio), used(&rdma)), (2, false, true));
     }
 
     #[test]
-    fn a_reservation_reads_no_ticket_and_takes_the_place_of_one_that_is_damaged_too() {
+    fn a_new_ticket_replaces_a_damaged_one_without_reading_others() {
         let host = Host::new();
         let (damaged, other) = (host.vfio(), host.write("vfio=b", &["vfio:b"]));
         for id in [&damaged, &other] {
@@ -923,7 +923,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_for_several_devices_gives_way_to_a_later_one_for_any_of_them() {
+    fn a_ticket_is_replaced_by_a_later_one_for_any_of_its_devices() {
         let host = Host::new();
         let both = || host.write("vfio=a,b", &["vfio:a", "vfio:b"]);
         let first = both();
@@ -936,23 +936,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_half_written_goes() {
+    fn temporary_files_are_removed() {
         let host = Host::new();
         let left = host.path("run/@requests/.onload-ctk-0000000000000000.tmp");
         fs::write(&left, "{").unwrap();
-        host.tidy();
+        host.prune();
         assert!(!left.exists());
     }
 
     #[test]
-    fn of_too_many_tickets_that_goes_whose_task_is_over_for_the_longest() {
+    fn the_ticket_that_was_unused_for_the_longest_is_removed_first() {
         const HOUR: u64 = 3600 * SECOND;
         const LATE: u64 = 2000 * HOUR;
         let host = Host::new();
         let hours = |ago: u64| LATE - ago * HOUR;
         let used = host.user("web", 1);
-        // Made so many hours ago; used, and over for so many.
-        let ticket = |made: u64, over: Option<u64>, is_used: bool| TicketEntry {
+        // `made` and `ended` are hours ago.
+        let ticket = |made: u64, ended: Option<u64>, is_used: bool| TicketEntry {
             id: Token::new().unwrap(),
             ticket: Ok(Ticket {
                 boot: "this boot".to_owned(),
@@ -962,13 +962,13 @@ mod tests {
                 exclusive: Vec::new(),
                 engine: "nomad".to_owned(),
                 description: None,
-                user: (over.is_some() || is_used)
-                    .then(|| TicketUser { ended_ms: over.map(hours), ..used.clone() }),
+                user: (ended.is_some() || is_used)
+                    .then(|| TicketUser { ended_ms: ended.map(hours), ..used.clone() }),
             }),
             is_used,
             has_expired: false,
         };
-        // The oldest are services that run, or start again.
+        // The oldest tickets belong to services that run, or may start again.
         let mut kept = vec![
             ticket(900, None, true),
             ticket(800, Some(1), false),
@@ -977,19 +977,20 @@ mod tests {
             ticket(4, None, false),
             ticket(1, None, false),
         ];
-        let gone = |kept: &[TicketEntry]| find_superfluous(kept, LATE).cloned().collect::<Vec<_>>();
-        let (fives, fours) = (kept[3].clone(), kept[4].clone());
-        assert_eq!(gone(&kept), [], "there is room");
+        let superfluous =
+            |kept: &[TicketEntry]| find_superfluous(kept, LATE).cloned().collect::<Vec<_>>();
+        let (unused_for_5_hours, unused_for_4_hours) = (kept[3].clone(), kept[4].clone());
+        assert_eq!(superfluous(&kept), [], "there is room");
         while kept.len() < MAX_TICKETS {
             kept.push(ticket(950, None, true));
         }
-        assert_eq!(gone(&kept), std::slice::from_ref(&fives));
+        assert_eq!(superfluous(&kept), std::slice::from_ref(&unused_for_5_hours));
         kept.push(ticket(950, None, true));
-        assert_eq!(gone(&kept), [fives, fours]);
+        assert_eq!(superfluous(&kept), [unused_for_5_hours, unused_for_4_hours]);
         kept.retain(|one| one.is_used || one.last_use(LATE) >= hours(1));
         while kept.len() < MAX_TICKETS + 9 {
             kept.push(ticket(1, None, false));
         }
-        assert_eq!(gone(&kept), [], "all may start again");
+        assert_eq!(superfluous(&kept), [], "all may start again");
     }
 }
