@@ -23,6 +23,7 @@ use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::taken_names::TakenNames;
+use crate::netlink::rdma_ports::RdmaPortInterfaces;
 
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.
@@ -216,12 +217,17 @@ pub(crate) fn read(
     }
     let characters = find_characters(probe, functions);
     let companions = find_companions(&device_dirs, &characters);
+    let port_interfaces = probe.with_classes(&[], || {
+        probe.ok_or_warn(probe.host().rdma_port_interfaces()).unwrap_or_default()
+    });
     let context = RdmaContext {
         probe,
         functions,
         interfaces,
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
+        port_interfaces,
+        shared_functions: find_shared_functions(&device_dirs, &characters),
         config,
         connection_manager: OnceCell::new(),
     };
@@ -434,6 +440,26 @@ fn find_companions(
     companions
 }
 
+/// The functions that several devices with uverbs are on, other than those of subfunctions.
+fn find_shared_functions(
+    device_dirs: &BTreeMap<String, DeviceDirectory>,
+    characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
+) -> BTreeSet<PciAddress> {
+    let mut functions = BTreeSet::new();
+    let mut shared = BTreeSet::new();
+    for (name, device_dir) in device_dirs {
+        let mut own_characters = characters.get(name).into_iter().flatten();
+        if device_dir.auxiliary.is_none()
+            && own_characters.any(|one| one.role == RdmaNodeRole::Verbs)
+            && let Some(pci) = device_dir.pci
+            && !functions.insert(pci)
+        {
+            shared.insert(pci);
+        }
+    }
+    shared
+}
+
 /// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
 fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static str); 2] {
     [
@@ -493,9 +519,21 @@ struct RdmaContext<'p, 'h, 'f> {
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
+    /// What the kernel says by netlink.
+    port_interfaces: RdmaPortInterfaces,
+    shared_functions: BTreeSet<PciAddress>,
     config: &'f DiscoverConfig,
     /// Searched for, and warned of, once a device can use it.
     connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
+}
+
+/// A port whose interfaces are searched for.
+struct PortContext<'d> {
+    device: &'d str,
+    device_dir: &'d DeviceDirectory,
+    transport: Option<&'d str>,
+    directory: PathBuf,
+    number: u32,
 }
 
 impl RdmaContext<'_, '_, '_> {
@@ -513,7 +551,7 @@ impl RdmaContext<'_, '_, '_> {
             parse_transport,
             "a node type such as \"1: CA\"",
         );
-        let ports = self.read_ports(device_dir);
+        let ports = self.read_ports(name, device_dir, transport);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
         let function = device_dir.pci.and_then(|pci| self.functions.get(pci));
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
@@ -606,27 +644,36 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    fn read_ports(&self, device_dir: &DeviceDirectory) -> Vec<RdmaPort> {
+    fn read_ports(
+        &self,
+        name: &str,
+        device_dir: &DeviceDirectory,
+        transport: Option<&str>,
+    ) -> Vec<RdmaPort> {
         let directory = device_dir.directory.join("ports");
         let names = self.probe.list(&directory);
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
-        let ports = numbers.into_iter();
-        ports
-            .map(|port| self.read_port(device_dir, &directory.join(port.to_string()), port))
-            .collect()
+        let ports = numbers.into_iter().map(|number| PortContext {
+            device: name,
+            device_dir,
+            transport,
+            directory: directory.join(number.to_string()),
+            number,
+        });
+        ports.map(|port| self.read_port(&port)).collect()
     }
 
-    fn read_port(&self, device_dir: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
-        let attribute = |name: &str| self.probe.attribute(directory.join(name));
+    fn read_port(&self, port: &PortContext<'_>) -> RdmaPort {
+        let attribute = |name: &str| self.probe.attribute(port.directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
-            self.ipoib_interfaces(device_dir, directory, port)
+            self.ipoib_interfaces(port)
         } else {
-            self.ethernet_interfaces(device_dir, directory, port)
+            self.ethernet_interfaces(port)
         };
         RdmaPort {
-            port,
+            port: port.number,
             state: attribute("state").map(|state| state_word(&state).to_owned()),
             link_layer,
             rate: attribute("rate"),
@@ -636,71 +683,69 @@ impl RdmaContext<'_, '_, '_> {
 
     /// IP over InfiniBand carries the port's GUID, not the node's, in its hardware address (RFC
     /// 4391 section 9.1.1).
-    fn ipoib_interfaces(
-        &self,
-        device_dir: &DeviceDirectory,
-        directory: &Path,
-        port: u32,
-    ) -> BTreeSet<String> {
+    fn ipoib_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
         let gid = self.probe.read_parsed(
-            directory.join("gids/0"),
+            port.directory.join("gids/0"),
             parse_port_guid,
             "a GID of eight groups",
         );
         let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-            None => self.interfaces_of_port(device_dir, port),
+            None => self.interfaces_of_port(port),
         }
     }
 
     /// The table of a port also has the interfaces of other namespaces, such as a pod's macvlan, by names that the
-    /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the device here counts.
-    fn ethernet_interfaces(
-        &self,
-        device_dir: &DeviceDirectory,
-        directory: &Path,
-        port: u32,
-    ) -> BTreeSet<String> {
-        let mut gid_interfaces = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
-        // Soft-RoCE names the interface below it. Soft-iWARP need not, and its table has that one alone.
-        let in_software = device_dir.pci.is_none();
-        let parent = in_software.then(|| self.probe.attribute(device_dir.directory.join("parent")));
-        let parent = parent.flatten();
-        if device_dir.pci.is_some() || parent.is_some() {
-            let own_interfaces = self.own_interfaces(device_dir, parent.as_deref());
-            gid_interfaces.retain(|name| {
-                own_interfaces.contains(name) || self.has_lower_in(name, &own_interfaces)
-            });
-        }
+    /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the port here counts.
+    fn ethernet_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
+        let parent = self.parent_interface(port);
+        let own_interfaces = match &parent {
+            // Soft-iWARP need not name its interface, and its table has that one alone.
+            None if port.device_dir.pci.is_none() => None,
+            None => Some(self.function_interfaces(port.device_dir)),
+            Some(None) => Some(BTreeSet::new()),
+            Some(Some(parent)) => Some(self.with_lower_devices(parent)),
+        };
+        let gid_interfaces = self.interfaces_of_gids(port, own_interfaces.as_ref());
         if !gid_interfaces.is_empty() {
             return gid_interfaces;
         }
         match parent {
-            Some(parent) => BTreeSet::from([parent]),
-            None => self.interfaces_of_port(device_dir, port),
+            Some(parent) => parent.into_iter().collect(),
+            None => self.interfaces_of_port(port),
         }
     }
 
-    /// Those that a device sends through.
-    fn own_interfaces(
-        &self,
-        device_dir: &DeviceDirectory,
-        parent: Option<&str>,
-    ) -> BTreeSet<String> {
+    /// The interface that a port sends through: the kernel's answer, or what a device in software names in sysfs.
+    /// `Some(None)` if it is in no interface of this network namespace, `None` if it is unknown.
+    fn parent_interface(&self, port: &PortContext<'_>) -> Option<Option<String>> {
+        if let Some(interface) = self.port_interfaces.get(&(port.device.to_owned(), port.number)) {
+            let is_representor = |name: &String| {
+                netdev::find_by_name(self.interfaces, name)
+                    .is_some_and(NetworkInterface::is_representor)
+            };
+            return Some(interface.clone().filter(|name| !is_representor(name)));
+        }
+        let in_software = port.device_dir.pci.is_none();
+        let parent = || self.probe.attribute(port.device_dir.directory.join("parent"));
+        in_software.then(parent).flatten().map(Some)
+    }
+
+    /// The interfaces of the device that an RDMA device is on.
+    fn function_interfaces(&self, device_dir: &DeviceDirectory) -> BTreeSet<String> {
         if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
         let on_function = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
         let on_function = on_function.into_iter().flatten();
-        let on_function = on_function.map(|interface| interface.name.clone());
-        let parent = parent.into_iter();
-        let below = parent.clone().flat_map(|parent| {
-            let parent = netdev::find_by_name(self.interfaces, parent);
-            parent.and_then(|parent| Some(parent.lower_devices()?.to_vec()))
-        });
-        let parent = parent.map(str::to_owned);
-        on_function.chain(parent).chain(below.flatten()).collect()
+        on_function.map(|interface| interface.name.clone()).collect()
+    }
+
+    fn with_lower_devices(&self, name: &str) -> BTreeSet<String> {
+        let interface = netdev::find_by_name(self.interfaces, name);
+        let lower_devices = interface.and_then(NetworkInterface::lower_devices);
+        lower_devices.into_iter().flatten().cloned().chain([name.to_owned()]).collect()
     }
 
     /// Whether an interface stands on one of these, as a bond or a VLAN does.
@@ -718,8 +763,19 @@ impl RdmaContext<'_, '_, '_> {
         interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
-    fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
-        let names = self.probe.list(directory);
+    /// The interfaces in a port's table that are its own, stand on these, or have the address in the GID. All if its own
+    /// ones are unknown.
+    fn interfaces_of_gids(
+        &self,
+        port: &PortContext<'_>,
+        own_interfaces: Option<&BTreeSet<String>>,
+    ) -> BTreeSet<String> {
+        let directory = port.directory.join("gid_attrs/ndevs");
+        let is_own = |name: &String, index: u32| {
+            own_interfaces.is_none_or(|own| own.contains(name) || self.has_lower_in(name, own))
+                || self.has_address_of_gid(port, index, name)
+        };
+        let names = self.probe.list(&directory);
         let mut indexes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         indexes.sort_unstable();
         let mut interfaces = BTreeSet::new();
@@ -727,7 +783,9 @@ impl RdmaContext<'_, '_, '_> {
         for index in indexes {
             match self.probe.attribute(directory.join(index.to_string())) {
                 Some(interface) => {
-                    interfaces.insert(interface);
+                    if !interfaces.contains(&interface) && is_own(&interface, index) {
+                        interfaces.insert(interface);
+                    }
                     empty = 0;
                 }
                 None => empty += 1,
@@ -739,17 +797,54 @@ impl RdmaContext<'_, '_, '_> {
         interfaces
     }
 
-    fn interfaces_of_port(&self, device_dir: &DeviceDirectory, port: u32) -> BTreeSet<String> {
-        if let Some(auxiliary) = &device_dir.auxiliary {
+    /// Whether a GID was made of the address of an interface of another function, as of a second port. A pod may have
+    /// given its own interface the same name, but that has another address.
+    fn has_address_of_gid(&self, port: &PortContext<'_>, index: u32, name: &str) -> bool {
+        let interface = netdev::find_by_name(self.interfaces, name)
+            .filter(|interface| interface.pci().is_some() && !interface.is_representor());
+        let address = interface.and_then(|interface| interface.hardware_address.as_deref());
+        let Some(address) = address.and_then(parse_ethernet_address) else {
+            return false;
+        };
+        let path = port.directory.join("gids").join(index.to_string());
+        let gid = self.probe.attribute(path).and_then(|gid| parse_gid(&gid));
+        gid.is_some_and(|gid| gid == make_gid(port.transport, gid, address))
+    }
+
+    /// The interfaces of the function with a port's number, if nothing else tells which are the port's.
+    fn interfaces_of_port(&self, port: &PortContext<'_>) -> BTreeSet<String> {
+        if let Some(auxiliary) = &port.device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let function_interfaces = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
-        let function_interfaces = function_interfaces.into_iter().flatten();
+        let Some(pci) = port.device_dir.pci else {
+            return BTreeSet::new();
+        };
         // Interfaces count their ports from 0, RDMA devices from 1.
-        let index = port.checked_sub(1);
-        let on_port =
-            function_interfaces.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
-        on_port.map(|interface| interface.name.clone()).collect()
+        let index = port.number.checked_sub(1);
+        let names: Vec<&str> = self
+            .by_function
+            .get(&pci)
+            .into_iter()
+            .flatten()
+            .filter(|interface| Some(interface.port.unwrap_or(0)) == index)
+            .map(|interface| interface.name.as_str())
+            .collect();
+        let obstacle = match names.as_slice() {
+            [] => return BTreeSet::new(),
+            _ if self.shared_functions.contains(&pci) => format!(
+                "{pci} has several RDMA devices, and the kernel names the interface of none"
+            ),
+            [only] => return BTreeSet::from([(*only).to_owned()]),
+            _ => format!(
+                "{} of {pci} have the same port number, and the kernel names neither",
+                names.join(" and ")
+            ),
+        };
+        self.probe.warn(format!(
+            "rdma {}: could not determine the interface of port {}: {obstacle}",
+            port.device, port.number
+        ));
+        BTreeSet::new()
     }
 }
 
@@ -800,6 +895,34 @@ fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
     let is_whole = groups.len() == count && groups.iter().all(is_right);
     let guid = groups.get(count - 16 / digits..)?.concat();
     u64::from_str_radix(&guid, 16).ok().filter(|_| is_whole)
+}
+
+fn parse_gid(text: &str) -> Option<[u8; 16]> {
+    let groups: Vec<&str> = text.split(':').collect();
+    let is_right = |group: &&str| group.len() == 4;
+    let is_whole = groups.len() == 8 && groups.iter().all(is_right);
+    let gid = u128::from_str_radix(&groups.concat(), 16).ok().filter(|_| is_whole)?;
+    Some(gid.to_be_bytes())
+}
+
+/// An address of six bytes that are not all zero.
+fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let address: [u8; 6] = bytes?.try_into().ok()?;
+    (address != [0; 6]).then_some(address)
+}
+
+/// The GID that a port has for an Ethernet address: with iWARP the address itself, otherwise an interface identifier
+/// (RFC 4291, appendix A) behind the prefix of `gid` (`addrconf_addr_eui48` in include/net/addrconf.h).
+fn make_gid(transport: Option<&str>, gid: [u8; 16], address: [u8; 6]) -> [u8; 16] {
+    let [a, b, c, d, e, f] = address;
+    if transport == Some("iwarp") {
+        return [a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    }
+    let mut made = gid;
+    made[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    made
 }
 
 fn parse_port_guid(gid: &str) -> Option<u64> {
@@ -1060,6 +1183,150 @@ mod tests {
         assert_eq!(ports[0].netdevs, ["eth2"]);
         assert_eq!(ports[1].netdevs, ["eth3"]);
         assert_eq!(found.devices[0].netdevs, ["eth2", "eth3"]);
+    }
+
+    /// Two functions of one card, whose second interface belongs to a port of the first one's device.
+    fn two_functions(table: Option<&str>) -> (Tree, String) {
+        let tree = tree();
+        for (number, name) in [(0, "ens1f0"), (1, "ens1f1")] {
+            let function = tree.function(&format!("0000:3b:00.{number}"), "0x020000", 0);
+            let address = format!("b8:ce:f6:0a:0b:0{number}");
+            interface(&tree, &function, name, &[("address", &address)]);
+        }
+        let function = "/sys/bus/pci/devices/0000:3b:00.0";
+        let function = tree.host().resolve(Path::new(function)).unwrap().unwrap();
+        let device = device(&tree, &function.to_string_lossy(), "mlx5_0", 0);
+        port(&tree, &device, 2, "Ethernet");
+        if let Some(table) = table {
+            tree.file("/rdma.table", table);
+        }
+        (tree, device)
+    }
+
+    fn port_interfaces(tree: &Tree) -> Vec<String> {
+        let found = look_at(tree);
+        let ports = found.devices.iter().flat_map(|device| {
+            device
+                .ports
+                .iter()
+                .map(|port| format!("{} {} {}", device.name, port.port, port.netdevs.join(",")))
+        });
+        ports.collect()
+    }
+
+    #[test]
+    fn the_kernel_decides_which_interface_belongs_to_a_port() {
+        for (table, expected) in [
+            // A port on another function, as of a ConnectX-4 with one device for both.
+            ("mlx5_0 1 ens1f0\nmlx5_0 2 ens1f1\n", ["mlx5_0 1 ens1f0", "mlx5_0 2 ens1f1"]),
+            ("mlx5_0 1 ens1f1\nmlx5_0 2 ens1f0\n", ["mlx5_0 1 ens1f1", "mlx5_0 2 ens1f0"]),
+            // One that is in another network namespace.
+            ("mlx5_0 1 -\nmlx5_0 2 ens1f1\n", ["mlx5_0 1 ", "mlx5_0 2 ens1f1"]),
+            // It says nothing of this device.
+            ("mlx5_9 1 ens1f1\n", ["mlx5_0 1 ens1f0", "mlx5_0 2 "]),
+        ] {
+            let (tree, _) = two_functions(Some(table));
+            assert_eq!(port_interfaces(&tree), expected, "{table}");
+        }
+    }
+
+    #[test]
+    fn the_gid_of_a_port_tells_its_interface_on_another_function() {
+        let roce = "fe80:0000:0000:0000:bace:f6ff:fe0a:0b01";
+        let iwarp = "b8ce:f60a:0b01:0000:0000:0000:0000:0000";
+        let other = "fe80:0000:0000:0000:bace:f6ff:fe0a:0b02";
+        for (node_type, gid, expected) in [
+            ("1: CA", roce, "ens1f1"),
+            ("4: RNIC", iwarp, "ens1f1"),
+            // The name is that of a pod's interface, which has another address.
+            ("1: CA", other, "ens1f0"),
+            ("1: CA", iwarp, "ens1f0"),
+            ("4: RNIC", roce, "ens1f0"),
+            ("1: CA", "0000:0000:0000:0000:0000:0000:0000:0000", "ens1f0"),
+        ] {
+            let (tree, device) = two_functions(None);
+            tree.file(&format!("{device}/node_type"), node_type);
+            tree.attributes(&format!("{device}/ports/1/gids"), &[("0", gid)]);
+            gids(&tree, &device, &[("0", "ens1f1")]);
+            assert_eq!(look_at(&tree).devices[0].ports[0].netdevs, [expected], "{gid}");
+        }
+    }
+
+    #[test]
+    fn a_bond_of_the_gid_table_comes_before_the_member_that_the_kernel_names() {
+        let (tree, device) = two_functions(Some("mlx5_0 1 ens1f1\n"));
+        upper(&tree, "bond0", "ens1f0");
+        tree.link("/sys/devices/virtual/net/bond0/lower_ens1f1", "/sys/class/net/ens1f1");
+        gids(&tree, &device, &[("0", "bond0"), ("1", "net1")]);
+        assert_eq!(look_at(&tree).devices[0].ports[0].netdevs, ["bond0"]);
+    }
+
+    #[test]
+    fn several_devices_of_a_function_have_the_interfaces_that_the_kernel_names() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        for name in ["ens1", "ens2"] {
+            interface(&tree, &function, name, &[]);
+        }
+        for (number, name) in [(0, "rocep59s0"), (1, "roce_second")] {
+            device(&tree, &function, name, number);
+        }
+        let found = look_at(&tree);
+        assert!(found.devices.iter().all(|device| device.netdevs.is_empty()));
+        assert_eq!(
+            found.warnings,
+            ["roce_second", "rocep59s0"].map(|name| format!(
+                "rdma {name}: could not determine the interface of port 1: 0000:3b:00.0 has \
+                 several RDMA devices, and the kernel names the interface of none"
+            ))
+        );
+        tree.file("/rdma.table", "rocep59s0 1 ens2\nroce_second 1 ens1\n");
+        assert_eq!(port_interfaces(&tree), ["roce_second 1 ens1", "rocep59s0 1 ens2"]);
+        // A pod's name for its interface on ens1 is that of the other device's.
+        gids(&tree, "/sys/class/infiniband/roce_second", &[("0", "ens2")]);
+        assert_eq!(port_interfaces(&tree), ["roce_second 1 ens1", "rocep59s0 1 ens2"]);
+        assert_eq!(look_at(&tree).warnings, [""; 0]);
+    }
+
+    #[test]
+    fn several_interfaces_of_one_port_number_are_not_told_apart() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.4", "0x020000", 0);
+        for name in ["ens1", "ens2"] {
+            interface(&tree, &function, name, &[]);
+        }
+        device(&tree, &function, "cxgb4_0", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].netdevs, [""; 0]);
+        assert_eq!(
+            found.warnings,
+            ["rdma cxgb4_0: could not determine the interface of port 1: ens1 and ens2 of \
+              0000:3b:00.4 have the same port number, and the kernel names neither"]
+        );
+        tree.file("/rdma.table", "cxgb4_0 1 ens2\n");
+        assert_eq!(port_interfaces(&tree), ["cxgb4_0 1 ens2"]);
+    }
+
+    #[test]
+    fn a_representor_that_the_kernel_names_is_no_interface_of_the_device() {
+        let tree = tree();
+        let function = tree.function("0000:3b:00.0", "0x020000", 0);
+        for (name, port) in [("ens1", "p0"), ("eth0", "pf0vf0")] {
+            interface(&tree, &function, name, &[("phys_port_name", port)]);
+        }
+        let device = device(&tree, &function, "mlx5_0", 0);
+        port(&tree, &device, 2, "Ethernet");
+        tree.file("/rdma.table", "mlx5_0 1 ens1\nmlx5_0 2 eth0\n");
+        assert_eq!(port_interfaces(&tree), ["mlx5_0 1 ens1", "mlx5_0 2 "]);
+    }
+
+    #[test]
+    fn a_table_of_ports_that_cannot_be_read_is_warned_of() {
+        let (tree, _) = two_functions(Some("mlx5_0 one ens1f0\n"));
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].ports[0].netdevs, ["ens1f0"]);
+        let wanted = "rdma.table: line 1: expected \"device port interface\"";
+        assert!(found.warnings.concat().ends_with(wanted), "{:?}", found.warnings);
     }
 
     #[test]

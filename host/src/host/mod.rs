@@ -24,6 +24,7 @@ use rustix::process::geteuid;
 
 use crate::netlink::features::{self, InterfaceFeatures};
 use crate::netlink::netns_links;
+use crate::netlink::rdma_ports::{self, RdmaPortInterfaces};
 
 mod entry;
 pub mod recording;
@@ -42,6 +43,8 @@ pub const DEVICE_TABLE: &str = "dev.table";
 pub const NETWORK_TABLE: &str = "network.table";
 /// What drivers said of a captured host's interfaces by netlink.
 const FEATURES_TABLE: &str = "interfaces.table";
+/// The interface of each RDMA port of a captured host, from netlink.
+const RDMA_TABLE: &str = "rdma.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
 const MAX_LINKS: usize = 40;
 /// Of a directory that is made.
@@ -90,7 +93,7 @@ pub enum HostError {
         /// The system's error, or why the text is not understood.
         source: std::io::Error,
     },
-    #[error("asking the kernel by netlink for interfaces, addresses and routes")]
+    #[error("asking the kernel by netlink for interfaces, addresses, routes and RDMA ports")]
     Netlink(#[source] std::io::Error),
     #[error(transparent)]
     Other(anyhow::Error),
@@ -205,6 +208,12 @@ impl Host {
         let (text, parse) = (features::to_text, features::parse);
         let interface_features = self.kernel_table(FEATURES_TABLE, features::read, text, parse)?;
         Ok(interface_features.unwrap_or_default())
+    }
+
+    /// As for [`Host::network`].
+    pub(crate) fn rdma_port_interfaces(&self) -> Result<Option<RdmaPortInterfaces>, HostError> {
+        let (text, parse) = (rdma_ports::to_text, rdma_ports::parse);
+        self.kernel_table(RDMA_TABLE, rdma_ports::read, text, parse)
     }
 
     /// What the kernel says by netlink, or said when the host was captured.

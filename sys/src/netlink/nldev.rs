@@ -17,6 +17,8 @@ const fn message_type(command: u16) -> u16 {
 /// `RDMA_NLDEV_CMD_GET`, of all devices with `NLM_F_DUMP`.
 pub const GET: u16 = message_type(1);
 pub const SET: u16 = message_type(2); // RDMA_NLDEV_CMD_SET
+/// `RDMA_NLDEV_CMD_PORT_GET`, of all ports of a device with `NLM_F_DUMP`.
+pub const GET_PORTS: u16 = message_type(5);
 pub const SYS_GET: u16 = message_type(6); // RDMA_NLDEV_CMD_SYS_GET
 pub const SYS_SET: u16 = message_type(7); // RDMA_NLDEV_CMD_SYS_SET
 pub const GET_QUEUE_PAIRS: u16 = message_type(10); // RDMA_NLDEV_CMD_RES_QP_GET
@@ -25,9 +27,11 @@ pub const GET_CHARACTER: u16 = message_type(15); // RDMA_NLDEV_CMD_GET_CHARDEV
 // `enum rdma_nldev_attr`.
 const INDEX: u16 = 1;
 const NAME: u16 = 2;
+const PORT_INDEX: u16 = 3;
 const QUEUE_PAIRS: u16 = 19;
 const QUEUE_PAIR: u16 = 20;
 const KERNEL_USER: u16 = 29;
+const NETDEV_NAME: u16 = 51;
 const NETNS_MODE: u16 = 66;
 const NETNS_FD: u16 = 68;
 const CHARACTER_TYPE: u16 = 69;
@@ -40,6 +44,15 @@ pub struct RdmaLink {
     pub index: u32,
     /// Its name, which no other device of the machine has.
     pub name: Vec<u8>,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaPortLink {
+    /// The kernel counts from 1.
+    pub number: u32,
+    /// Its interface, if that is in the network namespace of the socket.
+    pub interface: Option<String>,
 }
 
 /// A character device for user space.
@@ -130,6 +143,19 @@ pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
     names.map(|name| String::from_utf8_lossy(until_nul(name)).into_owned()).collect()
 }
 
+/// The payload of [`GET_PORTS`] for those of a device.
+pub fn ports_payload(index: u32) -> Vec<u8> {
+    device_payload(index)
+}
+
+pub fn parse_port(payload: &[u8]) -> Option<RdmaPortLink> {
+    let number = u32_at(find_attribute(payload, PORT_INDEX)?, 0)?;
+    let interface = find_attribute(payload, NETDEV_NAME)
+        .and_then(|name| std::str::from_utf8(until_nul(name)).ok())
+        .filter(|name| !name.is_empty());
+    Some(RdmaPortLink { number, interface: interface.map(str::to_owned) })
+}
+
 fn device_payload(index: u32) -> Vec<u8> {
     encode_attribute(INDEX, &index.to_ne_bytes())
 }
@@ -153,6 +179,8 @@ pub fn fuzz(bytes: &[u8]) {
         assert!(!character.name.contains(['/', '.']));
     }
     let _ = (parse_netns_mode(bytes), parse_queue_pairs(bytes));
+    let interface = parse_port(bytes).and_then(|port| port.interface);
+    assert!(interface.is_none_or(|name| !name.is_empty()));
 }
 
 #[cfg(target_endian = "little")]
@@ -235,6 +263,18 @@ mod tests {
         // Beyond 32 devices the numbers are others, and a minor may need more than eight bits.
         assert_eq!(found("uverbs-answer-high"), ["uverbs300 510:300"]);
         assert_eq!(found("rdma-cm-answer"), ["rdma_cm 10:122"]);
+    }
+
+    #[test]
+    fn ports_are_listed_with_the_interfaces_that_are_in_the_namespace() {
+        assert_eq!(request(GET_PORTS, DUMP, &ports_payload(3)), bytes("ports-request"));
+        let link = |number, interface: Option<&str>| RdmaPortLink {
+            number,
+            interface: interface.map(str::to_owned),
+        };
+        let expected = [link(1, Some("ens1f0np0")), link(2, None)];
+        assert_eq!(told("ports-answer", &parse_port).unwrap(), expected);
+        assert_eq!(told("list-answer-empty", &parse_port).unwrap(), []);
     }
 
     #[test]
