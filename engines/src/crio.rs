@@ -28,15 +28,14 @@ const HEADER: &str = "\
 ";
 const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];
+/// `oci` has conmon as its monitor and `pod` conmonrs; both start an OCI runtime.
+const TYPE: &str = "runtime_type";
+const OCI: &str = "oci";
+const POD: &str = "pod";
 /// What is not taken over from the runtime that ours replaces. A root directory of its own, so
 /// that no two programs keep their state in one.
-const OWN_KEYS: [&str; 5] = [
-    "runtime_path",
-    "runtime_type",
-    "runtime_root",
-    "runtime_config_path",
-    "inherit_default_runtime",
-];
+const OWN_KEYS: [&str; 5] =
+    ["runtime_path", TYPE, "runtime_root", "runtime_config_path", "inherit_default_runtime"];
 
 pub(crate) const DEFAULT: &str = "default_runtime";
 const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
@@ -84,7 +83,7 @@ pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRu
         let path = [crio, runtime, runtimes, name, key];
         default_runtime::find_last(&documents, &path, |text| !text.is_empty())
     };
-    let is_oci = find_text("runtime_type").is_none_or(|kind| kind == "oci");
+    let is_oci = find_text(TYPE).is_none_or(|kind| [OCI, POD].contains(&kind));
     let program = is_oci.then(|| find_text("runtime_path").unwrap_or(name).into());
     Ok(Some(DefaultRuntime { name: name.to_owned(), program }))
 }
@@ -140,7 +139,7 @@ fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyho
     let runtime = get_or_create_section(document, &RUNTIME)?;
     runtime.set_implicit(false);
     runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
-    runtime.insert("runtime_type", toml_edit::value("oci"));
+    runtime.insert(TYPE, toml_edit::value(OCI));
     for (key, mut value) in settings {
         *value.decor_mut() = toml_edit::Decor::new(" ", "");
         runtime.insert(&key, Item::Value(value));
@@ -165,9 +164,11 @@ fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
         return Vec::new();
     };
     let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
+    let has_conmonrs = get_in(&runtime, &[TYPE]).and_then(Item::as_str) == Some(POD);
     values
         .filter(|(key, _)| !OWN_KEYS.iter().any(|own| own.eq_ignore_ascii_case(key)))
         .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
+        .chain(has_conmonrs.then(|| (TYPE.to_owned(), Value::from(POD))))
         .collect()
 }
 
