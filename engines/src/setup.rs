@@ -18,6 +18,8 @@ use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use crate::variant::EngineVariant;
 use crate::{containerd, containerd_drop_in, crio, docker, nomad, nri, podman, template};
 
+/// The flags by which an engine reads another file than usual.
+const CONFIG_FLAGS: [&str; 3] = ["config-file", "config", "c"];
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
 pub(crate) const NO_FILE: &str = "onload-ctk: there was no such file\n";
@@ -165,6 +167,20 @@ impl EngineSetup {
 
     /// k3s and its like write some files anew at each start, and a snap is confined.
     fn refuse_variant(&self) -> anyhow::Result<()> {
+        // As on Flatcar, where /usr is read-only and an update replaces it.
+        if let Some(flag) = self.flags.find(&CONFIG_FLAGS)
+            && self.file.starts_with("/usr")
+            && !self.file.starts_with("/usr/local")
+        {
+            bail!(
+                "it belongs to the distribution, and {} starts {} with --{}={}; copy it to {}, and name the copy there in a drop-in of the unit",
+                flag.source,
+                self.engine.kind().program(),
+                flag.name,
+                flag.value,
+                self.engine.file().display()
+            );
+        }
         let variant = EngineVariant::from_path(&self.file);
         if variant == Some(EngineVariant::DockerSnap) {
             bail!(
