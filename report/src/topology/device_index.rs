@@ -109,7 +109,13 @@ impl<'s> DeviceIndex<'s> {
             if is_gpus || drained.contains(&(class, name)) {
                 continue;
             }
-            let name_address = name.parse().ok().or(by_name.get(name).copied());
+            // An RDMA device or a clock may be called like an interface of another function.
+            let is_interface = matches!(
+                class,
+                Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev
+            );
+            let by_name = by_name.get(name).copied().filter(|_| is_interface);
+            let name_address = name.parse().ok().or(by_name);
             let address = entry.pci.or(name_address);
             let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
             // What could not be read has its path for a name.

@@ -519,3 +519,19 @@ fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
         "{texts:?}"
     );
 }
+
+#[test]
+fn an_rdma_device_is_not_on_the_function_of_an_interface_of_the_same_name() {
+    let tree = Tree::new();
+    let function = tree.function("0000:3b:00.0", "0x020000", 0);
+    tree.interface(&function, "ens1");
+    // In software and without uverbs, so that it is not offered.
+    let attributes = [("node_type", "1: CA")];
+    tree.class_device("infiniband", "/sys/devices/virtual", "ens1", &attributes);
+    let topology = configured(&tree.host(), &Config::default(), None);
+    let is_rdma = |device: &&TopologyDevice| device.class == Class::Rdma;
+    let on_function = &functions(&topology)["0000:3b:00.0"].devices;
+    assert_eq!(on_function.iter().find(is_rdma), None);
+    let last = topology.nodes.last().unwrap();
+    assert_eq!(last.devices.iter().find(is_rdma).unwrap().name, "ens1");
+}
