@@ -17,13 +17,14 @@ use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{
     RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
-use crate::settings::EngineSettings;
+use crate::settings::{EngineSettings, EngineSpecDirs};
 
 pub(crate) const FILE: &str = "/etc/docker/daemon.json";
 
 const CDI: [&str; 2] = ["features", "cdi"];
 const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
+const SPEC_DIR_FLAG: &str = "cdi-spec-dir";
 pub(crate) const DEFAULT: &str = "default-runtime";
 
 pub(crate) fn configure(
@@ -123,10 +124,14 @@ fn collision_error(flag: &Flag, key: &str, advice: &str) -> anyhow::Error {
 
 /// Adds what the daemon's flags say to what its file says.
 pub(crate) fn read_flags(settings: &mut EngineSettings, flags: &DaemonFlags) {
-    let spec_dirs = flags.find_all(&["cdi-spec-dir"]);
+    let spec_dirs = flags.find_all(&[SPEC_DIR_FLAG]);
     if let Some(flag) = spec_dirs.first() {
-        let dirs = spec_dirs.iter().map(|flag| flag.value.clone()).collect();
-        settings.set_spec_dirs(Some(dirs), Path::new(&flag.source), None);
+        settings.spec_dirs = Some(EngineSpecDirs {
+            dirs: spec_dirs.iter().map(|flag| flag.value.clone()).collect(),
+            file: PathBuf::from(&flag.source),
+            flag: Some(SPEC_DIR_FLAG),
+            section: None,
+        });
     }
     settings.data_dir = flags.path(&["data-root", "graph", "g"]).or(settings.data_dir.take());
     settings.state_dir = flags.path(&["exec-root"]).or(settings.state_dir.take());

@@ -11,8 +11,10 @@ use crate::kind::EngineKind;
 use crate::settings::EngineSettings;
 use crate::{containerd, crio, docker, nomad, podman};
 
-/// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
-pub const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+/// The data directory of k3s unless `--data-dir` names another one.
+const K3S_DATA_DIR: &str = "/var/lib/rancher/k3s";
+/// Below that, the file that k3s writes for its containerd at each start (k3s, `pkg/agent/containerd`).
+const K3S_FILE: &str = "agent/etc/containerd/config.toml";
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +77,10 @@ fn config_files(kind: EngineKind, flags: &DaemonFlags) -> Vec<RelatedFiles> {
     match kind {
         EngineKind::Docker => named(&["config-file"], docker::FILE),
         EngineKind::Containerd => named(&["config", "c"], containerd::FILE),
-        EngineKind::K3s => vec![RelatedFiles::File(K3S.into())],
+        EngineKind::K3s => {
+            let dir = flags.path(&["data-dir", "d"]).unwrap_or_else(|| K3S_DATA_DIR.into());
+            vec![RelatedFiles::File(dir.join(K3S_FILE))]
+        }
         EngineKind::Kubelet => named(&["config"], KUBELET),
         EngineKind::Nomad => nomad::related_files(Path::new(nomad::FILE)),
         EngineKind::Crio => crio::related_files(&crio::drop_in_file(flags), flags),

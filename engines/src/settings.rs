@@ -44,25 +44,30 @@ pub struct RuntimeNames {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSpecDirs {
     pub dirs: Vec<String>,
-    /// The file that says so, which is the one to change.
+    /// The file that says so, which is the one to change: of a flag, the unit or file that has it.
     pub file: PathBuf,
+    /// The flag that names them; none if a key of the file does.
+    pub flag: Option<&'static str>,
     /// Its section; none where files have none.
     pub section: Option<String>,
 }
 
-/// What k3s makes containerd's file from, whenever it starts: of containerd 2's format, and of the one before.
-pub const K3S_TEMPLATES: [&str; 2] = [
-    "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
-];
+/// What k3s makes containerd's file from, in the same directory: of containerd 2's format, and of the one before.
+const K3S_TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 
 impl EngineSettings {
-    pub fn k3s_template(&self) -> &'static str {
-        let [of_containerd_2, of_containerd_1] = K3S_TEMPLATES;
+    /// The template of the format that k3s writes.
+    pub fn k3s_template(&self) -> PathBuf {
+        let [of_containerd_2, of_containerd_1] = self.k3s_templates();
         match self.format {
             Some(CONTAINERD_2..) => of_containerd_2,
             _ => of_containerd_1,
         }
+    }
+
+    pub fn k3s_templates(&self) -> [PathBuf; 2] {
+        let written = self.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+        K3S_TEMPLATES.map(|name| written.with_file_name(name))
     }
 
     pub(crate) fn set_spec_dirs(
@@ -71,7 +76,8 @@ impl EngineSettings {
         file: &Path,
         section: Option<String>,
     ) {
-        let spec_dirs = dirs.map(|dirs| EngineSpecDirs { dirs, file: file.to_owned(), section });
+        let spec_dirs =
+            dirs.map(|dirs| EngineSpecDirs { dirs, file: file.to_owned(), flag: None, section });
         self.spec_dirs = spec_dirs.or(self.spec_dirs.take());
     }
 

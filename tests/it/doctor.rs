@@ -1226,6 +1226,12 @@ checks! {
     docker_that_looks_elsewhere_fails: "engine-spec-dirs", docker("28.3.0", r#"{"cdi-spec-dirs":["/etc/cdi","/run/cdi/"]}"#),
         |tree| { tree.file("/etc/docker/daemon.json", r#"{"cdi-spec-dirs":["/srv/cdi"]}"#); }
         => "fail", "does not look into /var/run/cdi", "/etc/docker/daemon.json: \"cdi-spec-dirs\": [\"/srv/cdi\", \"/var/run/cdi\"]";
+    docker_whose_flag_names_other_directories_fails: "engine-spec-dirs", docker("28.3.0", r#"{"cdi-spec-dirs":["/run/cdi"]}"#),
+        |tree| {
+            let start = "/usr/bin/dockerd -H fd:// --cdi-spec-dir=/srv/cdi";
+            tree.file("/etc/systemd/system/docker.service", format!("[Service]\nExecStart={start}\n"));
+        }
+        => "fail", "add a flag beside --cdi-spec-dir", "/etc/systemd/system/docker.service: --cdi-spec-dir=/var/run/cdi";
     containerd_that_looks_elsewhere_fails: "engine-spec-dirs",
         containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/var/run/cdi']\n"),
         |tree| toml(tree, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/etc/cdi']\n")
@@ -1377,6 +1383,22 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
             &format!("systemctl restart {service}"),
         );
     }
+}
+
+#[test]
+fn k3s_with_another_data_directory_is_read_there() {
+    let tree = Tree::new();
+    tree.program("/usr/local/bin/k3s", "");
+    // As the installer of k3s writes it.
+    let unit = "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--data-dir' \\\n\t'/srv/k3s' \\\n";
+    tree.file("/etc/systemd/system/k3s.service", unit);
+    tree.file("/srv/k3s/agent/etc/containerd/config.toml", "version = 2\n");
+    // One that an earlier start left.
+    tree.file(K3S, format!("{CONTAINERD_2}enable_cdi = true\n"));
+    let found = found(&tree, "engine-cdi");
+    assert_eq!(found[0]["verdict"], "fail", "{found:#?}");
+    let template = "/srv/k3s/agent/etc/containerd/config.toml.tmpl";
+    assert_eq!(found[0]["remedy"][0]["file"], template, "{found:#?}");
 }
 
 #[test]
@@ -1847,6 +1869,13 @@ fn a_virtual_function_gets_its_guid_from_its_physical_one() {
         let device = tree.rdma(&child, "mlx5_1", 9);
         tree.rdma_port(&device, 1, layer);
         tree.attribute(&format!("{device}/node_guid"), "0000:0000:0000:0000");
+        // What sets it is no bond, and no subfunction's interface.
+        let bond = tree.class_device("net", "/sys/devices/virtual", "bond0", &[]);
+        tree.link(&format!("{bond}/lower_ens1"), "/sys/class/net/ens1");
+        tree.attributes("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs", &[("0", "bond0")]);
+        let subfunction = "/sys/devices/pci0000:3b/0000:3b:00.0/mlx5_core.sf.4";
+        tree.rdma(subfunction, "mlx5_00", 11);
+        tree.interface(subfunction, "enp59s0f0s88");
         let found = found(&tree, "rdma-guid");
         assert_eq!(found.len(), 1, "{found:#?}");
         assert_eq!(remedies(&found[0]), [set, &rebind].concat());

@@ -118,8 +118,16 @@ fn virtual_guid_remedies(context: &CheckContext<'_>, device: &RdmaDevice) -> Opt
     let parent = inventory.functions.get(function.physical_function?)?;
     let mut indexes = parent.virtual_functions.iter();
     let (index, _) = indexes.find(|(_, child)| **child == address)?;
-    let mut parents = inventory.rdma.iter().filter(|one| one.pci_address == Some(parent.address));
-    let interface = quote_for_shell(parents.find_map(|one| one.netdevs.first())?);
+    // Not that of an RDMA device, which may be a bond or a subfunction's.
+    let own_interfaces = format!("/sys/bus/pci/devices/{}/net", parent.address);
+    let is_own = |name: &str| context.exists(format!("{own_interfaces}/{name}")).unwrap_or(false);
+    let parent_interface = inventory
+        .interfaces
+        .iter()
+        .filter(|one| one.pci() == Some(parent.address) && !one.is_representor())
+        .filter(|one| is_own(&one.name))
+        .min_by_key(|one| one.port);
+    let interface = quote_for_shell(&parent_interface?.name);
     let is_infiniband =
         device.ports.iter().any(|port| port.link_layer.as_deref() == Some("InfiniBand"));
     let identifiers: &[&str] =

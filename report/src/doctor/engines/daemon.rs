@@ -85,7 +85,7 @@ pub(super) fn is_running(context: &CheckContext<'_>) -> Result<bool, HostError> 
 fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
     let mut services = services.iter().copied();
     services.find(|service| {
-        let end = format!("/{service}.service");
+        let end = format!(":/system.slice/{service}.service");
         cgroup.lines().any(|line| line.ends_with(&end))
     })
 }
@@ -157,5 +157,9 @@ mod tests {
         assert_eq!(service("0::/system.slice/docker.service\n"), Some("docker"));
         assert_eq!(service("0::/system.slice/docker.service/child\n"), None);
         assert_eq!(service("0::/system.slice/docker-1234.scope\n"), None);
+        assert_eq!(service("4:devices:/system.slice/docker.service\n"), Some("docker"));
+        let rootless = "user.slice/user-1000.slice/user@1000.service/app.slice/docker.service";
+        assert_eq!(service(&format!("0::/{rootless}\n")), None);
+        assert_eq!(service("0::/kubepods.slice/a.scope/system.slice/docker.service\n"), None);
     }
 }

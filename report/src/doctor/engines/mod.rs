@@ -17,8 +17,7 @@ use onload_engines::installed::DOCKER_SNAP;
 use onload_engines::kind::EngineKind;
 use onload_engines::oci_runtime::find_runtime_behind;
 use onload_engines::our_runtime::RUNTIME_PATH;
-use onload_engines::reader::K3S;
-use onload_engines::settings::{CONTAINERD_2, EngineSettings, K3S_TEMPLATES};
+use onload_engines::settings::{CONTAINERD_2, EngineSettings};
 use onload_engines::template;
 use onload_engines::version::{self, EngineVersion};
 use onload_host::host::HostError;
@@ -152,7 +151,7 @@ fn cdi_off_finding(
                 "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
             );
             let file = settings.k3s_template();
-            let section = format!("[plugins.\"{}\"]", template::plugin_name(Path::new(file)));
+            let section = format!("[plugins.\"{}\"]", template::plugin_name(&file));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
             let service = daemon::daemon_start(context, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
@@ -336,10 +335,7 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
 fn start_files(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
-        EngineKind::K3s => files
-            .filter(|file| file != Path::new(K3S))
-            .chain(K3S_TEMPLATES.map(PathBuf::from))
-            .collect(),
+        EngineKind::K3s => files.skip(1).chain(settings.k3s_templates()).collect(),
         _ => files.collect(),
     }
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use onload_engines::kind::EngineKind;
-use onload_engines::reader::K3S;
 use onload_engines::settings::{EngineSettings, EngineSpecDirs};
 use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
@@ -33,8 +32,12 @@ pub(in super::super) fn check_spec_dirs(
         let finding = if spec_dirs.dirs.iter().any(is_ours) {
             Finding::pass(format!("looks into {}", spec_dirs.dirs.join(", ")))
         } else {
+            let change = match spec_dirs.flag {
+                Some(flag) => format!("add a flag beside --{flag}, and restart it"),
+                None => "the line replaces the one that is there".to_owned(),
+            };
             let text = format!(
-                "does not look into {OUTPUT_DIR}, where specifications are written: the line replaces the one that is there"
+                "does not look into {OUTPUT_DIR}, where specifications are written: {change}"
             );
             Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
         };
@@ -65,12 +68,15 @@ fn missing_dir_finding(
     Ok(None)
 }
 
-/// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
+/// One more flag, or the list as it is and our directory, in the place where the list stands: an engine does not join lists.
 fn add_dir_remedy(
     kind: EngineKind,
     settings: &EngineSettings,
     spec_dirs: &EngineSpecDirs,
 ) -> Remedy {
+    if let Some(flag) = spec_dirs.flag {
+        return Remedy::write(&spec_dirs.file, format!("--{flag}={OUTPUT_DIR}"));
+    }
     let dirs = spec_dirs.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
     let dirs: Vec<String> = dirs.map(|dir| serde_json::Value::from(dir).to_string()).collect();
@@ -79,10 +85,10 @@ fn add_dir_remedy(
         EngineKind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
         _ => format!("cdi_spec_dirs = [{list}]"),
     };
-    let file = if spec_dirs.file == Path::new(K3S) {
-        Path::new(settings.k3s_template())
+    let file = if kind == EngineKind::K3s && settings.files.first() == Some(&spec_dirs.file) {
+        settings.k3s_template()
     } else {
-        &spec_dirs.file
+        spec_dirs.file.clone()
     };
     match &spec_dirs.section {
         Some(section) => Remedy::write_under(file, section, line),
