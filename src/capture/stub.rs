@@ -197,7 +197,8 @@ mod tests {
                 need("libdl.so.2", "GLIBC_2.2.5", false),
             ]
             .into(),
-            search_path: None,
+            rpath: None,
+            runpath: None,
             version_definitions: Default::default(),
         }
     }

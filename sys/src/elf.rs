@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
@@ -67,8 +68,10 @@ pub struct ElfSummary {
     pub is_dynamic: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
-    /// DT_RUNPATH or DT_RPATH: where the loader searches what is needed before it searches elsewhere.
-    pub search_path: Option<String>,
+    /// DT_RPATH, which the loader searches before LD_LIBRARY_PATH, but not if there is a DT_RUNPATH.
+    pub rpath: Option<String>,
+    /// DT_RUNPATH, which the loader searches after LD_LIBRARY_PATH.
+    pub runpath: Option<String>,
     /// The symbol versions that the file needs, by library.
     pub version_needs: BTreeSet<VersionNeed>,
     pub version_definitions: BTreeSet<String>,
@@ -185,6 +188,36 @@ pub fn each_symbol<'d, R: ReadRef<'d>>(
 /// The strings among the constants of a file that contain one of `words`: what its code was compiled with.
 pub fn find_strings<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
     with_file!(data, find_strings(words))
+}
+
+/// Paths that a loader of glibc was compiled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoaderPaths {
+    /// The directories that it searches last (elf/dl-load.c, `system_dirs`).
+    pub library_dirs: Vec<PathBuf>,
+    /// ld.so.cache.
+    pub cache: Option<PathBuf>,
+    /// The list of libraries to preload. Nix's loader reads /etc/ld-nix.so.preload.
+    pub preload_list: Option<PathBuf>,
+}
+
+/// Finds the paths that a loader of glibc was compiled with.
+pub fn find_loader_paths<'d, R: ReadRef<'d>>(data: R) -> Result<LoaderPaths, ElfError> {
+    let mut paths = LoaderPaths::default();
+    for string in find_strings(data, &["/lib", "/ld.so.cache", ".preload"])? {
+        let path = PathBuf::from(&string);
+        if !path.is_absolute() {
+            continue;
+        }
+        if string.ends_with('/') && !paths.library_dirs.contains(&path) {
+            paths.library_dirs.push(path);
+        } else if string.ends_with("/ld.so.cache") {
+            paths.cache = Some(path);
+        } else if string.ends_with(".preload") {
+            paths.preload_list = Some(path);
+        }
+    }
+    Ok(paths)
 }
 
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
@@ -370,7 +403,8 @@ struct DynamicEntries {
     strings_size: u64,
     soname: Option<u64>,
     needed: Vec<u64>,
-    search_path: Option<u64>,
+    rpath: Option<u64>,
+    runpath: Option<u64>,
     verneed: Option<u64>,
     verdef: Option<u64>,
     symbols: Option<u64>,
@@ -418,8 +452,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         for offset in &dynamic.needed {
             summary.needed.push(self.string(&dynamic, *offset)?);
         }
-        summary.search_path =
-            dynamic.search_path.map(|offset| self.string(&dynamic, offset)).transpose()?;
+        summary.rpath = dynamic.rpath.map(|offset| self.string(&dynamic, offset)).transpose()?;
+        summary.runpath =
+            dynamic.runpath.map(|offset| self.string(&dynamic, offset)).transpose()?;
         let needs = self.version_needs(&dynamic)?.into_iter();
         summary.version_needs = needs.map(|(_, need)| need).collect();
         let definitions = self.version_definitions(&dynamic)?.into_iter();
@@ -656,7 +691,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
                 elf::DT_STRSZ => dynamic.strings_size = value,
                 elf::DT_SONAME => dynamic.soname = Some(value),
                 elf::DT_NEEDED => dynamic.needed.push(value),
-                elf::DT_RPATH | elf::DT_RUNPATH => dynamic.search_path = Some(value),
+                elf::DT_RPATH => dynamic.rpath = Some(value),
+                elf::DT_RUNPATH => dynamic.runpath = Some(value),
                 elf::DT_SYMTAB => dynamic.symbols = Some(value),
                 elf::DT_VERSYM => dynamic.versions = Some(value),
                 elf::DT_HASH => dynamic.hash = Some(value),

@@ -111,7 +111,7 @@ pub(super) fn find_unmet_by_program(
     libraries: &[Rc<NativeLibrary>],
     image: &LibrarySearch<'_>,
 ) -> Result<Option<String>> {
-    if program.search_path.is_some() {
+    if program.rpath.is_some() || program.runpath.is_some() {
         return Ok(None);
     }
     let needs: Vec<&VersionNeed> = program.version_needs.iter().filter(|need| !need.weak).collect();

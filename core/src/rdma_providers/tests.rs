@@ -261,7 +261,7 @@ fn verdict_for_program(
         let path = PathBuf::from("/usr/bin/ibv_devinfo");
         let (file, size) = root.open_file(&path).ok()?;
         let mut summary = onload_sys::elf::summarize_file(&file, size).ok()?;
-        summary.search_path = search_path.map(str::to_owned);
+        summary.runpath = search_path.map(str::to_owned);
         Some((path, summary))
     };
     let image = ImageFiles {

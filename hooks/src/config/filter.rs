@@ -36,7 +36,7 @@ use crate::decide::variable;
 use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision};
 use crate::image::overmount::{Overmount, Overmounts};
-use crate::image::preload::{self, HostFile, PreloadContext};
+use crate::image::preload::{HostFile, PreloadContext, PreloadEdits};
 use crate::image::{self, rdma_libraries};
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -249,15 +249,19 @@ impl Filter<'_> {
         choice: PreloadChoice,
         root: Option<&ContainerRoot>,
     ) -> Result<()> {
-        let preload_context = PreloadContext {
+        let context = PreloadContext {
             settings: &self.settings,
             root,
             id: self.container.id,
             privilege: self.privilege,
+            host: self.host,
         };
-        let report = &mut self.outcome.report;
-        let file = preload::apply(edits, config, choice, &preload_context, self.host, report);
-        self.outcome.file = file.with_context(|| self.request_keys(&[Class::Nic]))?;
+        let preload = PreloadEdits::new(choice, edits, config, &context)
+            .and_then(|mut preload| preload.apply(edits, config).map(|()| preload))
+            .with_context(|| self.request_keys(&[Class::Nic]))?;
+        self.outcome.file = preload.file;
+        self.outcome.report.warnings.extend(preload.report.warnings);
+        self.outcome.report.reasons.extend(preload.report.reasons);
         Ok(())
     }
 

@@ -22,8 +22,8 @@ pub(crate) struct PreloadChoice {
     pub mount: Option<Mount>,
     /// The library on the host, if the specifications provide it.
     pub source: Option<String>,
-    /// Its path in the container; if there are several, the first by name.
-    pub target: Option<String>,
+    /// Its paths in the container, sorted.
+    pub targets: Vec<String>,
 }
 
 impl PreloadChoice {
@@ -42,13 +42,16 @@ impl PreloadChoice {
         let nic = || request.devices.get(&Class::Nic).map(|entry| &entry.origin);
         let origin = entry.map(|entry| &entry.origin).or_else(nic);
         let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
-        let bringing = || edits.mounts.iter().filter(is_library);
+        let library_mounts: Vec<&Mount> = edits.mounts.iter().filter(is_library).collect();
+        let mut targets: Vec<String> =
+            library_mounts.iter().map(|mount| mount.container_path.clone()).collect();
+        targets.sort();
         PreloadChoice {
             mode,
             is_asked: entry.is_some(),
             key: origin.map_or_else(|| keys.to_owned(), ToString::to_string),
-            source: bringing().next().map(|mount| mount.host_path.clone()),
-            target: bringing().map(|mount| mount.container_path.clone()).min(),
+            source: library_mounts.first().map(|mount| mount.host_path.clone()),
+            targets,
             libraries,
             mount,
         }

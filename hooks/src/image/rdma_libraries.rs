@@ -9,8 +9,8 @@ use onload_core::rdma_providers::{
     self, ImageFiles, LibraryDecision, LibraryMount, MountMethod, VerbsDevice,
 };
 
-use super::preload::libc_check::ProgramFiles;
-use super::preload::{self, covered_by};
+use super::preload::covered_by;
+use super::preload::program::{ContainerProgram, ProgramFiles};
 use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -49,7 +49,7 @@ pub(crate) fn choose(
         return Ok(choice);
     }
     let library_path = config.env_value("LD_LIBRARY_PATH")?;
-    let program = preload::read_program(config)?;
+    let program = ContainerProgram::from_config(config)?;
     // What was mounted here before does not count as the container's.
     let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
     let covered = &covered_by(others.map(MountEntry::destination).collect(), root);

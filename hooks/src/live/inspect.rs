@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{OciConfig, OciUser};
+use onload_core::config::Preload;
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
 use onload_sys::error;
@@ -20,7 +21,6 @@ use super::target::{MountTarget, TargetChecker};
 use crate::config::state::OciState;
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::report::ContainerReport;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
@@ -141,18 +141,21 @@ impl<'a> Inspection<'a> {
         root: &ContainerRoot,
     ) -> Result<()> {
         let settings = host.settings()?;
-        let now = PreloadContext {
+        let context = PreloadContext {
             settings: &settings,
             root: Some(root),
             id: Some(self.id),
             privilege: host.privilege(),
+            host,
         };
-        let mut report = ContainerReport::default();
-        let may =
-            preload::check_preload(preload.source.as_deref(), config, &now, host, &mut report);
-        let may = may.context(&preload.key)?;
-        self.warnings.append(&mut report.warnings);
-        self.plan.preload = may.then(|| preload.clone());
+        // The list names the library by its path if a specification provides it.
+        let targets: Vec<String> =
+            preload.library.starts_with('/').then(|| preload.library.clone()).into_iter().collect();
+        let source = preload.source.as_deref();
+        let check = preload::check_library(source, &targets, Preload::File, config, &context)
+            .context(&preload.key)?;
+        self.warnings.extend(check.warnings);
+        self.plan.preload = check.name.is_some().then(|| preload.clone());
         Ok(())
     }
 

@@ -484,7 +484,7 @@ impl Planner<'_> {
         let nofile = self.plan_nofile(&key)?;
         Ok(Some(PreloadPlan {
             key,
-            library: choice.target.clone().unwrap_or_else(|| LIBRARY.to_owned()),
+            library: choice.targets.first().cloned().unwrap_or_else(|| LIBRARY.to_owned()),
             source: choice.source.clone(),
             nofile,
         }))

@@ -29,6 +29,7 @@ use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::netlink::link::Link;
 use onload_sys::text::ErrorChain;
 use onload_test_tree::Tree;
+use onload_test_tree::elf::SharedLibrary;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -716,6 +717,68 @@ fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
     }
     host.config.annotations.on_incompatible = onload_core::config::OnIncompatible::Fail;
     host.after(&ask("nic-nodes", "all"));
+}
+
+/// A root file system whose program has a loader of glibc that searches only its own directory.
+fn add_own_loader(host: &FakeHost) {
+    let loader =
+        "/nix/store/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-glibc-2.40-66/lib/ld-linux-x86-64.so.2";
+    let directory = loader.trim_end_matches("ld-linux-x86-64.so.2");
+    let glibc = |soname: &str| SharedLibrary::new(soname).defines("GLIBC_2.36", &["a"]);
+    let file = |path: &str, bytes: Vec<u8>| {
+        host.tree.file(&format!("b/rootfs{path}"), bytes);
+    };
+    file("/bin/app", program_with_loader(loader));
+    file(loader, glibc("ld-linux-x86-64.so.2").says(directory).bytes());
+    file(&format!("{directory}libc.so.6"), glibc("libc.so.6").bytes());
+}
+
+/// An ELF file of x86-64 with one program header, PT_INTERP.
+fn program_with_loader(loader: &str) -> Vec<u8> {
+    let mut file = vec![0_u8; 120];
+    file[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
+    (file[20], file[32], file[52], file[54], file[56]) = (1, 64, 64, 56, 1);
+    let size = u64::try_from(loader.len() + 1).unwrap().to_le_bytes();
+    (file[64], file[72]) = (3, 120);
+    file[96..104].copy_from_slice(&size);
+    file[104..112].copy_from_slice(&size);
+    file.extend(loader.bytes().chain([0]));
+    file
+}
+
+#[test]
+fn a_loader_with_directories_of_its_own_is_given_the_library_s_path() {
+    let host = FakeHost::new();
+    add_own_loader(&host);
+    let with = |mode: &str, env: &[&str]| {
+        let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
+        config["process"]["env"] = json!(env);
+        config
+    };
+    for (held, expected) in [
+        (&[][..], "LD_PRELOAD=/usr/lib64/libonload.so"),
+        (&["LD_PRELOAD=/usr/lib64/libonload.so"], "LD_PRELOAD=/usr/lib64/libonload.so"),
+        // As a specification gives it.
+        (&["LD_PRELOAD=libonload.so"], "LD_PRELOAD=/usr/lib64/libonload.so"),
+        (&["LD_PRELOAD=libown.so:libonload.so"], "LD_PRELOAD=/usr/lib64/libonload.so:libown.so"),
+        (&["LD_PRELOAD=libown.so"], "LD_PRELOAD=/usr/lib64/libonload.so:libown.so"),
+    ] {
+        let after = host.after(&with("env", held));
+        let mut preloads = env(&after);
+        preloads.retain(|entry| entry.starts_with("LD_PRELOAD="));
+        assert_eq!(preloads, [expected], "{held:?}");
+        assert!(host.apply(&after).unwrap().config.is_none(), "{held:?}");
+    }
+    let refusal = host.refusal(&with("file", &[]));
+    assert!(refusal.contains("this entry point cannot merge it"), "{refusal}");
+    let id: ContainerId = "c1".parse().unwrap();
+    let bundle = host.tree.path("b");
+    let container = ContainerRef { bundle: &bundle, id: Some(&id), sees_exec: true };
+    let json = serde_json::to_vec(&with("file", &[])).unwrap();
+    let outcome = apply(&json, container, &host, &host).unwrap();
+    assert_eq!(outcome.file.clone().unwrap().bytes, b"/usr/lib64/libonload.so\n");
+    let again = apply(&outcome.config.unwrap(), container, &host, &host).unwrap();
+    assert_eq!((again.config, again.file), (None, outcome.file));
 }
 
 #[test]

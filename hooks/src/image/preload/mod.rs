@@ -1,11 +1,13 @@
-//! How libonload.so gets into the container's processes: which of the two methods, whether the
-//! container's libc can load it, and how the table that it sizes by RLIMIT_NOFILE stays bounded.
+//! How libonload.so gets into a container's processes: by which method, under which name, and with which bound of
+//! the table that the library sizes by RLIMIT_NOFILE.
 
-pub(crate) mod libc_check;
+mod loader;
+pub(crate) mod program;
 
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
@@ -23,10 +25,11 @@ use crate::decide::existing::drop_held_hooks;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::report::ContainerReport;
-use libc_check::{ContainerProgram, LibcCompatibility};
+use loader::{LoadVerdict, LoaderCheck};
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
+use program::{ContainerProgram, ProgramFiles};
 
-/// The list under the container's directory that has the image's own libraries too.
+/// The list in the container's directory on the host that also has the image's own libraries.
 pub(crate) const MERGED: &str = "ld.so.preload";
 
 const NOFILE: &str = "RLIMIT_NOFILE";
@@ -34,99 +37,297 @@ const TABLE_SIZE: &str = "EF_FDTABLE_SIZE=";
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
-/// Why the container's own list cannot be merged. Each entry point says what to do about it.
+/// Why the container's own list cannot be merged. Each entry point has its own remedy.
 pub(crate) enum PreloadListError {
     /// One of the user's mounts is at its path.
     OwnMount,
     Unreadable(String),
 }
 
-/// A file of the name [`MERGED`] to write on this host before the container starts.
+/// A file with the name [`MERGED`] that has to be written on this host before the container starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
     pub id: ContainerId,
     pub bytes: Vec<u8>,
-    /// What SELinux calls the container's files.
+    /// The SELinux label of the container's files.
     pub label: Option<String>,
 }
 
-/// What an entry point knows.
+/// What an entry point knows of the container and the host.
 pub(crate) struct PreloadContext<'a> {
     pub settings: &'a HookSettings,
-    /// `None` if the image is not there yet.
+    /// `None` if the image does not exist yet.
     pub root: Option<&'a ContainerRoot>,
     pub id: Option<&'a ContainerId>,
     pub privilege: Privilege,
+    pub host: &'a dyn HostView,
 }
 
-/// Puts the chosen preload into the edits and the configuration; what it needs of this host.
-pub(crate) fn apply(
-    edits: &mut ContainerEdits,
-    config: &mut OciConfig,
-    choice: PreloadChoice,
-    now: &PreloadContext<'_>,
-    host: &dyn HostView,
-    report: &mut ContainerReport,
-) -> Result<Option<HostFile>> {
-    let source = choice.source.as_deref();
-    let mut file = None;
-    if choice.mode != Preload::Off && check_preload(source, config, now, host, report)? {
-        set_fdtable_size(edits, now);
+/// What the preload adds to a container.
+#[derive(Default)]
+pub(crate) struct PreloadEdits {
+    /// Mounts, hooks and variables.
+    added: ContainerEdits,
+    /// The limit of open files to set.
+    nofile: Option<Rlimit>,
+    /// Bounds of the library's table above this are left out. The library cannot raise the hard limit of open
+    /// files: it says so in every program, and raises the soft limit to it (Onload, `citp_fdtable_ctor`).
+    max_table_size: u64,
+    pub file: Option<HostFile>,
+    pub report: ContainerReport,
+}
+
+impl PreloadEdits {
+    pub(crate) fn new(
+        choice: PreloadChoice,
+        edits: &ContainerEdits,
+        config: &OciConfig,
+        context: &PreloadContext<'_>,
+    ) -> Result<PreloadEdits> {
+        let limit = context.read_nofile(config).map_err(config_error)?;
+        let mut preload = PreloadEdits { max_table_size: limit.hard, ..PreloadEdits::default() };
+        if choice.mode == Preload::Off {
+            return Ok(preload);
+        }
+        let source = choice.source.as_deref();
+        let LibraryCheck { name, warnings, reasons } =
+            check_library(source, &choice.targets, choice.mode, config, context)?;
+        preload.report.warnings = warnings;
+        preload.report.reasons = reasons;
+        let Some(name) = name else {
+            return Ok(preload);
+        };
+        // The library sizes its table by this variable before the hard limit of open files, which podman sets after
+        // its hooks.
+        if !edits.env.iter().any(|entry| entry.starts_with(TABLE_SIZE)) {
+            let size = context.settings.config.cdi.fdtable_size;
+            preload.added.env.push(format!("{TABLE_SIZE}{size}"));
+        }
         if choice.mode == Preload::File {
-            file = preload_by_file(edits, config, now, choice.mount, host, report)?;
+            preload.use_file(&name, choice.mount, &limit, config, context)?;
         } else {
-            preload_by_env(edits, config, choice.libraries, report).map_err(config_error)?;
+            preload.use_env(&name, choice.libraries, config).map_err(config_error)?;
+        }
+        Ok(preload)
+    }
+
+    /// Applies the edits, except for the file.
+    pub(crate) fn apply(
+        &mut self,
+        edits: &mut ContainerEdits,
+        config: &mut OciConfig,
+    ) -> Result<()> {
+        edits.append(&self.added);
+        if let Some(limit) = &self.nofile {
+            config.set_rlimit(limit).map_err(config_error)?;
+        }
+        let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
+        if edits.env.iter().any(|entry| size(entry).is_some()) {
+            edits.env.retain(|entry| size(entry).is_none_or(|size| size <= self.max_table_size));
+            let bound = match edits.env.iter().find_map(size) {
+                Some(size) => format!("{TABLE_SIZE}{size}"),
+                None => format!("{NOFILE}, which is {}", self.max_table_size),
+            };
+            self.report.reasons.push(format!("the table of {LIBRARY} is bounded by {bound}"));
+        }
+        Ok(())
+    }
+
+    fn use_env(
+        &mut self,
+        name: &str,
+        mut libraries: Vec<String>,
+        config: &OciConfig,
+    ) -> Result<(), OciConfigError> {
+        if libraries.is_empty() {
+            libraries.push(LIBRARY.to_owned());
+        }
+        for library in libraries.iter_mut().filter(|library| *library == LIBRARY) {
+            name.clone_into(library);
+        }
+        let env_value = config.env_value("LD_PRELOAD")?.unwrap_or_default();
+        libraries.retain(|library| !split(&env_value).any(|held| held == library));
+        if !libraries.is_empty() {
+            // A name that the loader does not find makes it print an error in every program.
+            let has_useless_name = name != LIBRARY && split(&env_value).any(|held| held == LIBRARY);
+            if has_useless_name {
+                libraries
+                    .extend(split(&env_value).filter(|held| *held != LIBRARY).map(str::to_owned));
+            } else if !env_value.is_empty() {
+                libraries.push(env_value);
+            }
+            self.added.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
+        }
+        self.report.reasons.push(format!("{name} is preloaded by LD_PRELOAD"));
+        Ok(())
+    }
+
+    fn use_file(
+        &mut self,
+        name: &str,
+        from_spec: Option<Mount>,
+        limit: &Rlimit,
+        config: &OciConfig,
+        context: &PreloadContext<'_>,
+    ) -> Result<()> {
+        context.check_exec_nofile(limit)?;
+        self.cap_nofile(limit, context);
+        let image_list = context.root.map_or_else(|| Ok(Vec::new()), read_image_list);
+        let merged_path = context.id.map(|id| format!("{RUN_DIR}/{id}/{MERGED}"));
+        let standard_path = from_spec.as_ref().map_or(PRELOAD_FILE, |mount| &mount.host_path);
+        let mut mounts = config.mounts().iter().rev();
+        if let Some(present) = mounts.find(|mount| mount.has_destination(LD_SO_PRELOAD)) {
+            let source = present.source();
+            if source == standard_path && name == LIBRARY {
+                return Ok(());
+            }
+            // The poststop hook of an earlier start of the same bundle removed the file.
+            if let Some(id) = context.id
+                && merged_path.is_some_and(|path| source == path)
+            {
+                let image_list = image_list.map_err(not_merged_error)?;
+                self.file = Some(merge_list(id, name, &image_list, config)?);
+                return Ok(());
+            }
+            return Err(not_merged_error(PreloadListError::OwnMount));
+        }
+        if from_spec.is_none()
+            && let Err(error) = context.host.check_preload_file()
+        {
+            bail!("preloading by file: {}; the onload-ctk package brings it", ErrorChain(&error));
+        }
+        let mut mount = from_spec.unwrap_or_else(|| Mount {
+            host_path: PRELOAD_FILE.to_owned(),
+            container_path: LD_SO_PRELOAD.to_owned(),
+            type_: None,
+            options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
+        });
+        let image_list = image_list.map_err(not_merged_error)?;
+        if name != LIBRARY || image_list.iter().any(|library| library != LIBRARY) {
+            let (Some(id), Some(path)) = (context.id, merged_path) else {
+                bail!(
+                    "the image needs a list of its own at {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
+                );
+            };
+            mount.host_path = path;
+            self.file = Some(merge_list(id, name, &image_list, config)?);
+            let mut hooks = vec![cleanup_hook(context.settings)];
+            drop_held_hooks(&mut hooks, config).map_err(config_error)?;
+            self.added.hooks.append(&mut hooks);
+            self.report.reasons.push(format!(
+                "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
+            ));
+        }
+        self.added.mounts.push(mount);
+        self.report.reasons.push(format!("{name} is preloaded by {LD_SO_PRELOAD}"));
+        Ok(())
+    }
+
+    /// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to 1073741816.
+    fn cap_nofile(&mut self, limit: &Rlimit, context: &PreloadContext<'_>) {
+        let size = u64::from(context.settings.config.cdi.fdtable_size);
+        if limit.soft.max(limit.hard) > size {
+            self.max_table_size = limit.hard.min(size);
+            self.nofile = Some(Rlimit {
+                type_: NOFILE.to_owned(),
+                hard: limit.hard.min(size),
+                soft: limit.soft.min(size),
+            });
+            self.report
+                .reasons
+                .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));
         }
     }
-    drop_unreachable_bound(edits, config, now, report).map_err(config_error)?;
-    Ok(file)
 }
 
-/// Checks whether the container's libc can load the library at `source` on the host. A library that
-/// cannot be loaded is no error if the operator chose to skip it.
-pub(crate) fn check_preload(
+impl PreloadContext<'_> {
+    /// Returns the container's own limit of open files, or the one that it would inherit.
+    fn read_nofile(&self, config: &OciConfig) -> Result<Rlimit, OciConfigError> {
+        Ok(config.rlimit(NOFILE)?.unwrap_or_else(|| Rlimit {
+            type_: NOFILE.to_owned(),
+            soft: self.privilege.nofile_soft.unwrap_or(u64::MAX),
+            hard: self.privilege.nofile_hard.unwrap_or(u64::MAX),
+        }))
+    }
+
+    /// Fails if processes that `exec` and health checks start later would have a limit of open files that is too high
+    /// for the library's table: they load the library by the file, without `EF_FDTABLE_SIZE` and without a limit that
+    /// is set here. If the entry point has no limit of its own (NRI), the engine passes on the one that is set here.
+    fn check_exec_nofile(&self, limit: &Rlimit) -> Result<()> {
+        let hard = limit.hard;
+        if self.privilege.nofile_hard.is_none() || hard <= u64::from(MAX_FDTABLE_SIZE) {
+            return Ok(());
+        }
+        let size = self.settings.config.cdi.fdtable_size;
+        bail!(
+            "preloading by file: what exec and health checks start would have an {NOFILE} of {hard}, at which {LIBRARY} aborts; start the container with --ulimit nofile={size}:{size} (Kubernetes: LimitNOFILE={size} in containerd.service, default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: env"
+        )
+    }
+}
+
+pub(crate) struct LibraryCheck {
+    /// How the loader has to find the library; `None` if it is not preloaded.
+    pub name: Option<String>,
+    pub warnings: Vec<String>,
+    pub reasons: Vec<String>,
+}
+
+/// Checks whether the image's loader can load the library, which is `source` on the host and has the paths `targets` in
+/// the container. Fails if it cannot, unless the operator chose to start such a container without the library.
+pub(crate) fn check_library(
     source: Option<&str>,
+    targets: &[String],
+    mode: Preload,
     config: &OciConfig,
-    now: &PreloadContext<'_>,
-    host: &dyn HostView,
-    report: &mut ContainerReport,
-) -> Result<bool> {
-    let Some(root) = now.root else {
-        report.reasons.push(format!(
+    context: &PreloadContext<'_>,
+) -> Result<LibraryCheck> {
+    let by_name = Some(LIBRARY.to_owned());
+    let mut check = LibraryCheck { name: by_name, warnings: Vec::new(), reasons: Vec::new() };
+    let Some(root) = context.root else {
+        check.reasons.push(format!(
             "whether the image can load {LIBRARY} is not known before the image is there"
         ));
-        return Ok(true);
+        return Ok(check);
     };
-    let summary = source.and_then(|path| host.library_summary(path));
+    let summary = source.and_then(|path| context.host.library_summary(path));
     if let (Some(path), None) = (source, &summary) {
-        report.warnings.push(format!("which glibc {path} needs cannot be read"));
+        check.warnings.push(format!("which glibc {path} needs cannot be read"));
     }
-    let program = read_program(config).map_err(config_error)?;
+    let program = ContainerProgram::from_config(config).map_err(config_error)?;
+    let library_path = config.env_value("LD_LIBRARY_PATH").map_err(config_error)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
-    let covered = covered_by(mounts.collect(), root);
-    match libc_check::check(root, &program, summary.as_ref(), &covered) {
-        LibcCompatibility::Loads => Ok(true),
-        LibcCompatibility::Unknown(reason) => {
-            report.warnings.push(format!("whether {LIBRARY} takes effect is unknown: {reason}"));
-            Ok(true)
+    let covered = &covered_by(mounts.collect(), root);
+    let loader_check = LoaderCheck {
+        files: ProgramFiles { root, covered },
+        library: summary.as_ref(),
+        targets,
+        mode,
+        library_path: library_path.as_deref(),
+        started: Instant::now(),
+    };
+    match loader_check.judge(&program) {
+        LoadVerdict::ByName => {}
+        LoadVerdict::ByPath(path) => check.name = Some(path),
+        LoadVerdict::Unknown(reason) => {
+            check.warnings.push(format!("whether {LIBRARY} takes effect is unknown: {reason}"));
         }
-        LibcCompatibility::CannotLoad(reason) => {
+        LoadVerdict::CannotLoad(reason) => {
             let what = format!("{LIBRARY} is not preloaded");
             let remedy = "use another image, ask for onload.dev/nic-plain";
-            let warning = now.settings.refuse_or_warn(&what, &reason, remedy)?;
-            report.warnings.push(warning);
-            Ok(false)
+            check.warnings.push(context.settings.refuse_or_warn(&what, &reason, remedy)?);
+            check.name = None;
         }
     }
+    Ok(check)
 }
 
-/// Whether one of these mounts of the container may hide a path of the image. Runtimes follow the image's links to a
-/// mount's destination, as of /lib to /usr/lib.
+/// Returns a function that tells whether one of these mounts may hide a path of the image. Runtimes follow the image's
+/// links to a mount's destination, for example from /lib to /usr/lib.
 pub(crate) fn covered_by(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Path) -> bool {
     let follow = |path: &Path| ContainerPath::resolve(Some(root), path, &|_| false).ok();
     let resolve = |path: &Path| match (follow(path), path.parent(), path.file_name()) {
         (Some(resolved), ..) => Some(resolved.to_path()),
-        // In a created container it is there already.
+        // In a created container the mount is there already.
         (None, Some(above), Some(name)) => Some(follow(above)?.to_path().join(name)),
         _ => None,
     };
@@ -143,138 +344,9 @@ pub(crate) fn covered_by(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what map_err calls")]
+#[expect(clippy::needless_pass_by_value, reason = "map_err passes a value")]
 fn config_error(error: OciConfigError) -> Error {
     error!("{}", ErrorChain(&error))
-}
-
-/// What the container starts.
-pub(crate) fn read_program(config: &OciConfig) -> Result<ContainerProgram, OciConfigError> {
-    let mut args = Vec::new();
-    config.each_arg(|arg| {
-        if args.len() < libc_check::WORDS {
-            args.push(arg.to_owned());
-        }
-    })?;
-    let cwd = config.process().map(|process| process.read("cwd"));
-    Ok(ContainerProgram {
-        args,
-        path: config.env_value("PATH")?,
-        cwd: cwd.and_then(|cwd| cwd.ok().flatten()).unwrap_or_default(),
-    })
-}
-
-/// The library sizes its table by this variable before the hard limit of open files, which podman sets anew after its hooks.
-fn set_fdtable_size(edits: &mut ContainerEdits, now: &PreloadContext<'_>) {
-    if !edits.env.iter().any(|entry| entry.starts_with(TABLE_SIZE)) {
-        let size = now.settings.config.cdi.fdtable_size;
-        edits.env.push(format!("{TABLE_SIZE}{size}"));
-    }
-}
-
-fn preload_by_env(
-    edits: &mut ContainerEdits,
-    config: &OciConfig,
-    mut libraries: Vec<String>,
-    report: &mut ContainerReport,
-) -> Result<(), OciConfigError> {
-    if libraries.is_empty() {
-        libraries.push(LIBRARY.to_owned());
-    }
-    let env_value = config.env_value("LD_PRELOAD")?.unwrap_or_default();
-    libraries.retain(|library| !split(&env_value).any(|held| held == library));
-    if !libraries.is_empty() {
-        if !env_value.is_empty() {
-            libraries.push(env_value);
-        }
-        edits.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
-    }
-    report.reasons.push(format!("{LIBRARY} is preloaded by LD_PRELOAD"));
-    Ok(())
-}
-
-/// Leaves out a bound of the table above the hard limit of open files. The library cannot raise that: it says so in every program,
-/// and raises the soft limit to it (Onload, `citp_fdtable_ctor`).
-fn drop_unreachable_bound(
-    edits: &mut ContainerEdits,
-    config: &OciConfig,
-    now: &PreloadContext<'_>,
-    report: &mut ContainerReport,
-) -> Result<(), OciConfigError> {
-    let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
-    if edits.env.iter().any(|entry| size(entry).is_some()) {
-        let Rlimit { hard, .. } = read_nofile(config, now)?;
-        edits.env.retain(|entry| size(entry).is_none_or(|size| size <= hard));
-        let by = match edits.env.iter().find_map(size) {
-            Some(size) => format!("{TABLE_SIZE}{size}"),
-            None => format!("{NOFILE}, which is {hard}"),
-        };
-        report.reasons.push(format!("the table of {LIBRARY} is bounded by {by}"));
-    }
-    Ok(())
-}
-
-fn preload_by_file(
-    edits: &mut ContainerEdits,
-    config: &mut OciConfig,
-    now: &PreloadContext<'_>,
-    from_spec: Option<Mount>,
-    host: &dyn HostView,
-    report: &mut ContainerReport,
-) -> Result<Option<HostFile>> {
-    check_exec_nofile(config, now)?;
-    cap_nofile(config, now, report).map_err(config_error)?;
-    let own_list = || {
-        let list = now.root.map_or_else(|| Ok(Vec::new()), read_image_list);
-        list.map_err(not_merged_error)
-    };
-    let merged = now.id.map(|id| (id, format!("{RUN_DIR}/{id}/{MERGED}")));
-    let mut mounts = config.mounts().iter().rev();
-    if let Some(present) = mounts.find(|mount| mount.has_destination(LD_SO_PRELOAD)) {
-        let source = present.source();
-        let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
-        if source == standard.unwrap_or(PRELOAD_FILE) {
-            return Ok(None);
-        }
-        // The poststop of an earlier start of the same bundle removed it.
-        if let Some((id, path)) = merged
-            && source == path
-        {
-            return Ok(Some(merge_list(id, &own_list()?, config)?));
-        }
-        return Err(not_merged_error(PreloadListError::OwnMount));
-    }
-    if from_spec.is_none()
-        && let Err(error) = host.check_preload_file()
-    {
-        bail!("preloading by file: {}; the onload-ctk package brings it", ErrorChain(&error));
-    }
-    let mut mount = from_spec.unwrap_or_else(|| Mount {
-        host_path: PRELOAD_FILE.to_owned(),
-        container_path: LD_SO_PRELOAD.to_owned(),
-        type_: None,
-        options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
-    });
-    let mut file = None;
-    let image_list = own_list()?;
-    if image_list.iter().any(|library| library != LIBRARY) {
-        let Some((id, path)) = merged else {
-            bail!(
-                "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
-            );
-        };
-        mount.host_path = path;
-        file = Some(merge_list(id, &image_list, config)?);
-        let mut hooks = vec![cleanup_hook(now.settings)];
-        drop_held_hooks(&mut hooks, config).map_err(config_error)?;
-        edits.hooks.append(&mut hooks);
-        report.reasons.push(format!(
-            "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
-        ));
-    }
-    edits.mounts.push(mount);
-    report.reasons.push(format!("{LIBRARY} is preloaded by {LD_SO_PRELOAD}"));
-    Ok(file)
 }
 
 fn not_merged_error(problem: PreloadListError) -> Error {
@@ -288,15 +360,20 @@ fn not_merged_error(problem: PreloadListError) -> Error {
     }
 }
 
-fn merge_list(id: &ContainerId, image_list: &[String], config: &OciConfig) -> Result<HostFile> {
+fn merge_list(
+    id: &ContainerId,
+    name: &str,
+    image_list: &[String],
+    config: &OciConfig,
+) -> Result<HostFile> {
     Ok(HostFile {
         id: id.clone(),
-        bytes: list(LIBRARY, image_list).into_bytes(),
+        bytes: list(name, image_list).into_bytes(),
         label: config.mount_label().map_err(config_error)?,
     })
 }
 
-/// A list that begins with `library`, followed by the image's own entries.
+/// Returns a list that begins with `library`, followed by the image's own entries.
 pub(crate) fn list(library: &str, own: &[String]) -> String {
     let mut list = format!("{library}\n");
     for other in own.iter().filter(|other| *other != LIBRARY) {
@@ -316,8 +393,8 @@ fn cleanup_hook(settings: &HookSettings) -> Hook {
     }
 }
 
-/// The libraries in the image's own list. Its grammar has no comments (elf/rtld.c, `do_preload`),
-/// but `#` starts one there.
+/// Reads the libraries in the image's own list. The loader's grammar has no comments (elf/rtld.c, `do_preload`), but
+/// here `#` starts one.
 pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadListError> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok((file, _)) => file,
@@ -326,58 +403,14 @@ pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>, Prelo
         Err(error) => return Err(PreloadListError::Unreadable(ErrorChain(&error).to_string())),
     };
     let mut text = String::new();
-    let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| PreloadListError::Unreadable(error.to_string()))?;
-    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
+    let count = file
+        .take(MAX_LIST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| PreloadListError::Unreadable(error.to_string()))?;
+    if count as u64 > MAX_LIST_BYTES {
         let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
         return Err(PreloadListError::Unreadable(why));
     }
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines.flat_map(split).map(str::to_owned).collect())
-}
-
-/// Fails if the limit of open files of what `exec` and health checks start later is too high for the library's table: these
-/// processes have the library by the file, and neither `EF_FDTABLE_SIZE` nor a limit that is set here. If the entry point has no
-/// limit of its own (NRI), the engine hands on what is set here.
-fn check_exec_nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<()> {
-    if now.privilege.nofile_hard.is_none() {
-        return Ok(());
-    }
-    let Rlimit { hard, .. } = read_nofile(config, now).map_err(config_error)?;
-    if hard <= u64::from(MAX_FDTABLE_SIZE) {
-        return Ok(());
-    }
-    let size = now.settings.config.cdi.fdtable_size;
-    bail!(
-        "preloading by file: what exec and health checks start would have an {NOFILE} of {hard}, at which {LIBRARY} aborts; start the container with --ulimit nofile={size}:{size} (Kubernetes: LimitNOFILE={size} in containerd.service, default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: env"
-    )
-}
-
-/// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to
-/// 1073741816.
-fn cap_nofile(
-    config: &mut OciConfig,
-    now: &PreloadContext<'_>,
-    report: &mut ContainerReport,
-) -> Result<(), OciConfigError> {
-    let size = u64::from(now.settings.config.cdi.fdtable_size);
-    let Rlimit { soft, hard, .. } = read_nofile(config, now)?;
-    let capped = Rlimit { type_: NOFILE.to_owned(), hard: hard.min(size), soft: soft.min(size) };
-    if (capped.soft, capped.hard) != (soft, hard) {
-        config.set_rlimit(&capped)?;
-        report
-            .reasons
-            .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));
-    }
-    Ok(())
-}
-
-/// The container's own limit, or the one that it would inherit.
-fn read_nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<Rlimit, OciConfigError> {
-    let inherited = || Rlimit {
-        type_: NOFILE.to_owned(),
-        soft: now.privilege.nofile_soft.unwrap_or(u64::MAX),
-        hard: now.privilege.nofile_hard.unwrap_or(u64::MAX),
-    };
-    Ok(config.rlimit(NOFILE)?.unwrap_or_else(inherited))
 }
