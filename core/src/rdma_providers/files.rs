@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_sys::bail;
-use onload_sys::elf::{self, DynamicSymbol, ElfError, ElfSummary};
+use onload_sys::elf::{self, DynamicSymbol, ElfError, ElfSummary, LoaderPaths};
 use onload_sys::error::{Context, Result};
 use onload_sys::fs::trust::TrustedTree;
 
@@ -173,6 +173,11 @@ impl NativeLibrary {
     pub(super) fn find_strings(&self, words: &[&str]) -> Result<Vec<String>> {
         let data = elf::block_reader(&self.file, self.size);
         self.with_path_context(elf::find_strings(&data, words))
+    }
+
+    pub(super) fn find_loader_paths(&self) -> Result<LoaderPaths> {
+        let data = elf::block_reader(&self.file, self.size);
+        self.with_path_context(elf::find_loader_paths(&data))
     }
 
     /// Returns why libibverbs does not use the provider for a device: the kernel ABI

@@ -32,6 +32,7 @@ const MAX_PATH_DIRS: usize = 32;
 /// The directory that musl searches in addition to /lib and /usr/lib, unless its configuration
 /// lists others.
 const MUSL_DIR: &str = "/usr/local/lib";
+const GLIBC_LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1"];
 /// Subdirectories for newer processors (glibc-hwcaps), the best first.
 const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
@@ -61,13 +62,16 @@ impl<'a> LibrarySearch<'a> {
         }
         let cache = files.open(Path::new(CACHE))?;
         let exists = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
+        let loader_dirs = find_loader_dirs(files);
+        // The loader's own directories come first, in its order.
+        let dirs = loader_dirs.iter().filter_map(|dir| dir.to_str()).chain(LIBRARY_DIRS);
         let musl = MUSL_LOADERS.into_iter().any(exists).then_some(MUSL_DIR);
         Ok(LibrarySearch {
             files,
             owner,
             path_dirs: existing_directories(files, path.into_iter()),
             cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
-            default_dirs: existing_directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
+            default_dirs: existing_directories(files, dirs.chain(musl)),
             opened: RefCell::default(),
         })
     }
@@ -92,22 +96,6 @@ impl<'a> LibrarySearch<'a> {
         Ok(None)
     }
 
-    /// The first two different files that a loader could take for a name, the one that it takes first.
-    pub(super) fn find_two(&self, name: &str) -> Result<Vec<Rc<NativeLibrary>>> {
-        let mut libraries: Vec<Rc<NativeLibrary>> = Vec::new();
-        for path in self.candidate_paths(name) {
-            if let Some(library) = self.open(&path)?
-                && libraries.iter().all(|other| other.path != library.path)
-            {
-                libraries.push(library);
-            }
-            if libraries.len() == 2 {
-                break;
-            }
-        }
-        Ok(libraries)
-    }
-
     pub(super) fn candidate_paths(&self, name: &str) -> Vec<PathBuf> {
         // A name with a slash is a path, which a loader does not search.
         if name.is_empty() || name.contains(['/', '\0']) {
@@ -121,6 +109,13 @@ impl<'a> LibrarySearch<'a> {
             .chain(self.default_dirs.iter().map(|dir| dir.join(name)))
             .collect()
     }
+}
+
+/// Returns the directories that the installed loader of glibc searches by default; none if they are unknown.
+fn find_loader_dirs(files: &dyn LibraryFiles) -> Vec<PathBuf> {
+    let open = |path: &str| NativeLibrary::open(files, Path::new(path)).ok()?;
+    let loader = GLIBC_LOADERS.iter().find_map(|path| open(&path));
+    loader.and_then(|loader| loader.find_loader_paths().ok()).unwrap_or_default().library_dirs
 }
 
 /// Those directories that are there, each once, after those of them for processors that can do

@@ -433,15 +433,34 @@ fn a_read_only_root_gets_what_it_has_a_place_for() {
     assert_eq!(mounts(judged(&image, &host, "rxe", None, true).decision).0, MountMethod::Add);
 }
 
+/// A distribution's libibverbs and a vendor's, of which the loader takes the first.
 #[test]
-fn two_different_libibverbs_are_refused_by_their_paths() {
+fn of_two_libibverbs_the_one_that_the_loader_takes_counts() {
     let (image, host) = without_provider();
-    image.file("/opt/x/lib/libibverbs.so.1", SharedLibrary::new("libibverbs.so.1").bytes());
+    provider(&image, "rxe", 34, OLD);
+    let useless = SharedLibrary::new("libibverbs.so.1").bytes();
+    for directory in ["/opt/x/lib", "/usr/lib", "/usr/lib64"] {
+        image.file(&format!("{directory}/libibverbs.so.1"), &useless);
+    }
+    assert_eq!(verdict_of(&image, &host, "rxe"), LibraryDecision::Fits);
+    let verdict_with_path = |path| judged(&image, &host, "rxe", Some(path), false).decision;
+    assert_eq!(verdict_with_path("/usr/lib/x86_64-linux-gnu:/opt/x/lib"), LibraryDecision::Fits);
     image.link("/opt/y", "x/lib");
-    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, MountMethod::Add);
-    let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).decision);
-    assert!(reason.contains("\"/opt/x/lib/libibverbs.so.1\""), "{reason}");
-    assert!(reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")), "{reason}");
+    let refusal = reason(verdict_with_path("/opt/y"));
+    assert!(
+        refusal.contains("\"/opt/x/lib/libibverbs.so.1\" of the image does not name"),
+        "{refusal}"
+    );
+    // The image's own loader says in which of its directories it searches first.
+    let loader = |dirs: [&str; 2]| {
+        let loader = SharedLibrary::new("ld-linux-x86-64.so.2").says(dirs[0]).says(dirs[1]);
+        image.file("/lib64/ld-linux-x86-64.so.2", loader.bytes());
+    };
+    loader(["/usr/lib64/", "/usr/lib/x86_64-linux-gnu/"]);
+    let refusal = reason(verdict_of(&image, &host, "rxe"));
+    assert!(refusal.contains("\"/usr/lib64/libibverbs.so.1\""), "{refusal}");
+    loader(["/usr/lib/x86_64-linux-gnu/", "/usr/lib64/"]);
+    assert_eq!(verdict_of(&image, &host, "rxe"), LibraryDecision::Fits);
 }
 
 /// Where mounts of the container cover some paths.

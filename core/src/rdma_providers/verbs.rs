@@ -33,20 +33,12 @@ pub(super) struct VerbsLibrary {
 }
 
 impl VerbsLibrary {
-    /// The libibverbs that a loader finds; more than one is refused.
+    /// Finds the libibverbs that a loader takes: the first one in its search order, even if there are others.
     pub(super) fn find(libraries: &LibrarySearch<'_>) -> Result<Option<VerbsLibrary>> {
         let owner = libraries.owner;
-        let mut candidates = libraries.find_two(LIBIBVERBS)?.into_iter();
-        let Some(library) = candidates.next() else {
+        let Some(library) = libraries.find_first(LIBIBVERBS)? else {
             return Ok(None);
         };
-        if let Some(other) = candidates.next() {
-            bail!(
-                "{owner} has two {LIBIBVERBS}, {:?} and {:?}, and programs may load either; remove one",
-                library.path,
-                other.path
-            );
-        }
         let strings = library.find_strings(&["/lib%s-rdmav", "/libibverbs.d"])?;
         let Some(layout) = VerbsLayout::new(&strings) else {
             bail!(
