@@ -5,17 +5,22 @@
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::decide::verified_node::CgroupRule;
 
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
-/// How long one read or write may take; a reply takes milliseconds.
+/// Timeout of connecting, and of one read or write; a reply takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of one message that are read.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Messages that are skipped while waiting for a reply.
@@ -23,6 +28,24 @@ const MAX_MESSAGES: usize = 1000;
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "/org/freedesktop/systemd1";
+
+/// Connects within `timeout`. A blocking connect(2) waits for ever while the listener's queue is full.
+fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            connected => break connected?,
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
 
 /// A connection, for one scope.
 #[derive(Debug)]
@@ -35,7 +58,7 @@ pub(crate) struct Systemd {
 impl Systemd {
     /// `None` if systemd is not there.
     pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>> {
-        let stream = match UnixStream::connect(socket) {
+        let stream = match connect_within(socket, TIMEOUT) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             stream => stream.with_context(|| call_context(scope))?,
         };
@@ -369,6 +392,22 @@ mod tests {
 
     const SCOPE: &str = "libpod-c0ffee.scope";
 
+    #[test]
+    fn connecting_to_a_full_queue_times_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("private");
+        let flags = SocketFlags::CLOEXEC;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting = connect_within(&path, TIMEOUT).unwrap();
+        let error = connect_within(&path, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(listener);
+        let error = connect_within(&path, TIMEOUT).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
     fn rule(access: &str) -> CgroupRule {
         CgroupRule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
     }
@@ -420,7 +459,7 @@ mod tests {
         replies: Vec<Vec<u8>>,
     ) -> JoinHandle<Vec<u8>> {
         let listener = UnixListener::bind(dir.path().join("private")).unwrap();
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
             let hear = |stream: &mut UnixStream, heard: &mut Vec<u8>| {
