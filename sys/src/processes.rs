@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fs::detached;
+use crate::text::Quoted;
 
 /// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
 /// for each hierarchy.
@@ -186,8 +187,9 @@ impl Processes {
         roots.iter().any(|root| root.join(PROCS).exists())
     }
 
-    /// A process that has a character device open, with the name of its program, as far as this process may look.
-    /// [`ErrorKind::TimedOut`] where there was no time to look at all: any process may have very many files open.
+    /// Finds a process that has a character device open, with the name of its program, as far as this process may look.
+    /// Fails with [`ErrorKind::TimedOut`], and says where the search stopped, if there was no time to look at all
+    /// descriptors: any process may have very many.
     pub fn find_opener(&self, node: &Path, deadline: Instant) -> io::Result<Option<(u32, String)>> {
         self.find_opener_among(&|_| true, node, deadline)
     }
@@ -205,7 +207,7 @@ impl Processes {
         };
         for (pid, descriptor) in self.descriptors() {
             if Instant::now() >= deadline {
-                return Err(ErrorKind::TimedOut.into());
+                return Err(self.search_timeout_error(pid));
             }
             if open_device(&descriptor, &|number| number == node_number).is_some()
                 && descriptor.ancestors().nth(2).is_some_and(is_candidate)
@@ -214,6 +216,16 @@ impl Processes {
             }
         }
         Ok(None)
+    }
+
+    /// Names the process whose descriptors took the time, and its user.
+    fn search_timeout_error(&self, pid: u32) -> io::Error {
+        let program = self.program_name(pid);
+        let user = rustix::fs::stat(self.proc.join(pid.to_string()));
+        let user = user.map_or_else(|_| String::new(), |stat| format!(" of user {}", stat.st_uid));
+        let program = Quoted(&program);
+        let text = format!("the search of /proc stopped at process {pid} ({program}){user}");
+        io::Error::new(ErrorKind::TimedOut, text)
     }
 
     /// The links of all descriptors in /proc, as far as this process may look, each with whose it is.
@@ -583,7 +595,10 @@ mod tests {
         assert_eq!(found, Some((9, "threads".to_owned())));
         // A user may have a million files open.
         let late = processes.find_opener(Path::new("/dev/null"), Instant::now());
-        assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+        let late = late.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        let late = late.to_string();
+        assert!(late.starts_with("the search of /proc stopped at process "), "{late}");
     }
 
     #[test]

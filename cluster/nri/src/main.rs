@@ -83,7 +83,7 @@ impl Decider for HostDecider {
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure> {
         create(message, runtime, &|decide| {
             let host = self.open_host()?;
-            let keeper = Keeper::before(&host, ENTRY_POINT);
+            let keeper = Keeper::answering(&host, ENTRY_POINT);
             keeper.keep_what(|| decide(&host, &keeper))
         })
     }

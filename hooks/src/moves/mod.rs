@@ -30,7 +30,12 @@ pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaOps};
 pub use vf::{VfAccess, VfStandIns};
 
 use crate::decide::host_view::{HostView, LocalHost};
-use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
+use crate::record::lease::{
+    self, ContainerInit, END_SEARCH_TIMEOUT, InitLeaseRequest, START_SEARCH_TIMEOUT,
+};
+
+/// Time for searching /proc for processes that have virtual functions open, where no container waits.
+const RESTORE_SEARCH_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
 #[derive(Clone, Debug, Default)]
@@ -350,8 +355,8 @@ pub(crate) fn release_devices(
     stand_ins: &StandIns,
 ) -> Result<()> {
     let devices = lifecycle::release_devices(rdma, exited, &stand_ins.rdma);
-    let functions =
-        lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces.vf_access);
+    let vf_access = stand_ins.interfaces.vf_access.searching_for(END_SEARCH_TIMEOUT);
+    let functions = lifecycle::release_devices(other_devices, exited, &vf_access);
     lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces)?;
     devices.and(functions)
 }
@@ -362,11 +367,12 @@ pub(crate) fn release_devices(
 pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
     let StandIns { interfaces, rdma } = stand_ins;
     let all = |_: &DeviceId| Some(Duration::MAX);
-    let (vf_access, timeout) = (&interfaces.vf_access, Duration::ZERO);
+    let timeout = Duration::ZERO;
     let rdma = lifecycle::restore(leases, &all, rdma, timeout).context("restoring RDMA devices")?;
     let interfaces =
         lifecycle::restore(leases, &all, interfaces, timeout).context("restoring interfaces")?;
-    let functions = lifecycle::restore(leases, &all, vf_access, timeout);
+    let vf_access = stand_ins.interfaces.vf_access.searching_for(RESTORE_SEARCH_TIMEOUT);
+    let functions = lifecycle::restore(leases, &all, &vf_access, timeout);
     let functions = functions.context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
@@ -375,7 +381,8 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
 pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {
-        let _ = lifecycle::restore(leases, left_for, &interfaces.vf_access, Duration::ZERO);
+        let vf_access = interfaces.vf_access.searching_for(START_SEARCH_TIMEOUT);
+        let _ = lifecycle::restore(leases, left_for, &vf_access, Duration::ZERO);
         let _ = lifecycle::restore(leases, left_for, rdma, DYING_TIMEOUT);
         let _ = lifecycle::restore(leases, left_for, interfaces, DYING_TIMEOUT);
     }

@@ -37,11 +37,16 @@ use crate::decide::subject;
 pub(crate) const GROUPS: &str = "/dev/vfio";
 /// And of single functions (drivers/vfio/device_cdev.c).
 pub(crate) const FUNCTIONS: &str = "/dev/vfio/devices";
-/// How long is looked who has nodes open: any process may have very many files open.
-pub(crate) const OPENERS: Duration = Duration::from_secs(2);
-/// The same before an answer that somebody waits for: a runtime gives up on NRI's after 2 s, and creates the container
-/// without its devices. The container's hook looks again.
-const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
+/// Time for searching /proc for processes that have nodes open, at a container's end: any process may have very many
+/// descriptors.
+pub(crate) const END_SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same at a container's start, which searches up to three times: in the wrapper, for the lease, and for an interface.
+pub(crate) const START_SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same before an answer that a runtime waits for. The container's hook searches again.
+const ANSWER_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
+/// Time for the locks, the search and the decision of such an answer: a runtime gives up on NRI's after 2 s, and creates the
+/// container without its devices, while it does not create one that is refused.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
 /// one may take four.
 const FETCHING: Duration = Duration::from_secs(6);
@@ -55,6 +60,8 @@ pub struct Keeper<'a> {
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
+    /// When the answer is due, if a runtime waits for one.
+    answer_deadline: Option<Instant>,
     /// Where the runtime that this process becomes keeps its containers (`--root`).
     pub(crate) root: Option<&'a Path>,
     /// None where this process has no right to bring back members that ended containers have left.
@@ -91,14 +98,22 @@ impl<'a> Keeper<'a> {
         Keeper { stays: true, ..Keeper::before(host, entry_point) }
     }
 
-    /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
-    /// engine asks.
+    /// For a daemon that answers a runtime within its deadline. The locks, the search and the decision share what is left
+    /// of it from here on.
+    #[must_use]
+    pub fn answering(host: &'a LocalHost, entry_point: &'static str) -> Self {
+        let answer_deadline = Some(Instant::now() + ANSWER_TIMEOUT);
+        Keeper { answer_deadline, ..Keeper::before(host, entry_point) }
+    }
+
+    /// For a process that does not become the runtime, and has ended when that starts.
     #[must_use]
     pub fn before(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Keeper {
             host,
             entry_point,
             stays: false,
+            answer_deadline: None,
             root: None,
             fetch: None,
             fetching: OnceCell::new(),
@@ -114,6 +129,7 @@ impl<'a> Keeper<'a> {
         let mut until = None;
         loop {
             let decided = decide()?;
+            self.check_in_time()?;
             let is_kept = match self.chosen.take() {
                 Some(chosen) => {
                     let kept = self.keep(&chosen, *until.get_or_insert_with(|| self.until()));
@@ -127,10 +143,30 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Until when it is looked who uses a device.
+    /// Deadline for searching /proc for processes that have a device open.
     fn until(&self) -> Instant {
-        let openers = if self.stays { OPENERS } else { OPENERS_OF_ANSWER };
-        Instant::now() + openers
+        let timeout = if self.stays { START_SEARCH_TIMEOUT } else { ANSWER_SEARCH_TIMEOUT };
+        let deadline = Instant::now() + timeout;
+        self.answer_deadline.map_or(deadline, |answer_deadline| answer_deadline.min(deadline))
+    }
+
+    fn open_leases(&self) -> Result<Leases> {
+        let mut leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
+        if let Some(deadline) = self.answer_deadline {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            leases.timeout = remaining.min(START_TIMEOUT);
+        }
+        Ok(leases)
+    }
+
+    /// Refuses a container while the runtime still waits: it would create the container without an answer.
+    fn check_in_time(&self) -> Result<()> {
+        match self.answer_deadline {
+            Some(deadline) if Instant::now() >= deadline => bail!(
+                "the decision took more than {ANSWER_TIMEOUT:?}, and the runtime does not wait for long; create the container again"
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Whether all of it was free still.
@@ -209,7 +245,7 @@ impl Pools for Keeper<'_> {
             return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
-            leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
+            leases: self.open_leases()?,
             token: token.clone(),
             devices: all_device_requests(wanted),
             numa: wanted.numa,
@@ -309,7 +345,7 @@ impl Viewer {
 impl Pools for Viewer {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::from([0; 16]);
-        let until = Instant::now() + OPENERS;
+        let until = Instant::now() + END_SEARCH_TIMEOUT;
         let user =
             |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
         let Some(leases) = &self.leases else {
@@ -429,7 +465,7 @@ pub(crate) fn claim(
         claim: init_request.arguments.claim.as_ref(),
         entry_point: init_request.entry_point,
     };
-    let deadline = Instant::now() + OPENERS;
+    let deadline = Instant::now() + START_SEARCH_TIMEOUT;
     let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
         user(device, &init_request.arguments.expect, &processes, deadline)
     };
@@ -576,23 +612,19 @@ fn opener_by_number(
     holders.opener(request, device, facts(device).get(NODES)?)
 }
 
-/// Who has one of these groups open.
+/// Finds the process that has one of these groups open. The kernel lets one process open a group at a time, so the search
+/// of /proc only names it.
 pub(crate) fn group_user(
     groups: &[PathBuf],
     processes: &Processes,
     deadline: Instant,
 ) -> Option<String> {
-    let busy = groups.iter().find(|node| is_busy(node))?;
-    let opener = opener(busy, processes, deadline);
-    Some(opener.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
-}
-
-/// Who has a node open; also where there was no time to find that out.
-pub(crate) fn opener(node: &Path, processes: &Processes, deadline: Instant) -> Option<String> {
-    match processes.find_opener(node, deadline) {
-        Ok(opener) => opener.map(shown),
-        Err(_) => Some("a process that was not found in time".to_owned()),
-    }
+    let busy = groups.iter().find(|node| try_open(node) == Err(Errno::BUSY))?;
+    Some(match processes.find_opener(busy, deadline) {
+        Ok(Some(opener)) => shown(opener),
+        Ok(None) => "a process that /proc does not show".to_owned(),
+        Err(_) => "a process that was not found in time".to_owned(),
+    })
 }
 
 pub(crate) fn shown((pid, program): (u32, String)) -> String {
@@ -607,9 +639,10 @@ fn node(expect: &Expectation) -> PathBuf {
     Path::new(dir).join(expect.node_name())
 }
 
-fn is_busy(node: &Path) -> bool {
+/// Opens the node of a group, and closes it again.
+pub(crate) fn try_open(node: &Path) -> Result<(), Errno> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    matches!(rustix::fs::open(node, flags, Mode::empty()), Err(Errno::BUSY))
+    rustix::fs::open(node, flags, Mode::empty()).map(drop)
 }
 
 #[cfg(test)]
@@ -620,15 +653,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_a_runtime_waits_for_is_not_held_up_by_who_has_many_files_open() {
+    fn searches_of_a_start_are_short_and_an_answer_has_one_deadline() {
         let tree = Tree::new();
+        tree.directory("run");
         let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
-        let left = |keeper: &Keeper<'_>| keeper.until() - Instant::now();
-        let answering = Keeper::before(&host, "onload-nri");
-        assert!(left(&answering) < Duration::from_secs(1));
-        // Nobody gives up on what creates the container itself.
+        let search_time = |keeper: &Keeper<'_>| keeper.until().duration_since(Instant::now());
         let creating = Keeper::creating(&host, "onload-hook");
-        assert!(left(&creating) > Duration::from_secs(1));
+        assert!(search_time(&creating) <= START_SEARCH_TIMEOUT);
+        assert_eq!(creating.open_leases().unwrap().timeout, START_TIMEOUT);
+        let mut answering = Keeper::answering(&host, "onload-nri");
+        assert!(search_time(&answering) <= ANSWER_SEARCH_TIMEOUT);
+        answering.keep_what(|| Ok(())).unwrap();
+        answering.answer_deadline = Some(Instant::now() + Duration::from_millis(100));
+        assert!(search_time(&answering) <= Duration::from_millis(100));
+        assert!(answering.open_leases().unwrap().timeout <= Duration::from_millis(100));
+        answering.answer_deadline = Some(Instant::now());
+        assert_eq!(search_time(&answering), Duration::ZERO);
+        let late = answering.keep_what(|| Ok(())).unwrap_err().to_string();
+        assert!(late.starts_with("the decision took more than 1.5s, "), "{late}");
     }
 
     #[test]
@@ -677,17 +719,5 @@ mod tests {
             |node: &str| node_user(&groups, &[Path::new(node).to_owned()], &processes, until);
         assert_eq!(user("/dev/null").as_deref(), Some("process 7 (\"qemu\")"));
         assert_eq!(user("/dev/zero"), None);
-    }
-
-    #[test]
-    fn a_busy_node_is_in_use_also_where_its_user_was_not_found_in_time() {
-        let tree = Tree::new();
-        tree.file("proc/7/comm", "qemu\n").directory("proc/7/fd").link("proc/7/fd/3", "/dev/null");
-        let (processes, node) = (Processes::at_root(tree.root()), Path::new("/dev/null"));
-        let now = Instant::now();
-        let found = opener(node, &processes, now + Duration::from_secs(60));
-        assert_eq!(found.as_deref(), Some("process 7 (\"qemu\")"));
-        let late = opener(node, &processes, now);
-        assert_eq!(late.as_deref(), Some("a process that was not found in time"));
     }
 }

@@ -16,7 +16,7 @@ use onload_sys::{bail, bpf};
 use super::uppers;
 use crate::decide::sysfs::list_names;
 use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
-use crate::record::lease::{OPENERS, PCI_FUNCTIONS, shown};
+use crate::record::lease::{PCI_FUNCTIONS, START_SEARCH_TIMEOUT, shown};
 
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
@@ -109,7 +109,7 @@ fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
 /// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from
 /// before the last move, of no use, whose number the next node is given at once (`ib_uverbs_remove_one`).
 pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
-    let deadline = Instant::now() + OPENERS;
+    let deadline = Instant::now() + START_SEARCH_TIMEOUT;
     let is_here = |directory: &Path| netns.contains_process(directory);
     nodes.iter().find_map(|node| {
         let opener = Processes::default().find_opener_among(&is_here, node, deadline);

@@ -1,5 +1,7 @@
 //! The IOMMU group of a virtual function: a container that opens the group has all functions of it.
 
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
@@ -9,10 +11,13 @@ use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
+use rustix::io::Errno;
 
 use super::settings::VfAccess;
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
-use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, PCI_FUNCTIONS, group_user, opener};
+use crate::record::lease::{
+    FUNCTIONS, GROUPS, PCI_FUNCTIONS, START_SEARCH_TIMEOUT, group_user, shown, try_open,
+};
 
 impl VfAccess {
     /// A directory of sysfs or of nodes.
@@ -33,41 +38,51 @@ impl VfAccess {
         Ok(())
     }
 
-    /// That nobody has a function open whose container has ended: descriptors can be handed on.
-    pub(super) fn check_unused(&self, pci: PciAddress) -> Result<()> {
+    /// Finds the process that has a function open although its container has exited: descriptors can be passed on. A process
+    /// that was killed closes late, so this waits. Fails if the search of /proc timed out.
+    pub(super) fn wait_until_unused(&self, pci: PciAddress) -> io::Result<Option<String>> {
+        let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
         let started = Instant::now();
-        while let Some(user) = self.find_user(pci) {
-            // A process that was killed closes late.
-            if started.elapsed() >= DYING_TIMEOUT {
-                bail!(
-                    "putting back virtual function {pci}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\""
-                );
-            }
+        let mut user = self.find_user(pci, deadline)?;
+        while user.is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
+            match self.find_user(pci, deadline) {
+                Ok(found) => user = found,
+                // No answer about a process that had it open a moment ago.
+                Err(_) => break,
+            }
         }
-        Ok(())
+        Ok(user)
     }
 
-    fn find_user(&self, pci: PciAddress) -> Option<String> {
+    /// The kernel says whether a group is in use (drivers/vfio/group.c, `vfio_group_fops_open`): by a process that has the
+    /// group open, or has bound the node of a function. A node of a function that is open and not yet bound makes no group
+    /// busy, and may be opened any number of times, so only /proc shows it.
+    fn find_user(&self, pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
         let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
-        let (processes, deadline) = (Processes::default(), Instant::now() + OPENERS);
-        let group = std::fs::read_link(function_dir.join("iommu_group")).ok();
-        let group = group.as_deref().and_then(Path::file_name);
+        let processes = Processes::default();
         let mut groups = Vec::new();
-        if let Some(group) = group {
-            let mut unsafe_one = std::ffi::OsString::from("noiommu-");
-            unsafe_one.push(group);
+        if let Ok(link) = std::fs::read_link(function_dir.join("iommu_group"))
+            && let Some(number) = link.file_name().and_then(OsStr::to_str)
+        {
             let nodes = self.resolve_path(GROUPS);
-            groups = vec![nodes.join(group), nodes.join(unsafe_one)];
+            groups = vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))];
         }
-        // Who has the node of the function alone has not opened the group, and may begin with it later.
-        let names = std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten();
-        let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
-        group_user(&groups, &processes, deadline).or_else(|| {
-            names.find_map(|name| {
-                opener(&self.resolve_path(FUNCTIONS).join(name), &processes, deadline)
-            })
-        })
+        if let Some(user) = group_user(&groups, &processes, deadline) {
+            return Ok(Some(user));
+        }
+        // Without CAP_SYS_RAWIO the kernel does not say whether a group without IOMMU is in use.
+        let mut nodes: Vec<PathBuf> =
+            groups.into_iter().filter(|group| try_open(group) == Err(Errno::PERM)).collect();
+        for entry in std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten() {
+            nodes.push(self.resolve_path(FUNCTIONS).join(entry?.file_name()));
+        }
+        for node in nodes {
+            if let Some(opener) = processes.find_opener(&node, deadline)? {
+                return Ok(Some(shown(opener)));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -106,7 +121,7 @@ mod tests {
             Ok(None)
         }
 
-        fn apply_change(&self, _: PciAddress, _: VfChange) -> std::io::Result<()> {
+        fn apply_change(&self, _: PciAddress, _: VfChange) -> io::Result<()> {
             Ok(())
         }
     }
@@ -117,7 +132,7 @@ mod tests {
         let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = VfAccess { stand_ins: Some(tree.clone()) };
+            let functions = VfAccess { stand_ins: Some(tree.clone()), search_deadline: None };
             functions.check_alone(pci).map_err(|error| error.to_string())
         };
         assert_eq!(check(), Ok(()), "without an IOMMU");

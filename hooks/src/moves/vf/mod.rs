@@ -6,9 +6,9 @@ mod settings;
 
 use onload_core::class::Class;
 use onload_core::lease::{SavedFunction, SavedState};
-use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::pci::PciAddress;
+use onload_sys::{bail, error};
 
 pub use settings::{VfAccess, VfStandIns};
 
@@ -96,8 +96,25 @@ impl MoveOps for VfAccess {
         host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
         let SavedFunction { pci, vf } = &returned.returning.saved;
-        // Who kept it open would go on with what it was.
-        self.check_unused(*pci)?;
-        self.restore_settings(&host_netns.netns, *pci, vf)
+        let context = || format!("putting back virtual function {pci}");
+        match self.wait_until_unused(*pci) {
+            Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
+            // That process would go on with what the function was before.
+            Ok(Some(user)) => Err(error!(
+                "{}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\"",
+                context()
+            )
+            .into()),
+            // Any user can make the search time out, and must not keep a container's VLAN on the host. The lease keeps the
+            // function from other containers until a longer search has ended.
+            Err(failed) => {
+                self.restore_settings(&host_netns.netns, *pci, vf)?;
+                Err(error!(
+                    "{}: its settings are back, but could not determine whether a process still has it open: {failed}; stop that, or run \"onload-ctk lease restore\", which searches for longer",
+                    context()
+                )
+                .into())
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use onload_core::lease::SavedVf;
 use onload_core::vf_config::VfConfig;
@@ -24,6 +25,8 @@ use crate::record::lease::PCI_FUNCTIONS;
 pub struct VfAccess {
     /// For tests on machines without virtual functions. The programs know none.
     pub stand_ins: Option<Rc<dyn VfStandIns>>,
+    /// Deadline for searching /proc for processes that have a function open. `None` at a container's start.
+    pub(in crate::moves) search_deadline: Option<Instant>,
 }
 
 /// What stands in for virtual functions, and for what sysfs and /dev have of them, below a root of its own.
@@ -65,6 +68,11 @@ fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfS
 }
 
 impl VfAccess {
+    /// Searches for all functions together that long.
+    pub(in crate::moves) fn searching_for(&self, timeout: Duration) -> Self {
+        VfAccess { search_deadline: Some(Instant::now() + timeout), ..self.clone() }
+    }
+
     /// None where a function is no virtual one, or is not there.
     fn find<'a>(
         &'a self,
