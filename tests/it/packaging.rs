@@ -65,6 +65,9 @@ fn the_nri_plugin_runs_before_pods_are_created() {
     let of_pods = |word: &&str| !others.iter().any(|other| other == word);
     let expected: Vec<&str> = cdi.split(' ').filter(of_pods).collect();
     assert_eq!(nri.split(' ').collect::<Vec<_>>(), expected);
+    let capabilities = settings(NRI_UNIT, "CapabilityBoundingSet").join(" ");
+    assert!(capabilities.contains("CAP_SYS_PTRACE"), "{capabilities}");
+    assert!(!capabilities.contains("CAP_SYS_ADMIN"), "{capabilities}");
 }
 
 /// cloud-init's network stage waits for the network and is itself waited for by sysinit.target, so what comes before the
