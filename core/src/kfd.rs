@@ -12,6 +12,9 @@ pub const NODES: &str = "class/kfd/kfd/topology/nodes";
 /// The file in a subdirectory of [`NODES`] with the properties of the entry.
 pub const PROPERTIES: &str = "properties";
 
+/// The starts of the lines of [`PROPERTIES`] that [`render_node`] reads. Another one has the serial number of the GPU.
+pub const READ_PROPERTIES: [&str; 3] = ["drm_render_minor ", "location_id ", "domain "];
+
 /// Returns the minor number of the render node, and its PCI function. Returns `None` for a CPU.
 pub fn render_node(properties: &str) -> Option<(u32, PciAddress)> {
     let property = |name: &str| {

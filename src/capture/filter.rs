@@ -4,7 +4,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use onload_cdi::DEFAULT_DIRS;
+use onload_core::kfd;
 use onload_core::netdev::usage::NetworkState;
+use onload_host::discover::gpu_index::{NVIDIA_GPUS, keep_numbered_nodes};
 use onload_host::host::NETWORK_TABLE;
 use onload_sys::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
@@ -25,9 +28,16 @@ pub(crate) fn filter_content(path: &Path, content: &[u8], masked: bool) -> Vec<u
     if path == Path::new("/").join(NETWORK_TABLE) {
         return filter_network(text, masked).into_bytes();
     }
+    if path.parent().is_some_and(|dir| DEFAULT_DIRS.iter().any(|known| dir == Path::new(known))) {
+        return keep_numbered_nodes(path, text).into_bytes();
+    }
     let extension = path.extension().and_then(|extension| extension.to_str());
     let text = match (path.to_str(), extension) {
-        (Some("/proc/meminfo"), _) => lines_with(text, "Hugepagesize:"),
+        (Some("/proc/meminfo"), _) => lines_with(text, &["Hugepagesize:"]),
+        _ if path.starts_with(NVIDIA_GPUS) => lines_with(text, &["Device Minor:"]),
+        _ if path.starts_with(Path::new("/sys").join(kfd::NODES)) => {
+            lines_with(text, &kfd::READ_PROPERTIES)
+        }
         (_, Some("opf" | "opf-fragment")) => filter_profile(text, masked),
         _ => text.to_owned(),
     };
@@ -42,8 +52,9 @@ fn filter_network(text: &str, masked: bool) -> String {
     }
 }
 
-fn lines_with(text: &str, prefix: &str) -> String {
-    let lines = text.lines().filter(|line| line.starts_with(prefix));
+fn lines_with(text: &str, prefixes: &[&str]) -> String {
+    let has_prefix = |line: &&str| prefixes.iter().any(|prefix| line.starts_with(prefix));
+    let lines = text.lines().filter(has_prefix);
     lines.map(|line| format!("{line}\n")).collect()
 }
 
@@ -179,6 +190,17 @@ mod tests {
     fn of_the_memory_only_the_default_page_size_is_kept() {
         let meminfo = "MemTotal: 1 kB\nHugepagesize:    2048 kB\n";
         assert_eq!(filtered("/proc/meminfo", meminfo), "Hugepagesize:    2048 kB\n");
+    }
+
+    #[test]
+    fn of_a_gpu_no_serial_number_is_kept() {
+        let information = "Model: \t NVIDIA L4\nGPU UUID: \t GPU-4f2b\nDevice Minor: \t 3\n";
+        let path = "/proc/driver/nvidia/gpus/0000:1b:00.0/information";
+        assert_eq!(filtered(path, information), "Device Minor: \t 3\n");
+        let properties = "location_id 13056\ndomain 0\ndrm_render_minor 129\nunique_id 4711\n";
+        let path = "/sys/class/kfd/kfd/topology/nodes/1/properties";
+        let kept = "location_id 13056\ndomain 0\ndrm_render_minor 129\n";
+        assert_eq!(filtered(path, properties), kept);
     }
 
     #[test]

@@ -431,6 +431,26 @@ fn data_direct() -> Tree {
 }
 
 #[test]
+fn a_capture_of_a_host_with_gpus_has_no_secret_of_a_cdi_file() {
+    let tree = data_direct();
+    let spec = |kind: &str| {
+        format!(
+            "cdiVersion: 0.6.0\nkind: {kind}\ndevices:\n- name: \"0\"\n  containerEdits:\n    env: [TOKEN=SECRET]\n    deviceNodes: [{{path: /dev/nvidia0}}]\ncontainerEdits:\n  hooks:\n  - {{hookName: createContainer, path: /bin/hook, args: [hook, SECRET]}}\n"
+        )
+    };
+    tree.file("/etc/cdi/nvidia.yaml", spec("nvidia.com/gpu"));
+    tree.file("/etc/cdi/other.yaml", spec("vendor.com/device"));
+    let information = "GPU UUID: GPU-SECRET\nDevice Minor: 0\n";
+    tree.file("/proc/driver/nvidia/gpus/0008:06:00.0/information", information);
+    for args in [&[][..], &["--no-mask"]] {
+        let capture = Capture::of(tree.root(), args);
+        assert!(!capture.holds("SECRET"), "{args:?}");
+        let names = |root: &Path| answer(root).0["near_gpus"].clone();
+        assert_eq!(names(&capture.root()), names(tree.root()), "{args:?}");
+    }
+}
+
+#[test]
 fn what_pairs_gpus_with_their_cards_is_captured_and_nothing_else_of_a_card() {
     let tree = data_direct();
     let near = |root: &Path| {

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, SpecSource, from_json, from_yaml};
+use onload_cdi::{
+    ContainerEdits, DEFAULT_DIRS, DeviceNode, LoadError, ParseError, Registry, Spec, SpecSource,
+    from_json, from_yaml, to_json, validate,
+};
 use onload_core::{gpu_name, kfd};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_decimal;
@@ -12,6 +15,11 @@ use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
 use super::probe::Probe;
 use crate::host::HostError;
+
+/// A directory for each GPU that NVIDIA's driver has.
+pub const NVIDIA_GPUS: &str = "/proc/driver/nvidia/gpus";
+/// A node that belongs to no GPU.
+const NO_GPU_NODE: &str = "/dev/null";
 
 const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
 
@@ -107,7 +115,7 @@ fn match_indexes(
 /// By the minor that the driver gave it.
 fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let of_gpu = |gpu: &&PciFunction| {
-        let path = format!("/proc/driver/nvidia/gpus/{}/information", gpu.address);
+        let path = format!("{NVIDIA_GPUS}/{}/information", gpu.address);
         let text = probe.ok_or_warn(probe.host().text(Path::new(&path)));
         let minor = text.as_deref().and_then(device_minor);
         let node = minor.map(|minor| format!("/dev/nvidia{minor}"));
@@ -165,16 +173,62 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
     Registry::from_sources(sources)
 }
 
-/// None of a file without any of their names in it.
-fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<onload_cdi::Spec, LoadError>> {
-    let parse = match path.extension()?.to_str()? {
-        "json" => from_json,
-        "yaml" => from_yaml,
-        _ => return None,
-    };
+/// `None` if the file does not mention these vendors.
+fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<Spec, LoadError>> {
+    spec_parser(path)?;
     let text = probe.ok_or_warn(probe.host().text(path))?;
+    parse_spec(path, &text)
+}
+
+fn parse_spec(path: &Path, text: &str) -> Option<Result<Spec, LoadError>> {
+    let parse = spec_parser(path)?;
     let is_theirs = VENDORS.iter().any(|vendor| text.contains(vendor.kind));
     is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
+}
+
+fn spec_parser(path: &Path) -> Option<fn(&[u8]) -> Result<Spec, ParseError>> {
+    match path.extension()?.to_str()? {
+        "json" => Some(from_json),
+        "yaml" => Some(from_yaml),
+        _ => None,
+    }
+}
+
+/// Returns the part of a CDI file that discovery reads: the kind, the numbers of GPUs and the paths of their nodes. Anything
+/// else in it may be secret: variables, hooks with their arguments, mounts, and the files of other kinds.
+pub fn keep_numbered_nodes(path: &Path, text: &str) -> String {
+    let Some(Ok(mut spec)) = parse_spec(path, text) else {
+        return String::new();
+    };
+    if validate(&spec).is_err() || !VENDORS.iter().any(|vendor| vendor.kind == spec.kind.as_str()) {
+        return String::new();
+    }
+    spec.annotations.clear();
+    spec.container_edits = ContainerEdits::default();
+    spec.devices.retain(|device| gpu_name::vendor_index(device.name.as_str()).is_some());
+    if spec.devices.is_empty() {
+        return String::new();
+    }
+    for device in &mut spec.devices {
+        let paths = device.container_edits.device_nodes.iter().map(|node| node.path.clone());
+        let mut paths: Vec<String> = paths.filter(|path| is_gpu_node(path)).collect();
+        if paths.is_empty() {
+            // A device without edits would make the file invalid.
+            paths.push(NO_GPU_NODE.to_owned());
+        }
+        let nodes = paths.into_iter().map(|path| DeviceNode { path, ..DeviceNode::default() });
+        device.annotations.clear();
+        device.container_edits =
+            ContainerEdits { device_nodes: nodes.collect(), ..ContainerEdits::default() };
+    }
+    // YAML too: it includes JSON.
+    to_json(&spec)
+}
+
+/// Whether it is the path of a node that [`nvidia_nodes`] or [`amd_nodes`] may return.
+fn is_gpu_node(path: &str) -> bool {
+    let number = path.strip_prefix("/dev/nvidia").or_else(|| path.strip_prefix("/dev/dri/renderD"));
+    number.is_some_and(|number| parse_decimal(number).is_some())
 }
 
 #[cfg(test)]
@@ -182,6 +236,53 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
+
+    #[test]
+    fn nothing_stays_of_a_cdi_file_but_numbers_of_gpus_and_their_nodes() {
+        let node = |path: &str| format!(r#"{{"path": "{path}", "hostPath": "/secret"}}"#);
+        let device = |name: &str, nodes: &str| {
+            format!(
+                r#"{{"name": "{name}", "annotations": {{"vendor.com/a": "secret"}}, "containerEdits": {{"env": ["TOKEN=secret"], "deviceNodes": [{nodes}]}}}}"#
+            )
+        };
+        let spec = |kind: &str, devices: &[String]| {
+            format!(
+                r#"{{"cdiVersion": "0.6.0", "kind": "{kind}", "devices": [{}], "containerEdits": {{"hooks": [{{"hookName": "createContainer", "path": "/secret", "args": ["secret"]}}], "mounts": [{{"hostPath": "/secret", "containerPath": "/secret"}}]}}}}"#,
+                devices.join(", ")
+            )
+        };
+        let devices = [
+            device("0", &[node("/dev/nvidia0"), node("/dev/nvidiactl")].join(", ")),
+            device("1:0", &node("/dev/secret")),
+            device("2", ""),
+            device("GPU-secret", &node("/dev/nvidia0")),
+        ];
+        let text = spec("nvidia.com/gpu", &devices);
+        for path in ["/etc/cdi/nvidia.json", "/etc/cdi/nvidia.yaml"].map(Path::new) {
+            let kept = keep_numbered_nodes(path, &text);
+            assert!(!kept.contains("secret"), "{kept}");
+            let numbers = |text: &str| {
+                let content = parse_spec(path, text).unwrap();
+                let source = SpecSource { path: path.to_owned(), priority: 0, content };
+                numbered_nodes(&Registry::from_sources(vec![source]), &VENDORS[0])
+            };
+            let (before, after) = (numbers(&text), numbers(&kept));
+            assert!(before.keys().eq(after.keys()), "{before:?} {after:?}");
+            assert_eq!(after[&0], BTreeSet::from(["/dev/nvidia0".to_owned()]));
+            assert_eq!(keep_numbered_nodes(path, &kept), kept);
+            let others = [
+                spec("vendor.com/device", &devices),
+                spec("nvidia.com/gpu", &devices[3..]),
+                spec("vendor.com/device", &[device("nvidia.com/gpu", "")]),
+                "nvidia.com/gpu: secret".to_owned(),
+                String::new(),
+            ];
+            for other in others {
+                assert_eq!(keep_numbered_nodes(path, &other), "", "{other}");
+            }
+        }
+        assert_eq!(keep_numbered_nodes(Path::new("/etc/cdi/README"), &text), "");
+    }
 
     #[test]
     fn what_amdkfd_tells_nobody_in_a_pod_is_not_known_and_no_failure() {

@@ -7,7 +7,7 @@ pub mod data_direct;
 pub mod exclusion;
 pub mod gdrcopy;
 pub mod gpu;
-pub(crate) mod gpu_index;
+pub mod gpu_index;
 pub mod hugepages;
 pub mod installation;
 pub mod movable_interface;
