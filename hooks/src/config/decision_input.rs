@@ -73,3 +73,28 @@ pub(crate) fn into_text(json: Vec<u8>) -> Result<Arc<String>> {
         .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())));
     text.context(CONFIG_JSON)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_that_runc_would_move_are_seen_however_the_key_is_spelled() {
+        let read = |key: &str| {
+            let text = format!(r#"{{"linux":{{"{key}":{{"ens1":{{}}}}}}}}"#);
+            let read = super::super::scan::read(
+                text.as_bytes(),
+                0,
+                ScanScope::Annotations,
+                &mut |_, _| Ok(()),
+            );
+            DecisionInput::read(read.unwrap()).map(|input| input.unwrap().moves_interfaces)
+        };
+        assert!(read("netDevices").unwrap());
+        assert!(read(r"net\u0044evices").unwrap());
+        for key in ["NetDevices", "NETDEVICE\u{17f}", r"netDevice\u017f"] {
+            let error = format!("{:#}", read(key).unwrap_err());
+            assert!(error.contains("differs from \"netDevices\" in case alone"), "{error}");
+        }
+    }
+}

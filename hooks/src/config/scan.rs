@@ -12,12 +12,14 @@ use std::io::{self, Read};
 // hypervisor and takes longer than searching most configurations. SSE2 is part of the architecture.
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
-use memchr::{memchr_iter, memmem};
+use memchr::{memchr_iter, memchr2_iter, memmem};
 use onload_core::request::{DOMAIN, VARIABLE};
 use onload_sys::fs::regular::read_sized;
 
-/// What moves interfaces without asking us (runtime-spec 1.3, config-linux.md, "Network Devices").
-const NET_DEVICES: &str = "\"netDevices\"";
+/// What moves interfaces without asking us (runtime-spec 1.3, config-linux.md, "Network Devices"). runc reads it with Go's
+/// encoding/json, which folds the case of keys (fold.go): U+017F counts as an `s` there.
+const NET_DEVICES: &str = "netdevices";
+const LONG_S: char = '\u{17f}';
 
 /// The largest configuration or state that is parsed. A larger one with a request is refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -44,7 +46,7 @@ pub enum ScanScope {
 pub fn may_contain_request(json: &[u8], scope: ScanScope) -> bool {
     let with_variable = scope == ScanScope::VariableToo;
     contains_text(json, DOMAIN)
-        || contains_text(json, NET_DEVICES)
+        || has_net_devices_key(json)
         || with_variable && contains_text(json, VARIABLE)
         || has_escaped_letter(json, with_variable)
 }
@@ -60,6 +62,26 @@ fn contains_text(json: &[u8], text: &str) -> bool {
     memmem::find(json, text).is_some()
 }
 
+/// Whether it has the key `netDevices` in any case, without escapes.
+fn has_net_devices_key(json: &[u8]) -> bool {
+    let is_key = |v: usize| {
+        let before = v.checked_sub(6).and_then(|start| json.get(start..v));
+        let after = json.get(v + 1..).and_then(|after| after.split_at_checked(3));
+        let (Some(before), Some((middle, end))) = (before, after) else {
+            return false;
+        };
+        let ends = [&b"s\""[..], b"S\"", "\u{17f}\"".as_bytes()];
+        before.eq_ignore_ascii_case(b"\"netde")
+            && middle.eq_ignore_ascii_case(b"ice")
+            && ends.iter().any(|one| end.starts_with(one))
+    };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(finder) = sse2::memchr::Two::new(b'v', b'V') {
+        return finder.iter(json).any(is_key);
+    }
+    memchr2_iter(b'v', b'V', json).any(is_key)
+}
+
 fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(finder) = sse2::memchr::One::new(b'\\') {
@@ -69,8 +91,12 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
 }
 
 fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
-    let is_ours =
-        |letter: char| DOMAIN.contains(letter) || with_variable && VARIABLE.contains(letter);
+    let is_ours = |letter: char| {
+        DOMAIN.contains(letter)
+            || letter == LONG_S
+            || NET_DEVICES.contains(letter.to_ascii_lowercase())
+            || with_variable && VARIABLE.contains(letter)
+    };
     any_backslash(json, |index| decode_escape(json, index).is_some_and(is_ours))
 }
 
@@ -150,10 +176,19 @@ mod tests {
     fn interfaces_that_the_runtime_moves_are_found_and_not_those_of_a_longer_word() {
         for places in [ScanScope::Annotations, ScanScope::VariableToo] {
             assert!(may_contain_request(br#"{"linux":{"netDevices":{"ens1":{}}}}"#, places));
-            assert!(!may_contain_request(
-                br#"{"annotations":{"a":"my netDevices","netDevicesB":"1"}}"#,
-                places
-            ));
+            for key in ["NETDEVICES", "netdevice\u{17f}", r"net\u0044evices", r"netDevice\u017f"] {
+                let json = format!(r#"{{"linux":{{"{key}":{{"ens1":{{}}}}}}}}"#);
+                assert!(may_contain_request(json.as_bytes(), places), "{json}");
+            }
+            for json in [
+                r#"{"annotations":{"a":"my netDevices","netDevicesB":"1"}}"#,
+                r#"{"xnetDevices":{}}"#,
+                "netDevices\"",
+                "\"netDev",
+                "v",
+            ] {
+                assert!(!may_contain_request(json.as_bytes(), places), "{json}");
+            }
         }
     }
 
@@ -163,7 +198,7 @@ mod tests {
             &br#"{"process":{"env":["ONLOAD_CTK_REQUEST=nic=all"]}}"#[..],
             br#"{"process":{"env":["\u004fNLOAD_CTK_REQUEST=nic=all"]}}"#,
             br#"{"process":{"env":["ONLOAD\u005fCTK\u005FREQUEST=nic=all"]}}"#,
-            br#"{"process":{"env":["ONLOAD_CTK_REQUES\u0054=nic=all"]}}"#,
+            br#"{"process":{"env":["ONLOAD_CTK_\u0052EQUEST=nic=all"]}}"#,
         ] {
             assert!(mentions_variable(json));
             assert!(!mentions_domain(json));
