@@ -44,9 +44,11 @@ const ALTERNATIVE_NAME: u16 = 53;
 const PERMANENT_ADDRESS: u16 = 54;
 const PARENT: u16 = 56;
 const PARENT_BUS: u16 = 57;
-/// `IFLA_GROUP`, and `IFLA_GSO_MAX_SEGS`, `…_SIZE`, `IFLA_GRO_MAX_SIZE` and those of IPv4, which follow from the
+/// `IFLA_GROUP`.
+pub const GROUP: u16 = 27;
+/// [`GROUP`], and `IFLA_GSO_MAX_SEGS`, `…_SIZE`, `IFLA_GRO_MAX_SIZE` and those of IPv4, which follow from the
 /// others where they are not set themselves.
-const WORDS: [u16; 6] = [27, 40, 41, 58, 63, 64];
+const WORDS: [u16; 6] = [GROUP, 40, 41, 58, 63, 64];
 const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
 const INFO_DATA: u16 = 2; // IFLA_INFO_DATA
 const BOND_MODE: u16 = 1; // IFLA_BOND_MODE
@@ -315,6 +317,12 @@ pub fn alternative_name_payload(index: u32, name: &[u8]) -> Vec<u8> {
 /// The payload of [`DELETE`].
 pub fn delete_payload(index: u32) -> Vec<u8> {
     header(index, 0, 0)
+}
+
+/// The payload of [`DELETE`] for all interfaces of a group. Fails if one of them cannot be deleted (net/core/rtnetlink.c,
+/// `rtnl_group_dellink`).
+pub fn delete_group_payload(group: u32) -> Vec<u8> {
+    [header(0, 0, 0), encode_attribute(GROUP, &group.to_ne_bytes())].concat()
 }
 
 /// A hardware address as it is written, `02:00:00:00:10:01`.

@@ -182,6 +182,11 @@ impl Netns {
         self.socket.execute(link::DELETE, 0, &link::delete_payload(index))
     }
 
+    /// Deletes all interfaces of a group.
+    pub(crate) fn delete_group(&self, group: u32) -> io::Result<()> {
+        self.socket.execute(link::DELETE, 0, &link::delete_group_payload(group))
+    }
+
     pub(crate) fn set_alternative(&self, index: u32, name: &[u8], is_set: bool) -> io::Result<()> {
         let payload = link::alternative_name_payload(index, name);
         if is_set {
