@@ -72,6 +72,13 @@ impl Default for Processes {
     }
 }
 
+/// How many descriptors of a process were searched.
+#[derive(Clone, Copy, Default)]
+struct DescriptorCount {
+    pid: u32,
+    count: usize,
+}
+
 impl Processes {
     /// Those below another root than `/`.
     pub fn at_root(root: &Path) -> Self {
@@ -188,8 +195,8 @@ impl Processes {
     }
 
     /// Finds a process that has a character device open, with the name of its program, as far as this process may look.
-    /// Fails with [`ErrorKind::TimedOut`], and says where the search stopped, if there was no time to look at all
-    /// descriptors: any process may have very many.
+    /// Fails with [`ErrorKind::TimedOut`], and names the process with the most descriptors, if there was no time to look at
+    /// all of them: any process may have very many.
     pub fn find_opener(&self, node: &Path, deadline: Instant) -> io::Result<Option<(u32, String)>> {
         self.find_opener_among(&|_| true, node, deadline)
     }
@@ -205,9 +212,17 @@ impl Processes {
         let Some(node_number) = device_number(node) else {
             return Ok(None);
         };
+        let (mut current, mut largest) = (DescriptorCount::default(), DescriptorCount::default());
         for (pid, descriptor) in self.descriptors() {
             if Instant::now() >= deadline {
-                return Err(self.search_timeout_error(pid));
+                return Err(self.search_timeout_error(largest));
+            }
+            if current.pid != pid {
+                current = DescriptorCount { pid, count: 0 };
+            }
+            current.count += 1;
+            if current.count > largest.count {
+                largest = current;
             }
             if open_device(&descriptor, &|number| number == node_number).is_some()
                 && descriptor.ancestors().nth(2).is_some_and(is_candidate)
@@ -218,14 +233,27 @@ impl Processes {
         Ok(None)
     }
 
-    /// Names the process whose descriptors took the time, and its user.
-    fn search_timeout_error(&self, pid: u32) -> io::Error {
+    /// `largest` is the one of the processes that were searched with the most descriptors.
+    fn search_timeout_error(&self, largest: DescriptorCount) -> io::Error {
+        let DescriptorCount { pid, count } = largest;
+        if count == 0 {
+            return io::Error::new(ErrorKind::TimedOut, "no time was left to search /proc");
+        }
         let program = self.program_name(pid);
-        let user = rustix::fs::stat(self.proc.join(pid.to_string()));
-        let user = user.map_or_else(|_| String::new(), |stat| format!(" of user {}", stat.st_uid));
-        let program = Quoted(&program);
-        let text = format!("the search of /proc stopped at process {pid} ({program}){user}");
+        let user = self.user(pid).map_or_else(String::new, |user| format!(" of user {user}"));
+        let text = format!(
+            "the search of /proc timed out at process {pid} ({}){user}, which has most of the descriptors that were searched, {count}",
+            Quoted(&program)
+        );
         io::Error::new(ErrorKind::TimedOut, text)
+    }
+
+    /// The real user of a process. The owner of its directory in /proc may be root, as the process chooses (PR_SET_DUMPABLE).
+    fn user(&self, pid: u32) -> Option<u32> {
+        let status = read(&self.process_path(pid, "status")).ok()?;
+        let status = String::from_utf8_lossy(&status).into_owned();
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        users.split_ascii_whitespace().next()?.parse().ok()
     }
 
     /// The links of all descriptors in /proc, as far as this process may look, each with whose it is.
@@ -597,8 +625,14 @@ mod tests {
         let late = processes.find_opener(Path::new("/dev/null"), Instant::now());
         let late = late.unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
-        let late = late.to_string();
-        assert!(late.starts_with("the search of /proc stopped at process "), "{late}");
+        assert_eq!(late.to_string(), "no time was left to search /proc");
+        let largest = DescriptorCount { pid: std::process::id(), count: 7 };
+        let late = Processes::default().search_timeout_error(largest).to_string();
+        let user = rustix::process::getuid().as_raw();
+        let end =
+            format!(" of user {user}, which has most of the descriptors that were searched, 7");
+        assert!(late.starts_with("the search of /proc timed out at process "), "{late}");
+        assert!(late.ends_with(&end), "{late}");
     }
 
     #[test]

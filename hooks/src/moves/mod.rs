@@ -372,7 +372,9 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
     let interfaces =
         lifecycle::restore(leases, &all, interfaces, timeout).context("restoring interfaces")?;
     let vf_access = stand_ins.interfaces.vf_access.searching_for(RESTORE_SEARCH_TIMEOUT);
-    let functions = lifecycle::restore(leases, &all, &vf_access, timeout);
+    let functions = vf_access
+        .search_all(leases)
+        .and_then(|vf_access| lifecycle::restore(leases, &all, &vf_access, timeout));
     let functions = functions.context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }

@@ -45,7 +45,8 @@ pub(crate) const START_SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same before an answer that a runtime waits for. The container's hook searches again.
 const ANSWER_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time for the locks, the search and the decision of such an answer: a runtime gives up on NRI's after 2 s, and creates the
-/// container without its devices, while it does not create one that is refused.
+/// container without its devices, while it does not create one that is refused. Containers that wait for the one before them
+/// lose none of it (containerd/nri, pkg/adaptation/adaptation.go, `CreateContainer`).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
 /// one may take four.
@@ -131,7 +132,8 @@ impl<'a> Keeper<'a> {
             let decided = decide()?;
             self.check_in_time()?;
             let is_kept = match self.chosen.take() {
-                Some(chosen) => {
+                Some(mut chosen) => {
+                    chosen.leases.timeout = self.lock_timeout();
                     let kept = self.keep(&chosen, *until.get_or_insert_with(|| self.until()));
                     kept.with_context(|| chosen.origin.to_string())?
                 }
@@ -150,13 +152,11 @@ impl<'a> Keeper<'a> {
         self.answer_deadline.map_or(deadline, |answer_deadline| answer_deadline.min(deadline))
     }
 
-    fn open_leases(&self) -> Result<Leases> {
-        let mut leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
-        if let Some(deadline) = self.answer_deadline {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            leases.timeout = remaining.min(START_TIMEOUT);
-        }
-        Ok(leases)
+    /// Time for waiting for a lock.
+    fn lock_timeout(&self) -> Duration {
+        self.answer_deadline.map_or(START_TIMEOUT, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(START_TIMEOUT)
+        })
     }
 
     /// Refuses a container while the runtime still waits: it would create the container without an answer.
@@ -245,7 +245,7 @@ impl Pools for Keeper<'_> {
             return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
-            leases: self.open_leases()?,
+            leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
             devices: all_device_requests(wanted),
             numa: wanted.numa,
@@ -302,7 +302,7 @@ impl Pools for Keeper<'_> {
             ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
-        tickets.redeem(id, user, START_TIMEOUT)
+        tickets.redeem(id, user, self.lock_timeout())
     }
 }
 
@@ -612,6 +612,10 @@ fn opener_by_number(
     holders.opener(request, device, facts(device).get(NODES)?)
 }
 
+pub(crate) fn busy_group(groups: &[PathBuf]) -> Option<&PathBuf> {
+    groups.iter().find(|node| try_open(node) == Err(Errno::BUSY))
+}
+
 /// Finds the process that has one of these groups open. The kernel lets one process open a group at a time, so the search
 /// of /proc only names it.
 pub(crate) fn group_user(
@@ -619,7 +623,7 @@ pub(crate) fn group_user(
     processes: &Processes,
     deadline: Instant,
 ) -> Option<String> {
-    let busy = groups.iter().find(|node| try_open(node) == Err(Errno::BUSY))?;
+    let busy = busy_group(groups)?;
     Some(match processes.find_opener(busy, deadline) {
         Ok(Some(opener)) => shown(opener),
         Ok(None) => "a process that /proc does not show".to_owned(),
@@ -660,13 +664,13 @@ mod tests {
         let search_time = |keeper: &Keeper<'_>| keeper.until().duration_since(Instant::now());
         let creating = Keeper::creating(&host, "onload-hook");
         assert!(search_time(&creating) <= START_SEARCH_TIMEOUT);
-        assert_eq!(creating.open_leases().unwrap().timeout, START_TIMEOUT);
+        assert_eq!(creating.lock_timeout(), START_TIMEOUT);
         let mut answering = Keeper::answering(&host, "onload-nri");
         assert!(search_time(&answering) <= ANSWER_SEARCH_TIMEOUT);
         answering.keep_what(|| Ok(())).unwrap();
         answering.answer_deadline = Some(Instant::now() + Duration::from_millis(100));
         assert!(search_time(&answering) <= Duration::from_millis(100));
-        assert!(answering.open_leases().unwrap().timeout <= Duration::from_millis(100));
+        assert!(answering.lock_timeout() <= Duration::from_millis(100));
         answering.answer_deadline = Some(Instant::now());
         assert_eq!(search_time(&answering), Duration::ZERO);
         let late = answering.keep_what(|| Ok(())).unwrap_err().to_string();

@@ -1,11 +1,12 @@
 //! The IOMMU group of a virtual function: a container that opens the group has all functions of it.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+use onload_core::lease::{DeviceId, Leases, SavedState};
 use onload_core::vf_config::OWN_GROUPS;
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -13,10 +14,10 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use rustix::io::Errno;
 
-use super::settings::VfAccess;
+use super::settings::{EndedSearch, VfAccess};
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
 use crate::record::lease::{
-    FUNCTIONS, GROUPS, PCI_FUNCTIONS, START_SEARCH_TIMEOUT, group_user, shown, try_open,
+    FUNCTIONS, GROUPS, PCI_FUNCTIONS, START_SEARCH_TIMEOUT, busy_group, group_user, shown, try_open,
 };
 
 impl VfAccess {
@@ -38,11 +39,44 @@ impl VfAccess {
         Ok(())
     }
 
+    /// Searches for the users of all functions that are to come back, without a lock, until the deadline.
+    pub(in crate::moves) fn search_all(mut self, leases: &Leases) -> Result<Self> {
+        for entry in leases.list()?.into_iter().filter(|entry| entry.is_returning) {
+            let record = entry.lease.as_ref().ok().and_then(|lease| lease.moved.as_ref());
+            if let Some(SavedState::Function(function)) = record.map(|record| &record.saved) {
+                let user = self.wait_until_unused(function.pci).map_err(|error| error.to_string());
+                self.searches.push(EndedSearch { entry, user });
+            }
+        }
+        // Any further search is made with a lock.
+        self.search_deadline = None;
+        Ok(self)
+    }
+
+    /// The result of the search that has ended, if the lease is still the same, or of a short one.
+    pub(super) fn find_last_user(
+        &self,
+        leases: &Leases,
+        device: &DeviceId,
+        pci: PciAddress,
+    ) -> io::Result<Option<String>> {
+        if let Some(search) = self.searches.iter().find(|search| search.entry.device == *device)
+            && leases.list().is_ok_and(|entries| entries.contains(&search.entry))
+        {
+            return search.user.clone().map_err(|text| io::Error::new(ErrorKind::TimedOut, text));
+        }
+        self.wait_until_unused(pci)
+    }
+
     /// Finds the process that has a function open although its container has exited: descriptors can be passed on. A process
     /// that was killed closes late, so this waits. Fails if the search of /proc timed out.
     pub(super) fn wait_until_unused(&self, pci: PciAddress) -> io::Result<Option<String>> {
         let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
         let started = Instant::now();
+        // The kernel answers at once. The search for the process that has a busy group open may take all the time.
+        while busy_group(&self.groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
+            thread::sleep(PAUSE);
+        }
         let mut user = self.find_user(pci, deadline)?;
         while user.is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
@@ -55,19 +89,23 @@ impl VfAccess {
         Ok(user)
     }
 
+    /// The nodes of the group of a function, with and without an IOMMU.
+    fn groups(&self, pci: PciAddress) -> Vec<PathBuf> {
+        let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
+        let link = std::fs::read_link(function_dir.join("iommu_group")).ok();
+        let Some(number) = link.as_deref().and_then(Path::file_name).and_then(OsStr::to_str) else {
+            return Vec::new();
+        };
+        let nodes = self.resolve_path(GROUPS);
+        vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))]
+    }
+
     /// The kernel says whether a group is in use (drivers/vfio/group.c, `vfio_group_fops_open`): by a process that has the
     /// group open, or has bound the node of a function. A node of a function that is open and not yet bound makes no group
     /// busy, and may be opened any number of times, so only /proc shows it.
     fn find_user(&self, pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
         let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
-        let processes = Processes::default();
-        let mut groups = Vec::new();
-        if let Ok(link) = std::fs::read_link(function_dir.join("iommu_group"))
-            && let Some(number) = link.file_name().and_then(OsStr::to_str)
-        {
-            let nodes = self.resolve_path(GROUPS);
-            groups = vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))];
-        }
+        let (processes, groups) = (Processes::default(), self.groups(pci));
         if let Some(user) = group_user(&groups, &processes, deadline) {
             return Ok(Some(user));
         }
@@ -132,7 +170,7 @@ mod tests {
         let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = VfAccess { stand_ins: Some(tree.clone()), search_deadline: None };
+            let functions = VfAccess { stand_ins: Some(tree.clone()), ..VfAccess::default() };
             functions.check_alone(pci).map_err(|error| error.to_string())
         };
         assert_eq!(check(), Ok(()), "without an IOMMU");

@@ -97,7 +97,8 @@ impl MoveOps for VfAccess {
     ) -> Result<(), RestoreError> {
         let SavedFunction { pci, vf } = &returned.returning.saved;
         let context = || format!("putting back virtual function {pci}");
-        match self.wait_until_unused(*pci) {
+        let returning = &returned.returning;
+        match self.find_last_user(returning.leases, returning.device, *pci) {
             Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
             // That process would go on with what the function was before.
             Ok(Some(user)) => Err(error!(
@@ -110,7 +111,7 @@ impl MoveOps for VfAccess {
             Err(failed) => {
                 self.restore_settings(&host_netns.netns, *pci, vf)?;
                 Err(error!(
-                    "{}: its settings are back, but could not determine whether a process still has it open: {failed}; stop that, or run \"onload-ctk lease restore\", which searches for longer",
+                    "{}: its settings are back, but could not determine whether a process still has it open: {failed}; run \"onload-ctk lease restore\", which searches for longer",
                     context()
                 )
                 .into())

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use onload_core::lease::SavedVf;
+use onload_core::lease::{LeaseEntry, SavedVf};
 use onload_core::vf_config::VfConfig;
 use onload_sys::bail;
 use onload_sys::error;
@@ -25,8 +25,19 @@ use crate::record::lease::PCI_FUNCTIONS;
 pub struct VfAccess {
     /// For tests on machines without virtual functions. The programs know none.
     pub stand_ins: Option<Rc<dyn VfStandIns>>,
-    /// Deadline for searching /proc for processes that have a function open. `None` at a container's start.
+    /// Deadline for searching /proc for processes that have a function open. `None` if each search has the time of a
+    /// container's start.
     pub(in crate::moves) search_deadline: Option<Instant>,
+    /// Searches that have ended already.
+    pub(in crate::moves) searches: Vec<EndedSearch>,
+}
+
+/// The result of a long search for the process that has a function open. It is made without the lock of the device, so that
+/// no container waits for it: while the lease is `returning`, no other process can come to have the function open.
+#[derive(Clone, Debug)]
+pub(in crate::moves) struct EndedSearch {
+    pub(super) entry: LeaseEntry,
+    pub(super) user: Result<Option<String>, String>,
 }
 
 /// What stands in for virtual functions, and for what sysfs and /dev have of them, below a root of its own.
@@ -70,7 +81,9 @@ fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfS
 impl VfAccess {
     /// Searches for all functions together that long.
     pub(in crate::moves) fn searching_for(&self, timeout: Duration) -> Self {
-        VfAccess { search_deadline: Some(Instant::now() + timeout), ..self.clone() }
+        let stand_ins = self.stand_ins.clone();
+        let search_deadline = Some(Instant::now() + timeout);
+        VfAccess { stand_ins, search_deadline, searches: Vec::new() }
     }
 
     /// None where a function is no virtual one, or is not there.
