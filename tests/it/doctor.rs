@@ -750,12 +750,12 @@ fn a_reload_comes_after_what_has_a_stack_was_stopped() {
     let [drain, reload, undrain] =
         ["onload-ctk drain nic", "onload_tool reload", "onload-ctk undrain nic"];
     assert_eq!(steps(&tree).1[..3], [drain, reload, undrain]);
-    tree.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n1: 901 0 1 2 3\n");
+    tree.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n1: 901 0 1 2 3\n2: 0 0 1 2 3\n");
     tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
     tree.file(&format!("/var/lib/docker/containers/{ID}/config.v2.json"), r#"{"Name":"/redis"}"#);
     let (text, steps) = steps(&tree);
     assert!(
-        text.contains("stop first what has stacks of Onload: redis (docker), process 901"),
+        text.contains("stop first what has stacks of Onload: redis (docker), process 901, connections that ended programs left"),
         "{text}"
     );
     assert_eq!(steps, [drain, "docker stop redis", reload, undrain]);

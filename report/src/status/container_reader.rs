@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use onload_core::run_dir::RUN_DIR;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
-use onload_host::host::Host;
+use onload_host::host::{Host, HostError};
 
 use super::cgroup::{self, ContainerEngine};
 use super::facts::{self, ContainerFacts, PreloadEnvironment, ProgramLinkage, ProgramStart};
 use super::groups::{ContainerGroup, container_leases};
 use super::input::{ExaminationDepth, ExaminedContainer, RunExamination, StatusInput};
 use super::kernel_sockets::KernelSocketReader;
+use super::list_stack_users;
 use super::names::{ContainerConfig, ContainerNames};
 use super::network::{AcceleratedInterfaces, ContainerInterface};
 use super::process::{self, ContainerProcess, ProcessReader};
@@ -202,8 +203,16 @@ impl<'l> ContainerReader<'l> {
     }
 
     /// Decides what only all of them together tell.
-    pub(super) fn decide_shared_causes(&self, all: &mut [ContainerFacts]) {
+    pub(super) fn decide_shared_causes(&self, all: &mut [ContainerFacts]) -> Result<(), HostError> {
         self.kernel_sockets.assign_logged_causes(all);
+        let mut users = None;
+        for facts in all.iter_mut().filter(|facts| facts.lacks_free_stack()) {
+            if users.is_none() {
+                users = Some(list_stack_users(self.input.host)?);
+            }
+            facts.stack_users = users.clone().unwrap_or_default();
+        }
+        Ok(())
     }
 
     /// The devices that a container was given whose configuration only its user has, as its environment says.

@@ -8,9 +8,10 @@ use onload_host::host::Host;
 use onload_sys::elf::parse_interpreter;
 use serde::{Deserialize, Serialize};
 
+use super::StackUser;
 use super::container_view::{self, ContainerView};
 use super::groups::ContainerGroup;
-use super::kernel_log;
+use super::kernel_log::{self, StackError};
 use super::names::ContainerConfig;
 use super::network::{ContainerInterface, any_known};
 use super::process::{self, ContainerProcess, LibraryMapping, MemlockLimit};
@@ -47,6 +48,9 @@ pub(super) struct ContainerFacts {
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
     pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
+    /// What holds stacks of this host, if a program of this container was refused one because none was free.
+    #[serde(skip)]
+    pub(super) stack_users: Vec<StackUser>,
     pub(super) start: ProgramStart,
     pub(super) rdma: LibraryUse,
     #[serde(skip)]
@@ -57,7 +61,8 @@ pub(super) struct ContainerFacts {
     pub(super) unanswered: Option<Verdict>,
 }
 
-/// A program that uses sockets of the kernel, and no socket of Onload.
+/// A program that uses sockets of the kernel, and no socket of Onload; or sockets of both, and those of the kernel by an
+/// interface that Onload has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KernelSocketProgram {
     pub(super) pid: u32,
@@ -66,6 +71,7 @@ pub(super) struct KernelSocketProgram {
     pub(super) addresses: Vec<String>,
     pub(super) has_library: bool,
     pub(super) has_stack: bool,
+    pub(super) is_accelerated: bool,
     pub(super) cause: KernelSocketCause,
     /// A line of the kernel's log that may be of it, and the cause if it is.
     pub(super) logged: Option<(kernel_log::StackFailure, KernelSocketCause)>,
@@ -91,7 +97,7 @@ pub(super) enum KernelSocketCause {
     /// It makes its system calls itself.
     GoProgram,
     /// Onload failed, and said so in the kernel's log.
-    Failed(kernel_log::StackError),
+    Failed(StackError),
     /// Its library is not the host's, and the driver gave it no descriptor for its log.
     OtherBuild,
     /// It may have been started before Onload had an interface: the time of Onload's directory in debugfs, and that of the
@@ -356,6 +362,13 @@ impl ContainerFacts {
     pub(super) fn count_stacks(&self) -> usize {
         let processes = self.processes.iter();
         processes.filter(|process| process.has_stack).count()
+    }
+
+    /// Whether the driver refused a program a stack because none was free.
+    pub(super) fn lacks_free_stack(&self) -> bool {
+        let mut programs = self.kernel_socket_programs.iter();
+        programs
+            .any(|program| program.cause == KernelSocketCause::Failed(StackError::NO_FREE_STACK))
     }
 
     pub(super) fn count_accelerated(&self) -> usize {

@@ -35,6 +35,11 @@ pub(super) enum StackError {
     NoInterface,
 }
 
+impl StackError {
+    /// EBUSY: each channel of the interfaces has its stack.
+    pub(super) const NO_FREE_STACK: StackError = StackError::Refused(-16);
+}
+
 /// A user was refused a stack that EF_NAME names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ShareRefusal {

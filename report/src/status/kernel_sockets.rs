@@ -45,7 +45,7 @@ impl<'l> KernelSocketReader<'l> {
         config: Option<&ContainerConfig>,
         accelerators: &AcceleratedInterfaces<'_>,
     ) {
-        self.find_sockets(&mut facts.processes);
+        self.find_sockets(&mut facts.processes, accelerators);
         let interfaces = match facts.has_host_network {
             Some(true) => Some(&accelerators.host_interfaces),
             _ => facts.interfaces.as_ref(),
@@ -53,8 +53,11 @@ impl<'l> KernelSocketReader<'l> {
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let network = (interfaces, facts.has_host_network == Some(false));
         let candidates = facts.processes.iter();
-        let candidates =
-            candidates.filter(|process| process.has_kernel_socket() && !process.is_accelerated());
+        let candidates = candidates.filter(|process| {
+            let mut addresses = process.kernel_addresses.iter().flatten();
+            let is_left = |address| is_for_onload(address, facts, accelerators) == Some(true);
+            process.has_kernel_socket() && (!process.is_accelerated() || addresses.any(is_left))
+        });
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {
             let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
@@ -73,6 +76,7 @@ impl<'l> KernelSocketReader<'l> {
                 addresses: describe_addresses(process, facts.has_host_network, accelerators),
                 has_library,
                 has_stack: process.has_stack,
+                is_accelerated: process.is_accelerated(),
                 cause,
                 logged,
             });
@@ -80,7 +84,11 @@ impl<'l> KernelSocketReader<'l> {
         facts.kernel_socket_programs = programs;
     }
 
-    fn find_sockets(&self, processes: &mut [ContainerProcess]) {
+    fn find_sockets(
+        &self,
+        processes: &mut [ContainerProcess],
+        accelerators: &AcceleratedInterfaces<'_>,
+    ) {
         let networks: BTreeSet<_> =
             processes.iter().map(|process| process.network.clone()).collect();
         for network in networks {
@@ -94,7 +102,7 @@ impl<'l> KernelSocketReader<'l> {
             let sockets =
                 network_processes.iter().flat_map(|process| process.sockets.iter().copied());
             let sockets: BTreeSet<u64> = sockets.collect();
-            let found = kernel_sockets(self.host, pid, &sockets);
+            let found = kernel_sockets(self.host, pid, &sockets, accelerators);
             for process in &mut network_processes {
                 process.kernel_addresses = found.as_ref().map(|found| {
                     let addresses = process.sockets.iter().filter_map(|socket| found.get(socket));
@@ -209,29 +217,38 @@ impl<'l> KernelSocketReader<'l> {
     }
 }
 
-/// Why a program with a stack has only sockets of the kernel.
+/// Why Onload left sockets of a program with a stack to the kernel.
 fn cause_beside_stack(
     process: &ContainerProcess,
     facts: &ContainerFacts,
     accelerators: &AcceleratedInterfaces<'_>,
 ) -> KernelSocketCause {
     let mut addresses = process.kernel_addresses.iter().flatten();
-    let is_elsewhere = match facts.has_host_network {
-        Some(true) => addresses.all(|address| {
-            let name = accelerators.host_addresses.get(address);
-            let mut interfaces = accelerators.host_interfaces.iter();
-            interfaces.any(|interface| {
-                Some(&interface.name) == name && interface.is_accelerated == Some(false)
-            })
-        }),
-        // Which of its interfaces has an address is not known.
-        _ => {
-            let mut interfaces = facts.interfaces.iter().flatten();
-            addresses.all(|address| !address.is_unspecified())
-                && interfaces.any(|interface| interface.is_accelerated == Some(false))
-        }
-    };
-    if is_elsewhere { KernelSocketCause::OtherInterface } else { KernelSocketCause::LeftToKernel }
+    if addresses.all(|address| is_for_onload(address, facts, accelerators) == Some(false)) {
+        KernelSocketCause::OtherInterface
+    } else {
+        KernelSocketCause::LeftToKernel
+    }
+}
+
+/// Whether an address is of an interface that Onload has. Which of a container's own interfaces has it is not known.
+fn is_for_onload(
+    address: &IpAddr,
+    facts: &ContainerFacts,
+    accelerators: &AcceleratedInterfaces<'_>,
+) -> Option<bool> {
+    if facts.has_host_network == Some(true) {
+        let name = accelerators.host_addresses.get(address)?;
+        let mut interfaces = accelerators.host_interfaces.iter();
+        return interfaces.find(|interface| &interface.name == name)?.is_accelerated;
+    }
+    let interfaces = facts.interfaces.as_ref().filter(|_| !address.is_unspecified())?;
+    let has = |answer| interfaces.iter().any(|interface| interface.is_accelerated == answer);
+    match (has(Some(false)), has(None)) {
+        (true, _) => Some(false),
+        (false, true) => None,
+        (false, false) => (!interfaces.is_empty()).then_some(true),
+    }
 }
 
 /// What the lists of a program's variables leave it of the accelerated interfaces.
@@ -298,7 +315,12 @@ fn allowed_interfaces(
 /// Returns the local addresses of those of these sockets that are of the kernel's TCP and UDP, for other machines, in the network
 /// of a process; `None` if a table cannot be read. Sockets that Onload has taken over are in no table under a descriptor of the
 /// program.
-fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeMap<u64, IpAddr>> {
+fn kernel_sockets(
+    host: &Host,
+    pid: u32,
+    inodes: &BTreeSet<u64>,
+    accelerators: &AcceleratedInterfaces<'_>,
+) -> Option<BTreeMap<u64, IpAddr>> {
     let mut sockets = BTreeMap::new();
     for table in TABLES {
         let has_inode =
@@ -306,18 +328,21 @@ fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTree
         let path = proc_dir(pid).join("net").join(table);
         // A kernel without IPv6 has no tables of it.
         let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
-        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(parse_socket));
+        let is_of_host = |address: &IpAddr| accelerators.host_addresses.contains_key(address);
+        let parse = |line| parse_socket(line, &is_of_host);
+        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(parse));
     }
     Some(sockets)
 }
 
 /// `None` for a socket within the host, and for one that looks up names: Onload leaves these to the kernel.
-fn parse_socket(line: &[u8]) -> Option<(u64, IpAddr)> {
+fn parse_socket(line: &[u8], is_of_host: &dyn Fn(&IpAddr) -> bool) -> Option<(u64, IpAddr)> {
     let inode = parse_column(line, INODE)?;
     let local = find_column(line, LOCAL).and_then(parse_address);
     let remote = find_column(line, REMOTE).and_then(parse_address);
-    let is_within_host = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
-    if is_within_host || remote.is_some_and(|(_, port)| port == DNS_PORT) {
+    let is_loopback = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
+    let is_left = |(address, port): (IpAddr, u16)| port == DNS_PORT || is_of_host(&address);
+    if is_loopback || remote.is_some_and(is_left) {
         return None;
     }
     Some((inode, local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address)))

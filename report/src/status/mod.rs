@@ -128,7 +128,7 @@ pub fn read_status(
             all.push(facts);
         }
     }
-    reader.decide_shared_causes(&mut all);
+    reader.decide_shared_causes(&mut all)?;
     let (relevant, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
         all.into_iter().partition(ContainerFacts::is_shown);
     let to_statuses = |facts: Vec<ContainerFacts>| {
@@ -187,8 +187,10 @@ pub(crate) enum StackUser {
         /// Its name or, without one, its id.
         name: String,
     },
-    /// A process of the host itself, or one that has ended and left its connections.
+    /// A process of the host itself.
     Process(u32),
+    /// Connections of programs that have ended, which the driver lists with process 0.
+    Orphans,
 }
 
 impl fmt::Display for StackUser {
@@ -196,6 +198,9 @@ impl fmt::Display for StackUser {
         match self {
             StackUser::Container { engine, name } => write!(f, "{name} ({})", engine.as_str()),
             StackUser::Process(pid) => write!(f, "process {pid}"),
+            StackUser::Orphans => f.write_str(
+                "connections that ended programs left, until they are closed (onload_stackdump -z)",
+            ),
         }
     }
 }
@@ -238,7 +243,10 @@ pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError>
             });
         }
     }
-    users.extend(pids.into_iter().map(StackUser::Process));
+    users.extend(pids.into_iter().map(|pid| match pid {
+        0 => StackUser::Orphans,
+        pid => StackUser::Process(pid),
+    }));
     users.sort();
     Ok(users)
 }

@@ -4,6 +4,7 @@
 use onload_core::config::CdiConfig;
 use onload_sys::text::{join_first, quote_for_shell};
 
+use super::StackUser;
 use super::cgroup::ContainerEngine;
 use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
@@ -91,10 +92,9 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     let (preloading, plain): (Vec<_>, Vec<_>) =
         facts.kernel_socket_programs.iter().partition(|program| program.has_library);
     let accelerated = facts.count_accelerated();
-    let mut reason = format!(
-        "processes with a stack of Onload: {accelerated} of {}",
-        accelerated + preloading.len()
-    );
+    let others = preloading.iter().filter(|program| !program.is_accelerated).count();
+    let mut reason =
+        format!("processes with a stack of Onload: {accelerated} of {}", accelerated + others);
     if !plain.is_empty() {
         reason += &format!(
             "; on the kernel's sockets, without libonload.so: {}",
@@ -106,7 +106,9 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
         return Verdict::without_remedy(VerdictState::Accelerated, reason);
     };
     let (cause, remedy) = cause_and_remedy(facts, &first.cause);
-    reason += &format!("; on the kernel's sockets: {}; {cause}", describe_programs(&preloading));
+    let share = if first.is_accelerated { "in part on" } else { "on" };
+    let programs = describe_programs(&preloading);
+    reason += &format!("; {share} the kernel's sockets: {programs}; {cause}");
     Verdict::with_remedy(VerdictState::PartlyAccelerated, reason, remedy)
 }
 
@@ -219,10 +221,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
             "it is a Go program, which opens sockets by system calls of its own, past every preload".to_owned(),
             "use a program that opens its sockets by libc".to_owned(),
         ),
-        KernelSocketCause::Failed(StackError::Refused(-16)) => (
-            "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free".to_owned(),
-            format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {RESTART_REMEDY}"),
-        ),
+        KernelSocketCause::Failed(StackError::NO_FREE_STACK) => no_free_stack(facts),
         KernelSocketCause::Failed(StackError::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
             format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {RESTART_REMEDY}"),
@@ -239,6 +238,34 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
             format!("why is not known; it may have been started before Onload had {names}"),
             format!("{RESTART_REMEDY}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
         ),
+    }
+}
+
+/// An interface with AF_XDP serves one stack for each channel, and a program that is refused one gets none later.
+fn no_free_stack(facts: &ContainerFacts) -> (String, String) {
+    let cause =
+        "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free";
+    let (orphans, others): (Vec<&StackUser>, Vec<&StackUser>) =
+        facts.stack_users.iter().partition(|user| **user == StackUser::Orphans);
+    let users: Vec<String> = others.iter().chain(&orphans).map(ToString::to_string).collect();
+    let own_name = facts.name.as_deref().unwrap_or(&facts.group.id);
+    let is_own =
+        |user: &&StackUser| matches!(user, StackUser::Container { name, .. } if name == own_name);
+    let remedy = match others.as_slice() {
+        [] if orphans.is_empty() => format!("{RESTART_REMEDY}, since stacks are free now"),
+        [] => format!("wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}"),
+        [user] if is_own(user) => format!(
+            "set EF_NAME, so that its processes share one stack, and {RESTART_REMEDY}; docs/network.md tells how an interface serves more stacks"
+        ),
+        _ => format!(
+            "stop one of these, wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}; docs/network.md tells how an interface serves more stacks"
+        ),
+    };
+    match users.as_slice() {
+        [] => (cause.to_owned(), remedy),
+        users => {
+            (format!("{cause}; what holds stacks now: {}", join_first(users, MAX_SHOWN)), remedy)
+        }
     }
 }
 

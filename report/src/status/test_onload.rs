@@ -242,9 +242,26 @@ fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_h
         "77 redis (192.0.2.8 of ens1); why Onload left them to the kernel is not known",
         "ethtool -l ens1",
     );
-    // One of its sockets is Onload's.
+}
+
+/// A real Onload with two channels left 6 of 8 connections by its own interface to the kernel.
+#[test]
+fn a_program_with_sockets_of_both_is_partly_accelerated_if_those_of_the_kernel_are_by_onloads_interface()
+ {
+    let made = with_unused_stack();
     made.open(5, "onload:[tcp:0:2047]");
-    assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);
+    for (local, remote) in
+        [("192.0.2.7:50000", "192.0.2.9:6379"), ("192.0.2.8:50000", "192.0.2.7:6379")]
+    {
+        made.connects(77, 901, local, remote);
+        assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated, "{local} {remote}");
+    }
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
+    made.assert_is(
+        VerdictState::PartlyAccelerated,
+        "processes with a stack of Onload: 1 of 1; in part on the kernel's sockets: 77 redis (192.0.2.8 of ens1)",
+        "ethtool -l ens1",
+    );
 }
 
 #[test]
@@ -431,7 +448,7 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     made.assert_is(
         VerdictState::NoStack,
         "\"Failed to allocate stack (rc=-16)\" of it: no stack was free",
-        "onload_stackdump",
+        "start it again, since stacks are free now",
     );
     // Where EF_PACKET_BUFFER_MODE or the size of a ring is refused, none that another program gives up helps.
     for rc in [-1, -22] {
@@ -458,6 +475,39 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     made.assert_is(VerdictState::NoStack, "why is not known", "");
     made.tree.remove("/dev/kmsg");
     made.assert_is(VerdictState::NoStack, "why is not known", "");
+}
+
+/// A real Onload with AF_XDP and one channel lists the stack of another container, and then, with process 0, that of its last
+/// connection in TIME-WAIT.
+#[test]
+fn a_program_that_found_no_free_stack_is_told_what_holds_them() {
+    const OTHER: &str = "4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a";
+    let made = by_kernel();
+    let text = "netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)";
+    made.file("/dev/kmsg", format!("3,2,93274651,-;oo:redis[1]: {text}\n"));
+    let is_told = |stacks: &str, reason: &str, remedy: &str| {
+        made.file("/proc/driver/onload/stacks", stacks);
+        made.assert_is(VerdictState::NoStack, reason, remedy);
+    };
+    let orphan = "0: 0 0 90 73 0 4 2 0 0 0 0 58\n";
+    let left = "no stack was free; what holds stacks now: connections that ended programs left";
+    is_told(orphan, left, "wait until onload_stackdump -z lists no stack, and start it again");
+    made.file("/proc/3732/cgroup", format!("0::/system.slice/docker-{OTHER}.scope\n"));
+    made.file(&format!("/var/lib/docker/containers/{OTHER}/config.v2.json"), r#"{"Name":"/feed"}"#);
+    let stack = "1: 3732 0 32 40 0 4 2 0 0 0 0 28\n";
+    is_told(stack, "what holds stacks now: feed (docker)", "stop one of these");
+    let both = format!("{orphan}{stack}");
+    is_told(&both, "what holds stacks now: feed (docker), connections that", "stop one of these");
+    is_told("1: 901 0 32\n", "what holds stacks now: process 901", "stop one of these");
+    // Another process of the same container.
+    made.process(
+        78,
+        &format!("0::/system.slice/docker-{ID}.scope\n"),
+        "redis",
+        HOST_NET,
+        "pid:[7]",
+    );
+    is_told("1: 78 0 32\n", "what holds stacks now: ", "set EF_NAME, so that its processes share");
 }
 
 /// As a real Onload wrote it when a container of another user had the stack of that name.
