@@ -28,10 +28,9 @@ pub const MAX_IDS: u32 = 32_768;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct KubernetesSettings {
-    /// The interface of Kubernetes: "device-plugin", "dra" (dynamic resource allocation), or "auto"; also by class,
-    /// as { vfio = "dra" }, with "auto" for the others. "auto" is DRA where the cluster serves requests for
-    /// onload.dev/nic by it (Kubernetes 1.36 with packaging/kubernetes/dra) and no pod loses devices, else the device
-    /// plugin; the daemon's log says why. A class changes when no pod of the node has a device of it.
+    /// The interface of Kubernetes that offers devices: "device-plugin", or "dra" (dynamic resource allocation); also by
+    /// class, as { vfio = "dra" }, with the device plugin for the others. A class changes when no container of the node
+    /// holds a device of it.
     pub offer: OfferSetting,
     /// The classes that are offered as a resource each, onload.dev/nic and so on: "all", or some of
     /// nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can request
@@ -62,13 +61,23 @@ pub struct KubernetesSettings {
 
 /// An interface of Kubernetes for devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum OfferMethod {
-    /// What the node's version and configuration are best served with.
     #[default]
-    Auto,
     DevicePlugin,
     Dra,
+}
+
+impl TryFrom<String> for OfferMethod {
+    type Error = Error;
+
+    fn try_from(word: String) -> Result<Self> {
+        match word.as_str() {
+            "device-plugin" => Ok(OfferMethod::DevicePlugin),
+            "dra" => Ok(OfferMethod::Dra),
+            _ => bail!("expected \"device-plugin\" or \"dra\", found {}", Quoted(&word)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +99,7 @@ impl<'de> Deserialize<'de> for OfferSetting {
             type Value = OfferSetting;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"auto\", \"device-plugin\", \"dra\", or a table of these by class")
+                f.write_str("\"device-plugin\", \"dra\", or a table of these by class")
             }
 
             fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferSetting, E> {
@@ -103,7 +112,7 @@ impl<'de> Deserialize<'de> for OfferSetting {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferSetting, A::Error> {
                 let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(OfferSetting { default_method: OfferMethod::Auto, by_class })
+                Ok(OfferSetting { by_class, ..OfferSetting::default() })
             }
         }
         deserializer.deserialize_any(OfferVisitor)

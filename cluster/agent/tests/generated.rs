@@ -44,12 +44,13 @@ fn compare(agent: &str, files: &[&str], with: impl Fn(Builder) -> Builder) {
 
 #[test]
 fn the_committed_code_of_kubelet_s_protocols_is_that_of_the_proto_files() {
-    const FILES: [&str; 5] = [
+    const FILES: [&str; 6] = [
         "deviceplugin.proto",
         "pluginregistration.proto",
         "dra-v1.proto",
         "dra-v1beta1.proto",
         "dra-health.proto",
+        "podresources.proto",
     ];
     // v1beta1 of DRA has the messages of v1, but for a field that it passes over.
     let same = (".k8s.io.kubelet.pkg.apis.dra.v1beta1", "crate::wire::dra");

@@ -21,6 +21,7 @@ use crate::cli::{KubernetesArgs, RunArgs};
 use crate::dra::driver::DraDriver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
+use crate::dra::published::PublishedClasses;
 use crate::health_changes;
 use crate::observe::metrics::DaemonMetrics;
 use crate::observe::{health, http, log};
@@ -68,8 +69,9 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     // kube's client begins a task where it is made.
     let runtime_guard = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
-    let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
-    let node_api = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
+    let has_remains = specs.dirs().last().is_some_and(|dir| has_claims(dir))
+        || !PublishedClasses::for_kubelet(&args.kubelet_dir).is_empty();
+    let node_api = node::find(settings, node, kubeconfig, has_remains, &metrics)?;
     let dra = node_api.map(|(node, api)| DraDriver {
         node,
         kubelet_dir: args.kubelet_dir.clone(),
@@ -128,7 +130,7 @@ async fn offer_all(
     if let Some(driver) = dra {
         plugin.send_replace(BTreeSet::new());
         let (senders, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
-        let running = node::run(driver, directory.clone(), senders, stopped);
+        let running = node::run(driver, senders, stopped);
         resources.tasks.spawn(running);
     }
     let mut watching = tokio::spawn(watch_alone(directory.clone(), kubelet_sender, alone));

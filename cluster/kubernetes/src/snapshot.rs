@@ -12,7 +12,6 @@ use onload_cdi::{DeviceName, Hook, Registry};
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::kubernetes_settings::OfferMethod;
 use onload_core::lease::DeviceId;
 use onload_core::vf_config::VfConfig;
 use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
@@ -44,7 +43,7 @@ pub struct KubernetesSnapshot {
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
-    /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
+    /// The device nodes that a container gets, by their paths there, of each device.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// What virtual functions are set up to be while a container has them.
     pub vf: BTreeMap<DeviceId, VfConfig>,
@@ -65,7 +64,7 @@ impl KubernetesSnapshot {
         drop((inventory, pools, leases));
         KubernetesSnapshot {
             plan: plan(&devices, &specs, config),
-            nodes: device_nodes(&devices, &specs, config),
+            nodes: device_nodes(&devices, &specs),
             names: DeviceNames::new(&devices),
             devices,
             config: config.clone(),
@@ -105,12 +104,10 @@ impl KubernetesSnapshot {
 fn device_nodes(
     devices: &[HostDevice],
     specs: &Registry,
-    config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
-    let method = |device: &&HostDevice| config.kubernetes.offer.method(device.class);
-    let devices = devices.iter().filter(|device| method(device) != OfferMethod::DevicePlugin);
-    let nodes =
-        devices.map(|device| ((device.class, device.name.clone()), container_nodes(device, specs)));
+    let nodes = devices
+        .iter()
+        .map(|device| ((device.class, device.name.clone()), container_nodes(device, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 

@@ -377,14 +377,16 @@ fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
     assert_eq!(offer("\"dra\""), (OfferMethod::Dra, OfferMethod::Dra));
     assert_eq!(
         offer("{ vfio = \"device-plugin\" }"),
-        (OfferMethod::DevicePlugin, OfferMethod::Auto)
+        (OfferMethod::DevicePlugin, OfferMethod::DevicePlugin)
     );
+    assert_eq!(offer("{ vfio = \"dra\" }"), (OfferMethod::Dra, OfferMethod::DevicePlugin));
 }
 
 #[test]
 fn resources_that_kubernetes_cannot_have_are_rejected() {
     for case in [
-        "[kubernetes]\noffer = \"csi\"\n => line 2: kubernetes.offer: unknown variant",
+        "[kubernetes]\noffer = \"auto\"\n => line 2: kubernetes.offer: expected \"device-plugin\" or \"dra\", found \"auto\"",
+        "[kubernetes]\noffer = { vfio = \"auto\" }\n => expected \"device-plugin\" or \"dra\", found \"auto\"",
         "[kubernetes]\noffer = { gpu = \"dra\" }\n => unknown class \"gpu\"",
         "[kubernetes]\noffer = 1\n => line 2: kubernetes.offer: ",
         "[kubernetes]\nclasses = [\"hugepages\"]\n => kubelet offers hugepages-2Mi",

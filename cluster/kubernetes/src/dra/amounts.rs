@@ -16,10 +16,10 @@ use onload_core::kubernetes_settings::ResourceName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::DraClasses;
 use super::api::{Api, ApiError};
 use super::classes::send;
-use super::resource_names::other_resources;
-use super::{DraClasses, DraRegistration};
+use super::resource_names::class_resources;
 use crate::names::NodeName;
 use crate::snapshot::KubernetesSnapshot;
 
@@ -39,7 +39,7 @@ pub struct ResourceAmounts {
     /// What the host has, and what is configured.
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// Whether kubelet knows the driver.
-    pub registered: watch::Receiver<DraRegistration>,
+    pub registered: watch::Receiver<bool>,
     pub dra_classes: watch::Receiver<DraClasses>,
     /// [`READ_DELAYS`].
     pub pauses: [Duration; 2],
@@ -50,13 +50,13 @@ impl ResourceAmounts {
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
         let (mut registered, mut of_dra) = (self.registered.clone(), self.dra_classes.clone());
         loop {
-            let is_known = registered.borrow_and_update().now;
-            let classes = of_dra.borrow().classes.clone();
+            let is_known = *registered.borrow_and_update();
+            let classes = of_dra.borrow().served();
             tokio::select! {
                 // A kubelet that is away counts nothing anew.
                 () = self.poll_node(&classes, &none), if is_known => {}
                 changed = registered.changed() => if changed.is_err() { return },
-                changed = of_dra.wait_for(|offered| offered.classes != classes) => {
+                changed = of_dra.wait_for(|offered| offered.served() != classes) => {
                     if changed.is_err() {
                         return;
                     }
@@ -100,14 +100,10 @@ impl ResourceAmounts {
         if classes.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let counted = self.api.node_resources(&self.node).await?;
+        let amounts = self.api.node_amounts(&self.node).await?;
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        let of_class = |class: &Class| {
-            let class_resource = ResourceName::try_from(class.cdi_kind()).ok();
-            class_resource.into_iter().chain(other_resources(&snapshot, *class).into_keys())
-        };
-        let names = classes.iter().flat_map(of_class);
-        Ok(names.filter(|name| counted.contains(name.as_str())).collect())
+        let names = classes.iter().flat_map(|class| class_resources(&snapshot, *class));
+        Ok(names.filter(|name| amounts.get(name.as_str()) == Some(&true)).collect())
     }
 }
 

@@ -28,17 +28,6 @@ pub enum DeviceClasses {
 }
 
 impl DeviceClasses {
-    /// Whether the server has the DeviceClass of a class, which serves pods that ask for its old resource. It may have
-    /// dropped the name, or packaging/kubernetes/dra is not there yet.
-    pub(super) fn has_class(&self, class: Class) -> bool {
-        match self {
-            DeviceClasses::Nothing | DeviceClasses::Refused => false,
-            DeviceClasses::Classes(classes) => {
-                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.cdi_kind())
-            }
-        }
-    }
-
     /// Whether DRA serves pods that ask for a resource; none if that is not known.
     pub(super) fn is_served(&self, resource: &str) -> Option<bool> {
         match self {
@@ -96,7 +85,7 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
         return;
     }
     if is_refused(error) {
-        tracing::info!(%reason, "whether DRA can offer devices is not known; they stay where they are");
+        tracing::info!(%reason, "the DeviceClasses of the cluster cannot be listed; trying again");
     } else {
         tracing::warn!(error = %reason, "what DeviceClasses there are is not known; trying again");
     }
@@ -197,10 +186,10 @@ mod tests {
         let mut classes = BTreeMap::new();
         let mut noted = |event| {
             apply_event(&mut classes, event);
-            DeviceClasses::Classes(classes.clone()).has_class(Class::Nic)
+            DeviceClasses::Classes(classes.clone()).is_served("onload.dev/nic") == Some(true)
         };
         let ours = |kind| event(kind, "nic.onload.dev", "onload.dev/nic");
-        let other = |kind| event(kind, "nic.example.com", "onload.dev/nic");
+        let other = |kind| event(kind, "nic.example.com", "example.com/nic");
         let mark = json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": "9"}});
         assert!(!noted(other("ADDED")));
         assert!(noted(ours("ADDED")));

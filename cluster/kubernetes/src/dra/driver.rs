@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::transport::Server;
 
-use super::DraRegistration;
 use super::api::Api;
 use super::classes::DeviceClasses;
 use super::prepare::{ClaimLocks, ClaimReport, ClaimSpecs, MetadataFiles, Preparer, sweep};
@@ -49,7 +48,7 @@ impl DraDriver {
     /// Serves kubelet until `stop` holds true. What goes wrong is logged once and tried again.
     pub async fn run(
         self,
-        registered: watch::Sender<DraRegistration>,
+        registered: watch::Sender<bool>,
         device_classes: watch::Receiver<DeviceClasses>,
         stop: watch::Receiver<bool>,
     ) {
@@ -73,7 +72,7 @@ impl DraDriver {
                     last_message.clear();
                     server.wait_until_lost(&stop).await;
                     self.metrics.set_dra_registered(false);
-                    registered.send_modify(|registered| registered.now = false);
+                    registered.send_replace(false);
                 }
                 Err(reason) => {
                     let is_new = last_message.is_new(&reason);
@@ -131,7 +130,7 @@ impl DriverServer {
     async fn start(
         kubelet: &Path,
         service: &DraService,
-        registered: &watch::Sender<DraRegistration>,
+        registered: &watch::Sender<bool>,
     ) -> Result<Self> {
         let sockets = DriverSockets::bind(kubelet).await?;
         let (stop, stopped) = watch::channel(false);

@@ -1,50 +1,43 @@
-//! Which of the two interfaces of Kubernetes offers a class: the device plugin, or DRA. Never both.
+//! Which interface of Kubernetes offers a class, the device plugin or DRA. Never both.
 //!
-//! By `[kubernetes] offer = "auto"` it is DRA where all pods go on as before: kubelet knows the driver, the server kept
-//! the extendedResourceName of our DeviceClass and has one for each resource of the operator's, and [`kubelet`] has
-//! nothing against it. A class that changes is offered by nobody for a moment, and stays where it is while a pod of this
-//! node has a device of it.
-//!
-//! [`kubelet`]: super::kubelet
+//! `[kubernetes] offer` says which one it is to be. A class changes when no container of the node holds a device of it.
+//! Leases answer that for devices that one container has at a time, kubelet's [`pod_resources`] and the record of
+//! prepared claims for all. No object that a user can write answers it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use anyhow::Result;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::OfferMethod;
+use onload_core::kubernetes_settings::{OfferMethod, ResourceName};
+use onload_core::lease::Lease;
+use onload_host::offers::Sharing;
 use onload_sys::text::ErrorChain;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinSet;
 
-use super::api::{Api, ApiError, pools_of};
-use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
+use super::api::{Api, ApiError};
 use super::classes::{DeviceClasses, is_refused, send, watch_classes};
-use super::kubelet::{Findings, KubeletFiles, against};
-use super::prepare::{has_claims, may_have_claims};
-use super::resource_names::is_offered;
-use super::{DraClasses, DraRegistration};
+use super::prepare::claim_with_device;
+use super::published::PublishedClasses;
+use super::resource_names::{MissingClasses, class_resources, is_offered, log_missing};
+use super::{DRIVER, DraClasses, pod_resources};
 use crate::names::NodeName;
+use crate::resources::is_pod_lease;
 use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 
-/// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
-/// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to
-/// two minutes before it tries a socket again. One without DRA says so at once.
-pub const GRACE: Duration = Duration::from_secs(300);
-/// How long a class is offered by nobody when it changes: until kubelet and scheduler have heard of it.
+/// How long neither interface offers a class that changes: until kubelet and the scheduler have heard of it.
 pub const SETTLE: Duration = Duration::from_secs(10);
-/// How often it is asked whether the last pod has ended that has a device of a class which is to change.
+/// How often to check whether a class that a container holds can change.
 const HELD: Duration = Duration::from_secs(60);
-/// How often a server is asked for its DeviceClasses that refuses to tell: packaging/kubernetes/dra may come; and for
-/// the version of a kubelet that was too old.
+/// How often to list DeviceClasses again at a server that refuses it: packaging/kubernetes/dra may be applied later.
 pub const REFUSED: Duration = Duration::from_secs(300);
-
-/// The shortest time until a class that nobody offers is looked at again.
+/// The shortest time until a class that neither interface offers is examined again.
 const AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -52,575 +45,341 @@ pub struct Engine {
     pub api: Api,
     pub node: NodeName,
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
-    pub registered: watch::Receiver<DraRegistration>,
-    pub kubelet: KubeletFiles,
     pub device_classes: watch::Sender<DeviceClasses>,
+    /// kubelet's [`pod_resources::socket`].
+    pub pod_resources: PathBuf,
+    pub published: PublishedClasses,
     /// Where the specifications of claims are.
     pub spec_dir: PathBuf,
-    /// [`GRACE`].
-    pub grace: Duration,
     /// [`SETTLE`].
     pub settle: Duration,
     /// [`REFUSED`].
     pub refused: Duration,
-    /// Whether a class was offered by DRA since the start, on a server that has DRA; false there.
-    pub has_offered: bool,
 }
 
-/// The classes of which pods of the node have devices, or may get some.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Held {
-    by_plugin: BTreeSet<Class>,
-    by_claims: BTreeSet<Class>,
-    /// Those whose slices the server still has: the scheduler may give a device of them to a claim.
-    by_slices: BTreeSet<Class>,
+/// Which interface offers a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interface {
+    Plugin,
+    Dra,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
-    way: Way,
-    /// Since when nobody offers it; none at the start.
-    since: Option<Instant>,
+impl Interface {
+    fn other(self) -> Interface {
+        match self {
+            Interface::Plugin => Interface::Dra,
+            Interface::Dra => Interface::Plugin,
+        }
+    }
 }
 
-/// What the version of a kubelet has against DRA.
+impl From<OfferMethod> for Interface {
+    fn from(method: OfferMethod) -> Interface {
+        match method {
+            OfferMethod::DevicePlugin => Interface::Plugin,
+            OfferMethod::Dra => Interface::Dra,
+        }
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Interface::Plugin => "the device plugin",
+            Interface::Dra => "DRA",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Offered(Interface),
+    /// Neither interface offers the class, since then.
+    Changing(Instant),
+}
+
+/// What is read at most once for all classes.
+struct Round<'s> {
+    snapshot: &'s KubernetesSnapshot,
+    amounts: OnceCell<BTreeMap<String, bool>>,
+    pods: OnceCell<Result<BTreeMap<Class, String>>>,
+}
+
+/// The next state of a class, and what it waits for.
 #[derive(Debug)]
-struct Version {
-    pid: u32,
-    against: Option<Findings>,
-    /// When it is asked for again; none where nothing is against DRA.
-    until: Option<Instant>,
-}
-
-fn way_of(states: &BTreeMap<Class, State>, class: Class) -> Way {
-    states.get(&class).map_or(Way::Nobody, |state| state.way)
-}
-
-/// What becomes of a class that is to be offered in one way. Before anybody offers it, those who had it have to
-/// be gone; it is looked at again after it was taken away, since a pod may have been quicker.
-fn step(
+struct Step {
     state: State,
-    wanted: Way,
-    held: &Held,
-    class: Class,
-    now: Instant,
-    settle: Duration,
-) -> State {
-    let held_by = |way| match way {
-        Way::Plugin => held.by_plugin.contains(&class),
-        Way::Dra => held.by_claims.contains(&class),
-        Way::Nobody => false,
-    };
-    let other = match wanted {
-        Way::Plugin => Way::Dra,
-        Way::Dra | Way::Nobody => Way::Plugin,
-    };
-    let offered = |way| State { way, since: None };
-    match state.way {
-        way if way == wanted => state,
-        Way::Nobody if held_by(other) => offered(other),
-        Way::Nobody if wanted == Way::Plugin && held.by_slices.contains(&class) => state,
-        Way::Nobody if state.since.is_some_and(|since| now < since + settle) => state,
-        Way::Nobody => offered(wanted),
-        _ if held_by(state.way) => state,
-        _ => State { way: Way::Nobody, since: Some(now) },
+    waits_for: Option<String>,
+}
+
+impl Step {
+    fn offered(interface: Interface) -> Step {
+        Step { state: State::Offered(interface), waits_for: None }
+    }
+
+    fn waiting(state: State, waits_for: String) -> Step {
+        Step { state, waits_for: Some(waits_for) }
     }
 }
 
 impl Engine {
-    /// Until the program ends.
+    /// Runs until the program ends.
     pub async fn run(
         mut self,
         by_dra: watch::Sender<DraClasses>,
         by_plugin: watch::Sender<BTreeSet<Class>>,
     ) {
-        let begun = Instant::now();
         let mut states: BTreeMap<Class, State> = BTreeMap::new();
-        let mut told = self.device_classes.subscribe();
-        let mut telling = JoinSet::new();
+        let mut waits: BTreeMap<Class, String> = BTreeMap::new();
+        let mut missing = MissingClasses::new();
+        let mut device_classes = self.device_classes.subscribe();
+        let mut watching = JoinSet::new();
+        watching.spawn(watch_classes(self.api.clone(), self.refused, self.device_classes.clone()));
         let mut backoff = Backoff::default();
-        let mut said = LastMessage::default();
-        let mut said_why = BTreeMap::new();
-        let mut version = None;
+        let mut last_message = LastMessage::default();
         loop {
-            let interfaces = interfaces(&self.snapshots.borrow());
-            let is_by_plugin = |interface: &OfferMethod| *interface == OfferMethod::DevicePlugin;
-            if telling.is_empty() && !interfaces.iter().all(is_by_plugin) {
-                let to = self.device_classes.clone();
-                telling.spawn(watch_classes(self.api.clone(), self.refused, to));
-            }
-            let registered = *self.registered.borrow_and_update();
-            let kept = told.borrow_and_update().clone();
-            let left = self.grace.saturating_sub(begun.elapsed());
-            let round =
-                self.round(&mut states, &kept, registered, left, &mut said_why, &mut version);
-            let round = round.await;
-            let there = classes(&self.snapshots.borrow());
-            let has_dra = states.values().any(|state| state.way == Way::Dra);
-            self.has_offered |= has_dra && matches!(kept, DeviceClasses::Classes(_));
-            let of = |way: Way| -> BTreeSet<Class> {
-                let of_way = states.iter().filter(|(_, state)| state.way == way);
-                of_way.map(|(class, _)| *class).collect()
-            };
-            let undecided = there.into_iter();
-            let offered = DraClasses {
-                classes: of(Way::Dra),
-                undecided: undecided.filter(|class| !states.contains_key(class)).collect(),
-            };
-            send(&by_dra, offered);
-            send(&by_plugin, of(Way::Plugin));
-            let next = match round {
+            let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
+            log_missing(&snapshot, &device_classes.borrow_and_update(), &mut missing);
+            let next = match self.advance_all(&snapshot, &mut states, &mut waits).await {
                 Ok(next) => {
                     backoff = Backoff::default();
-                    said.clear();
+                    last_message.clear();
                     next
                 }
                 Err(error) => {
-                    let text = ErrorChain(&error).to_string();
-                    if said.is_new(&text) {
-                        tracing::warn!(error = %text, "who offers which class is not decided; trying again");
+                    let text = format!("{error:#}");
+                    if last_message.is_new(&text) {
+                        tracing::warn!(error = %text, "a class waits before an interface offers it; trying again");
                     }
-                    Some(backoff.next().max(error.retry_after().unwrap_or_default()))
+                    let server = error.downcast_ref().and_then(ApiError::retry_after);
+                    Some(backoff.next().max(server.unwrap_or_default()))
                 }
             };
-            if !self.is_changed(next, &mut told).await {
-                return;
+            send_offered(&snapshot, &states, &by_dra, &by_plugin);
+            drop(snapshot);
+            let deadline = next.map(|next| Instant::now() + next);
+            tokio::select! {
+                changed = self.snapshots.changed() => if changed.is_err() { return },
+                Ok(()) = device_classes.changed() => {}
+                () = sleep_until(deadline) => {}
             }
         }
     }
 
-    /// Waits until there may be something to decide; false if nobody looks at the host any more.
-    async fn is_changed(
-        &mut self,
-        next: Option<Duration>,
-        told: &mut watch::Receiver<DeviceClasses>,
-    ) -> bool {
-        let until = next.map(|next| Instant::now() + next);
-        tokio::select! {
-            changed = self.snapshots.changed() => changed.is_ok(),
-            changed = self.registered.changed() => changed.is_ok(),
-            Ok(()) = told.changed() => true,
-            () = sleep_until(until) => true,
-        }
-    }
-
-    /// Decides what can be decided now; when it is to be looked at again without being told.
-    async fn round(
-        &mut self,
-        states: &mut BTreeMap<Class, State>,
-        told: &DeviceClasses,
-        registered: DraRegistration,
-        grace_left: Duration,
-        said: &mut BTreeMap<Why, Vec<Class>>,
-        version: &mut Option<Version>,
-    ) -> Result<Option<Duration>, ApiError> {
-        let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
-        let mut next = None;
-        let mut soon = |wait: Duration| {
-            next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
-        };
-        begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
-        let findings = self.findings(&snapshot, told, registered, version).await?;
-        if let Some(until) = version.as_ref().and_then(|version| version.until) {
-            soon(until.saturating_duration_since(Instant::now()));
-        }
-        let moment = Moment {
-            snapshot: &snapshot,
-            told,
-            findings: &findings,
-            registered,
-            is_late: grace_left.is_zero(),
-        };
-        let mut wanted: Vec<(Class, Way)> = Vec::new();
-        let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
-        for class in classes(&snapshot) {
-            let now = way_of(states, class);
-            let way = match snapshot.config.kubernetes.offer.method(class) {
-                OfferMethod::DevicePlugin => Way::Plugin,
-                OfferMethod::Dra => {
-                    if let Some(missing) = missing(&snapshot, told, class) {
-                        why.entry(missing).or_default().push(class);
-                    }
-                    Way::Dra
-                }
-                // kubelet starts anew; what was said of the class holds.
-                OfferMethod::Auto if now != Way::Nobody && !registered.now => {
-                    let before = said.iter().find(|(_, of)| of.contains(&class));
-                    if let Some((before, _)) = before {
-                        why.entry(before.clone()).or_default().push(class);
-                    }
-                    now
-                }
-                OfferMethod::Auto => match told {
-                    // Whatever the server says of DeviceClasses.
-                    DeviceClasses::Nothing
-                        if now == Way::Nobody && self.was_plugins(&snapshot, class) =>
-                    {
-                        Way::Plugin
-                    }
-                    DeviceClasses::Nothing => continue,
-                    DeviceClasses::Classes(_) if told.has_class(class) => {
-                        match moment.choose(class, now) {
-                            Choice::Way(way) => way,
-                            Choice::Plugin(reason) => {
-                                why.entry(reason).or_default().push(class);
-                                Way::Plugin
-                            }
-                            Choice::Wait => {
-                                // One that knows the driver and does not listen is starting.
-                                soon(if registered.now { AGAIN } else { grace_left });
-                                continue;
-                            }
-                        }
-                    }
-                    DeviceClasses::Refused if now != Way::Nobody => now,
-                    DeviceClasses::Refused | DeviceClasses::Classes(_) => Way::Plugin,
-                },
-            };
-            wanted.push((class, way));
-        }
-        say(&why, said, &snapshot);
-        wanted.retain(|(class, way)| way_of(states, *class) != *way);
-        if wanted.is_empty() {
-            return Ok(next);
-        }
-        let held = match self.held(&snapshot, states, &wanted).await {
-            Err(error) if !is_refused(&error) => {
-                self.begin_as_before(&snapshot, states, &wanted);
-                return Err(error);
-            }
-            held => held?,
-        };
-        for (class, way) in wanted {
-            let before = states.get(&class).copied().unwrap_or_default();
-            let after = step(before, way, &held, class, Instant::now(), self.settle);
-            if after.way != before.way {
-                tracing::info!(%class, by = %after.way, "who offers a class");
-            }
-            states.insert(class, after);
-            match after.way {
-                done if done == way => {}
-                Way::Nobody => soon(self.settle.max(AGAIN)),
-                Way::Plugin | Way::Dra => soon(HELD),
-            }
-        }
-        Ok(next)
-    }
-
-    /// What kubelet has against DRA. Where its version decides, the server is asked for it: once, but for one that is too
-    /// old, since a kubelet that was updated tells it only after it has started.
-    async fn findings(
-        &self,
-        snapshot: &KubernetesSnapshot,
-        told: &DeviceClasses,
-        registered: DraRegistration,
-        version: &mut Option<Version>,
-    ) -> Result<Findings, ApiError> {
-        if !interfaces(snapshot).contains(&OfferMethod::Auto) {
-            return Ok(Findings::Absent);
-        }
-        let (findings, kubelet) = self.kubelet.look().await;
-        let may_be_dra =
-            registered.now && classes(snapshot).into_iter().any(|class| told.has_class(class));
-        let Some(pid) = kubelet.filter(|_| may_be_dra) else {
-            *version = None;
-            return Ok(findings);
-        };
-        let holds = |version: &Version| {
-            version.pid == pid && version.until.is_none_or(|until| Instant::now() < until)
-        };
-        let known = match version.take().filter(holds) {
-            Some(known) => known,
-            None => {
-                let against = against(&self.api.kubelet_version(&self.node).await?);
-                let until = against.is_some().then(|| Instant::now() + self.refused);
-                Version { pid, against, until }
-            }
-        };
-        let against = version.insert(known).against.clone();
-        Ok(against.unwrap_or(findings))
-    }
-
-    /// Whether kubelet remembers that a pod had a device of a class from the device plugin, and no claim may have one.
-    fn was_plugins(&self, snapshot: &KubernetesSnapshot, class: Class) -> bool {
-        let remembered = self.kubelet.remembered();
-        let mut names = remembered.iter();
-        names.any(|name| classes_of(name, snapshot).contains(&class))
-            && !may_have_claims(&self.spec_dir, &self.node, class)
-    }
-
-    /// At the start, where the server cannot be asked, the device plugin has again what it had: after five minutes
-    /// without it, kubelet starts no container of its pods again.
-    fn begin_as_before(
+    /// Advances each class to the interface that the configuration says. Returns how soon to do so again.
+    async fn advance_all(
         &self,
         snapshot: &KubernetesSnapshot,
         states: &mut BTreeMap<Class, State>,
-        wanted: &[(Class, Way)],
-    ) {
-        for (class, way) in wanted.iter().copied() {
-            let is_new = way == Way::Plugin && !states.contains_key(&class);
-            if is_new && self.was_plugins(snapshot, class) {
-                tracing::info!(%class, by = %way, "who offers a class, as before; the API server cannot be asked");
-                states.insert(class, State { way, since: None });
+        waits: &mut BTreeMap<Class, String>,
+    ) -> Result<Option<Duration>> {
+        let mut next: Option<Duration> = None;
+        let mut failed = None;
+        let round = Round { snapshot, amounts: OnceCell::new(), pods: OnceCell::new() };
+        for class in classes(snapshot) {
+            let wanted = Interface::from(snapshot.config.kubernetes.offer.method(class));
+            let before = states.get(&class).copied();
+            if before == Some(State::Offered(wanted)) {
+                waits.remove(&class);
+                continue;
             }
+            let Step { state, waits_for } = match self.advance(class, before, wanted, &round).await
+            {
+                Ok(step) => step,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            if before != Some(state) {
+                match state {
+                    State::Offered(by) => tracing::info!(%class, %by, "class offered"),
+                    State::Changing(_) => tracing::info!(%class, to = %wanted, "class changes"),
+                }
+            }
+            states.insert(class, state);
+            match waits_for {
+                Some(reason) if waits.get(&class) != Some(&reason) => {
+                    tracing::info!(%class, to = %wanted, %reason, "class waits");
+                    waits.insert(class, reason);
+                }
+                Some(_) => {}
+                None => drop(waits.remove(&class)),
+            }
+            let wait = match state {
+                State::Offered(interface) if interface == wanted => continue,
+                State::Offered(_) => HELD,
+                State::Changing(_) => self.settle.max(AGAIN),
+            };
+            next = Some(next.map_or(wait, |other| other.min(wait)));
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(next),
         }
     }
 
-    /// What is to be known of the classes that are to change.
-    async fn held(
+    /// Decides what becomes of a class that is to be offered by `wanted`. A class without a state has just been found.
+    async fn advance(
         &self,
-        snapshot: &KubernetesSnapshot,
-        states: &BTreeMap<Class, State>,
-        wanted: &[(Class, Way)],
-    ) -> Result<Held, ApiError> {
-        let mut held = self.held_by_pods(snapshot).await?;
-        let may_be_published = |(class, way): &(Class, Way)| {
-            *way == Way::Plugin && way_of(states, *class) == Way::Nobody
-        };
-        if wanted.iter().any(may_be_published) {
-            held.by_slices = self.published().await?;
+        class: Class,
+        before: Option<State>,
+        wanted: Interface,
+        round: &Round<'_>,
+    ) -> Result<Step> {
+        if before.is_none() && !self.may_have_been_offered(class, wanted.other(), round).await? {
+            return self.finish(class, wanted);
         }
-        Ok(held)
+        let other = wanted.other();
+        if let Some(holder) = self.find_holder(class, other, round).await {
+            if other == Interface::Dra {
+                self.published.add(class)?;
+            }
+            return Ok(Step::waiting(State::Offered(other), holder));
+        }
+        let now = Instant::now();
+        let since = match before {
+            Some(State::Changing(since)) => since,
+            Some(State::Offered(_)) | None => now,
+        };
+        let changing = State::Changing(since);
+        if now < since + self.settle {
+            return Ok(Step { state: changing, waits_for: None });
+        }
+        let remaining = match wanted {
+            Interface::Plugin => self.find_slices(class).await?,
+            Interface::Dra => self.find_amount(class, round).await?,
+        };
+        match remaining {
+            Some(remaining) => Ok(Step::waiting(changing, remaining)),
+            None => self.finish(class, wanted),
+        }
     }
 
-    async fn held_by_pods(&self, snapshot: &KubernetesSnapshot) -> Result<Held, ApiError> {
-        let mut held = Held::default();
-        let mut claims: BTreeSet<(String, String)> = BTreeSet::new();
-        let each = |pod: Pod| {
-            if !is_over(&pod) {
-                held.by_plugin.extend(by_plugin(&pod, snapshot));
-                claims.extend(claims_of(&pod));
-            }
+    /// Whether pods may have got devices of a class by an interface before this program started.
+    async fn may_have_been_offered(
+        &self,
+        class: Class,
+        by: Interface,
+        round: &Round<'_>,
+    ) -> Result<bool, ApiError> {
+        let is_by_dra = self.published.contains(class)
+            || claim_with_device(&self.spec_dir, &self.node, class).is_some();
+        match by {
+            Interface::Dra => return Ok(is_by_dra),
+            Interface::Plugin if is_by_dra => return Ok(false),
+            Interface::Plugin => {}
+        }
+        // kubelet never removes a resource of a device plugin from its Node: it sets its amount to 0.
+        let amounts = self.node_amounts(round).await?;
+        let names = class_resources(round.snapshot, class);
+        Ok(names.iter().any(|name| amounts.contains_key(name.as_str())))
+    }
+
+    async fn node_amounts<'r>(
+        &self,
+        round: &'r Round<'_>,
+    ) -> Result<&'r BTreeMap<String, bool>, ApiError> {
+        round.amounts.get_or_try_init(|| self.api.node_amounts(&self.node)).await
+    }
+
+    /// Records that an interface offers a class.
+    fn finish(&self, class: Class, interface: Interface) -> Result<Step> {
+        match interface {
+            Interface::Plugin => self.published.remove(class)?,
+            Interface::Dra => self.published.add(class)?,
+        }
+        Ok(Step::offered(interface))
+    }
+
+    /// Returns what holds a device of a class by an interface. An unreadable pod-resources socket counts as a holder, except
+    /// of classes whose devices are all leased.
+    async fn find_holder(&self, class: Class, by: Interface, round: &Round<'_>) -> Option<String> {
+        let is_held_by = |lease: &Lease| match by {
+            Interface::Plugin => lease.claim.is_none() && is_pod_lease(lease),
+            Interface::Dra => lease.claim.is_some(),
         };
-        match self.api.visit_pods(&self.node, each).await {
+        let mut devices = round.snapshot.devices.iter().filter(|device| device.class == class);
+        let mut leases = devices.clone().flat_map(|device| &device.leases);
+        // An unreadable lease may be of any holder.
+        if let Some(lease) = leases.find(|lease| lease.lease.as_ref().is_none_or(is_held_by)) {
+            return Some(lease.text.clone());
+        }
+        if by == Interface::Dra {
+            return claim_with_device(&self.spec_dir, &self.node, class);
+        }
+        let read = || pod_resources::pods_by_class(&self.pod_resources, round.snapshot);
+        match round.pods.get_or_init(read).await {
+            Ok(pods) => pods.get(&class).map(|pod| format!("pod {pod}")),
+            Err(_) if devices.all(|device| device.sharing == Sharing::Exclusive) => None,
+            Err(error) => Some(format!("{error:#}; mount kubelet's pod-resources directory")),
+        }
+    }
+
+    /// Returns what to do if the server still has slices of a class, of which the scheduler may give devices to claims.
+    async fn find_slices(&self, class: Class) -> Result<Option<String>, ApiError> {
+        if !self.published.contains(class) {
+            return Ok(None);
+        }
+        let (pool, node) = (self.node.pool_name(class), &self.node);
+        let mut has_slices = false;
+        let listed =
+            self.api.visit_slices(node, |slice| has_slices |= slice.spec.pool.name == pool).await;
+        let remedy = format!(
+            "kubectl delete resourceslices --field-selector=spec.nodeName={node},spec.driver={DRIVER}"
+        );
+        match listed {
             Err(error) if is_refused(&error) => {
-                self.refuse_traces(error).await?;
-                return Ok(Held::default());
+                let error = ErrorChain(&error);
+                Ok(Some(format!("{error}; delete the ResourceSlices of pool {pool}: {remedy}")))
             }
-            listed => listed?,
+            Err(error) => Err(error),
+            Ok(_) => Ok(has_slices.then(|| format!("ResourceSlices of pool {pool}: {remedy}"))),
         }
-        for (namespace, name) in claims {
-            let claim = match self.api.get_claim(&namespace, &name).await {
-                // Without v1 of claims this driver has served none.
-                Err(error) if is_refused(&error) => {
-                    self.refuse_traces(error).await?;
-                    None
-                }
-                claim => claim?,
-            };
-            let pools = claim.iter().flat_map(pools_of);
-            held.by_claims.extend(pools.filter_map(|pool| self.node.parse_pool(pool)));
-        }
-        Ok(held)
     }
 
-    /// The classes whose slices the server has. Where nobody may list slices, and nobody ever could, none were written.
-    async fn published(&self) -> Result<BTreeSet<Class>, ApiError> {
-        let mut classes = BTreeSet::new();
-        let each =
-            |slice: ResourceSlice| classes.extend(self.node.parse_pool(&slice.spec.pool.name));
-        match self.api.visit_slices(&self.node, each).await {
-            // Those that this program has written may be there still, also where its rights were taken away.
-            Err(error) if is_refused(&error) && self.has_offered => return Err(error),
-            Err(error) if is_refused(&error) => self.refuse_claims(error)?,
-            listed => drop(listed?),
-        }
-        Ok(classes)
-    }
-
-    /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
-    async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
-        if self.published().await?.is_empty() { self.refuse_claims(refused) } else { Err(refused) }
-    }
-
-    fn refuse_claims(&self, refused: ApiError) -> Result<(), ApiError> {
-        if has_claims(&self.spec_dir) {
-            return Err(refused);
-        }
-        Ok(())
+    /// Returns a resource of a class of which the Node still reports an amount. The scheduler makes no claim for it, so that
+    /// a pod would run without its device.
+    async fn find_amount(
+        &self,
+        class: Class,
+        round: &Round<'_>,
+    ) -> Result<Option<String>, ApiError> {
+        let amounts = self.node_amounts(round).await?;
+        let names = class_resources(round.snapshot, class);
+        let remaining = names.iter().find(|name| amounts.get(name.as_str()) == Some(&true));
+        Ok(remaining
+            .map(|name: &ResourceName| format!("the Node still reports an amount of {name}")))
     }
 }
 
-/// At the start what the operator says is done, whoever can be asked. Where pods have claims it is asked which classes
-/// they are of before the device plugin offers them.
-fn begin_as_told(
+fn send_offered(
     snapshot: &KubernetesSnapshot,
-    states: &mut BTreeMap<Class, State>,
-    has_claims: bool,
+    states: &BTreeMap<Class, State>,
+    by_dra: &watch::Sender<DraClasses>,
+    by_plugin: &watch::Sender<BTreeSet<Class>>,
 ) {
-    for class in classes(snapshot) {
-        let way = match snapshot.config.kubernetes.offer.method(class) {
-            OfferMethod::DevicePlugin if !has_claims => Way::Plugin,
-            OfferMethod::Dra => Way::Dra,
-            OfferMethod::DevicePlugin | OfferMethod::Auto => continue,
-        };
-        states.entry(class).or_insert(State { way, since: None });
-    }
-}
-
-/// The interfaces by which they are to be offered.
-fn interfaces(snapshot: &KubernetesSnapshot) -> Vec<OfferMethod> {
-    let classes = classes(snapshot).into_iter();
-    classes.map(|class| snapshot.config.kubernetes.offer.method(class)).collect()
+    let with_state = |is_wanted: &dyn Fn(Class, State) -> bool| -> BTreeSet<Class> {
+        let matching = states.iter().filter(|(class, state)| is_wanted(**class, **state));
+        matching.map(|(class, _)| *class).collect()
+    };
+    let offer = &snapshot.config.kubernetes.offer;
+    let awaited = with_state(&|class, state| {
+        matches!(state, State::Changing(_)) && offer.method(class) == OfferMethod::Dra
+    });
+    let there = classes(snapshot).into_iter();
+    let offered = DraClasses {
+        classes: with_state(&|_, state| state == State::Offered(Interface::Dra)),
+        undecided: there.filter(|class| !states.contains_key(class)).collect(),
+        awaited,
+    };
+    send(by_dra, offered);
+    send(by_plugin, with_state(&|_, state| state == State::Offered(Interface::Plugin)));
 }
 
 /// The classes of which pods may be given a device of the host.
 fn classes(snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
-    let offers = snapshot.devices.iter();
-    let offers = offers.filter(|offer| is_offered(offer, settings));
-    offers.map(|offer| offer.class).collect()
-}
-
-fn is_over(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// The claims of a pod, by namespace and name; that which the scheduler made for its resources too.
-fn claims_of(pod: &Pod) -> Vec<(String, String)> {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let spec = pod.spec.iter();
-    let named = spec.flat_map(|spec| spec.resource_claims.iter().flatten());
-    let named = named.filter_map(|claim| claim.resource_claim_name.clone());
-    let status = pod.status.iter();
-    let made = status.clone().flat_map(|status| status.resource_claim_statuses.iter().flatten());
-    let made = made.filter_map(|claim| claim.resource_claim_name.clone());
-    let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
-    let extended = extended.map(|claim| claim.resource_claim_name.clone());
-    let all = named.chain(made).chain(extended);
-    all.map(|name| (namespace.clone(), name)).collect()
-}
-
-/// The classes of which a pod has devices by the device plugin. Resources that DRA has served do not count.
-fn by_plugin(pod: &Pod, snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
-    let status = pod.status.iter();
-    let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
-    let by_dra: BTreeSet<&str> = extended
-        .flat_map(|claim| &claim.request_mappings)
-        .map(|mapping| mapping.resource_name.as_str())
-        .collect();
-    let mut classes = BTreeSet::new();
-    if let Some(spec) = &pod.spec {
-        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-        let resources = containers.filter_map(|container| container.resources.as_ref());
-        for (name, _) in resources.flat_map(|resources| resources.limits.iter().flatten()) {
-            if !by_dra.contains(name.as_str()) {
-                classes.extend(classes_of(name, snapshot));
-            }
-        }
-    }
-    classes
-}
-
-#[cfg(test)]
-mod tests {
-    use onload_core::kubernetes_settings::KubernetesSettings;
-
-    use super::*;
-    use crate::dra::test_offers::{offer, snapshot};
-
-    /// A kubeconfig of a server that is never asked.
-    const ELSEWHERE: &str = r#"{"current-context": "t",
-        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
-        "clusters": [{"name": "t", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "t", "user": {}}]}"#;
-
-    const SETTLES: Duration = Duration::from_secs(10);
-
-    #[tokio::test]
-    async fn why_a_class_is_left_is_not_forgotten_while_kubelet_starts() {
-        let dir = tempfile::tempdir().unwrap();
-        let kubeconfig = dir.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, ELSEWHERE).unwrap();
-        let snapshot = snapshot(vec![offer(Class::Nic, "ens1")], KubernetesSettings::default());
-        let mut engine = Engine {
-            api: Api::find(Some(&kubeconfig), Arc::default()).unwrap(),
-            node: "n1".parse().unwrap(),
-            snapshots: watch::channel(Arc::new(snapshot)).1,
-            registered: watch::channel(DraRegistration::default()).1,
-            kubelet: KubeletFiles {
-                host_root: dir.path().to_owned(),
-                device_plugins: dir.path().to_owned(),
-            },
-            device_classes: watch::channel(DeviceClasses::Nothing).0,
-            spec_dir: PathBuf::new(),
-            grace: GRACE,
-            settle: SETTLE,
-            refused: REFUSED,
-            has_offered: false,
-        };
-        let nic = ("nic.onload.dev".to_owned(), "onload.dev/nic".to_owned());
-        let told = DeviceClasses::Classes(BTreeMap::from([nic]));
-        let mut states = BTreeMap::from([(Class::Nic, state(Way::Plugin))]);
-        let why = Why::of("kubelet has a topology policy".to_owned());
-        let before = BTreeMap::from([(why, vec![Class::Nic])]);
-        let mut said = before.clone();
-        let starting = DraRegistration::default();
-        let mut version = None;
-        let round = engine.round(&mut states, &told, starting, GRACE, &mut said, &mut version);
-        round.await.unwrap();
-        assert_eq!(said, before);
-    }
-
-    fn held(by_plugin: bool, by_claims: bool) -> Held {
-        let nic = |is_held: bool| is_held.then_some(Class::Nic).into_iter().collect();
-        Held { by_plugin: nic(by_plugin), by_claims: nic(by_claims), by_slices: BTreeSet::new() }
-    }
-
-    fn stepped(state: State, wanted: Way, held: &Held, now: Instant) -> State {
-        step(state, wanted, held, Class::Nic, now, SETTLES)
-    }
-
-    fn state(way: Way) -> State {
-        State { way, since: None }
-    }
-
-    #[test]
-    fn a_class_goes_over_by_nobody_when_the_last_pod_has_ended() {
-        let start = Instant::now();
-        for (from, to) in [(Way::Plugin, Way::Dra), (Way::Dra, Way::Plugin)] {
-            let is_plugin = from == Way::Plugin;
-            let busy = held(is_plugin, !is_plugin);
-            assert_eq!(stepped(state(from), to, &busy, start), state(from));
-            let left = stepped(state(from), to, &held(false, false), start);
-            assert_eq!((left.way, left.since), (Way::Nobody, Some(start)));
-            let early = stepped(left, to, &held(false, false), start + SETTLES / 2);
-            assert_eq!(early, left);
-            // A pod was quicker.
-            assert_eq!(stepped(left, to, &busy, start + SETTLES), state(from));
-            let later = stepped(left, to, &held(false, false), start + SETTLES);
-            assert_eq!(later, state(to));
-        }
-    }
-
-    #[test]
-    fn the_device_plugin_has_a_class_when_its_slices_are_gone() {
-        let start = Instant::now();
-        let left = State { way: Way::Nobody, since: Some(start) };
-        let published = Held { by_slices: BTreeSet::from([Class::Nic]), ..Held::default() };
-        let later = start + SETTLES * 9;
-        assert_eq!(stepped(left, Way::Plugin, &published, later), left);
-        assert_eq!(stepped(left, Way::Dra, &published, later).way, Way::Dra, "they are its own");
-        let gone = Held::default();
-        assert_eq!(stepped(left, Way::Plugin, &gone, later).way, Way::Plugin);
-    }
-
-    #[test]
-    fn at_the_start_a_class_is_where_its_pods_have_it_from() {
-        let now = Instant::now();
-        let nobody = state(Way::Nobody);
-        assert_eq!(stepped(nobody, Way::Dra, &held(true, false), now).way, Way::Plugin);
-        assert_eq!(stepped(nobody, Way::Plugin, &held(false, true), now).way, Way::Dra);
-        assert_eq!(stepped(nobody, Way::Dra, &held(false, true), now).way, Way::Dra);
-        assert_eq!(stepped(nobody, Way::Plugin, &held(false, false), now).way, Way::Plugin);
-    }
-
-    #[test]
-    fn what_is_as_it_is_to_be_stays_whoever_holds_it() {
-        let now = Instant::now();
-        for way in [Way::Plugin, Way::Dra] {
-            assert_eq!(stepped(state(way), way, &held(true, true), now), state(way));
-        }
-    }
+    let offered = snapshot.devices.iter().filter(|device| is_offered(device, settings));
+    offered.map(|device| device.class).collect()
 }

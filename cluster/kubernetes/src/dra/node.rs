@@ -2,7 +2,7 @@
 //! the API server.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
@@ -15,26 +15,26 @@ use super::amounts::{READ_DELAYS, ResourceAmounts};
 use super::api::Api;
 use super::classes::DeviceClasses;
 use super::driver::DraDriver;
-use super::engine::{Engine, GRACE, REFUSED, SETTLE};
-use super::kubelet::KubeletFiles;
+use super::engine::{Engine, REFUSED, SETTLE};
 use super::publish::{Publisher, WRITE_INTERVAL};
-use super::{DraClasses, DraRegistration};
+use super::published::PublishedClasses;
+use super::{DraClasses, pod_resources};
 use crate::names::NodeName;
 use crate::observe::metrics::DaemonMetrics;
 
 /// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
-/// configuration says `dra` of a class. Claims that were prepared before (`has_claims`) need a driver until kubelet has
-/// unprepared them.
+/// configuration says `dra` of a class. Prepared claims and published classes from before (`has_remains`) need a driver
+/// until kubelet has unprepared the claims and the slices are deleted.
 pub fn find(
     settings: &KubernetesSettings,
     node: Option<&NodeName>,
     kubeconfig: Option<&Path>,
-    has_claims: bool,
+    has_remains: bool,
     metrics: &Arc<DaemonMetrics>,
 ) -> Result<Option<(NodeName, Api)>> {
     let methods = Class::ALL.map(|class| settings.offer.method(class));
     let is_wanted = methods.contains(&OfferMethod::Dra);
-    if !is_wanted && !has_claims && !methods.contains(&OfferMethod::Auto) {
+    if !is_wanted && !has_remains {
         return Ok(None);
     }
     let node_api = match node {
@@ -56,14 +56,13 @@ pub fn find(
 }
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
-/// plugin, which has that directory, and `none` of which resources it is to have no device.
+/// plugin, and `none` of which resources it is to have no device.
 pub async fn run(
     driver: DraDriver,
-    device_plugins: PathBuf,
     (plugin, none): (watch::Sender<BTreeSet<Class>>, watch::Sender<BTreeSet<ResourceName>>),
     stop: watch::Receiver<bool>,
 ) {
-    let (registered_sender, registered) = watch::channel(DraRegistration::default());
+    let (registered_sender, registered) = watch::channel(false);
     let (by_dra, dra_classes) = watch::channel(DraClasses {
         undecided: BTreeSet::from(Class::ALL),
         ..DraClasses::default()
@@ -73,14 +72,12 @@ pub async fn run(
         api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
-        registered: registered.clone(),
-        kubelet: KubeletFiles { host_root: driver.host_root.clone(), device_plugins },
         device_classes,
+        pod_resources: pod_resources::socket(&driver.kubelet_dir),
+        published: PublishedClasses::for_kubelet(&driver.kubelet_dir),
         spec_dir: driver.spec_dir(),
-        grace: GRACE,
         settle: SETTLE,
         refused: REFUSED,
-        has_offered: false,
     };
     let amounts = ResourceAmounts {
         api: driver.api.clone(),
@@ -110,6 +107,8 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn settings(offer: &str) -> KubernetesSettings {
@@ -135,8 +134,7 @@ mod tests {
 
     #[test]
     fn a_node_whose_api_server_cannot_be_asked_has_the_device_plugin_alone() {
-        assert_eq!(started(r#""auto""#, None), Ok(false));
-        assert_eq!(started(r#""auto""#, Some("n1")), Ok(false));
+        assert_eq!(started(r#""device-plugin""#, None), Ok(false));
         assert_eq!(started(r#""device-plugin""#, Some("n1")), Ok(false));
     }
 
@@ -159,10 +157,10 @@ mod tests {
         let kubeconfig = kubeconfig(dir.path());
         let node = "n1".parse().unwrap();
         let plugin = settings(r#""device-plugin""#);
-        for has_claims in [true, false] {
+        for has_remains in [true, false] {
             let started =
-                find(&plugin, Some(&node), Some(&kubeconfig), has_claims, &Arc::default());
-            assert_eq!(started.unwrap().is_some(), has_claims);
+                find(&plugin, Some(&node), Some(&kubeconfig), has_remains, &Arc::default());
+            assert_eq!(started.unwrap().is_some(), has_remains);
         }
         let nowhere = find(&plugin, None, Some(&kubeconfig), true, &Arc::default());
         assert!(nowhere.unwrap().is_none(), "the device plugin goes on");
@@ -175,8 +173,7 @@ mod tests {
         let node = "n1".parse().unwrap();
         for (offer, has_driver) in [
             (r#""device-plugin""#, false),
-            (r#""auto""#, true),
-            (r#"{"nic": "device-plugin"}"#, true),
+            (r#"{"nic": "device-plugin"}"#, false),
             (r#"{"nic": "dra"}"#, true),
         ] {
             let settings = settings(offer);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{DRIVER, DraRegistration};
+use super::DRIVER;
 use crate::observe::metrics::DaemonMetrics;
 use crate::wire::DRA_PLUGIN;
 use crate::wire::registration::registration_server::Registration;
@@ -22,7 +22,7 @@ const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 pub(super) struct Registrar {
     /// Where the driver serves.
     pub(super) endpoint: PathBuf,
-    pub(super) registered: watch::Sender<DraRegistration>,
+    pub(super) registered: watch::Sender<bool>,
     pub(super) metrics: Arc<DaemonMetrics>,
 }
 
@@ -56,10 +56,7 @@ impl Registration for Registrar {
             );
         }
         self.metrics.set_dra_registered(status.plugin_registered);
-        self.registered.send_modify(|registered| {
-            registered.now = status.plugin_registered;
-            registered.is_refused = !status.plugin_registered;
-        });
+        self.registered.send_replace(status.plugin_registered);
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
@@ -68,13 +65,13 @@ impl Registration for Registrar {
 mod tests {
     use super::*;
 
-    fn registrar(endpoint: &str, registered: watch::Sender<DraRegistration>) -> Registrar {
+    fn registrar(endpoint: &str, registered: watch::Sender<bool>) -> Registrar {
         Registrar { endpoint: PathBuf::from(endpoint), registered, metrics: Arc::default() }
     }
 
     #[tokio::test]
     async fn kubelet_is_told_who_serves_what_and_where() {
-        let (sender, _receiver) = watch::channel(DraRegistration::default());
+        let (sender, _receiver) = watch::channel(false);
         let registrar = registrar("/k/plugins/onload.dev/dra-1.sock", sender);
         let info = registrar.get_info(Request::new(InfoRequest {})).await;
         let info = info.unwrap().into_inner();
@@ -85,7 +82,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_registration_is_told_and_so_is_its_end() {
-        let (sender, mut receiver) = watch::channel(DraRegistration::default());
+        let (sender, mut receiver) = watch::channel(false);
         let registrar = registrar("/a", sender);
         for plugin_registered in [true, true, false, true] {
             let status = RegistrationStatus {
@@ -96,7 +93,7 @@ mod tests {
             answer.await.unwrap();
             assert!(receiver.has_changed().unwrap(), "also where it says so again");
             let now = *receiver.borrow_and_update();
-            assert_eq!((now.now, now.is_refused), (plugin_registered, !plugin_registered));
+            assert_eq!(now, plugin_registered);
         }
     }
 }

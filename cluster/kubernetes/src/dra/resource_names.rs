@@ -1,14 +1,17 @@
 //! Resources with names of the operator's, and those of pools. The device plugin has them by the configuration of its
 //! node; by DRA they need a DeviceClass each, of the whole cluster, which no daemon of a node may write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, ResourceSource};
+use onload_core::kubernetes_settings::{
+    KubernetesSettings, OWN_PREFIX, OfferMethod, ResourceName, ResourceSettings, ResourceSource,
+};
 use onload_host::offers::HostDevice;
 use serde_json::{Value, json};
 
 use super::DRIVER;
+use super::classes::DeviceClasses;
 use crate::names::is_allocatable;
 use crate::snapshot::KubernetesSnapshot;
 
@@ -39,6 +42,66 @@ pub(super) fn other_resources(
     }
     resources.retain(|name, _| name.as_str() != class.cdi_kind());
     resources
+}
+
+/// All resources that have devices of a class.
+pub(super) fn class_resources(snapshot: &KubernetesSnapshot, class: Class) -> Vec<ResourceName> {
+    let own = ResourceName::try_from(class.cdi_kind()).ok();
+    own.into_iter().chain(other_resources(snapshot, class).into_keys()).collect()
+}
+
+/// The classes that a resource's devices may be of; none for a resource of others.
+pub(super) fn classes_of(name: &str, snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
+    let Ok(own) = ResourceName::try_from(name.to_owned()) else {
+        return BTreeSet::new();
+    };
+    if let Some(resource) = snapshot.plan.resources.get(&own) {
+        return resource.devices.iter().map(|device| device.class).collect();
+    }
+    let named = snapshot.config.kubernetes.resources.get(&own);
+    if let Some(ResourceSource::Class(class)) = named.and_then(ResourceSettings::source) {
+        return BTreeSet::from([class]);
+    }
+    if let Some(class) = Class::ALL.into_iter().find(|class| class.cdi_kind() == name) {
+        return BTreeSet::from([class]);
+    }
+    // A pool, or one of an earlier configuration, may have had devices of any class.
+    let is_pool = named.is_some() || name.split('/').next() == Some(OWN_PREFIX);
+    if is_pool { BTreeSet::from(Class::ALL) } else { BTreeSet::new() }
+}
+
+/// The classes whose resources lack DeviceClasses, with these resources.
+pub(super) type MissingClasses = BTreeMap<Class, Vec<ResourceName>>;
+
+/// Warns once of resources of classes by DRA that no DeviceClass serves, with the manifest that adds them.
+pub(super) fn log_missing(
+    snapshot: &KubernetesSnapshot,
+    device_classes: &DeviceClasses,
+    logged: &mut MissingClasses,
+) {
+    let offer = &snapshot.config.kubernetes.offer;
+    let mut missing = MissingClasses::new();
+    for class in Class::ALL {
+        if offer.method(class) != OfferMethod::Dra {
+            continue;
+        }
+        let mut resources = other_resources(snapshot, class);
+        resources.retain(|name, _| device_classes.is_served(name.as_str()) == Some(false));
+        if resources.is_empty() {
+            continue;
+        }
+        let names: Vec<ResourceName> = resources.keys().cloned().collect();
+        if logged.get(&class) != Some(&names) {
+            let texts: Vec<&str> = names.iter().map(ResourceName::as_str).collect();
+            let reason =
+                format!("no DeviceClass has the extendedResourceName {}", texts.join(", "));
+            let apply = device_class_manifest(class, &resources).to_string();
+            let message = "pods that ask for a resource by its name find none";
+            tracing::warn!(%class, %reason, apply, message);
+        }
+        missing.insert(class, names);
+    }
+    *logged = missing;
 }
 
 /// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
@@ -72,7 +135,7 @@ pub(super) fn resource_name(
 }
 
 /// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.
-pub(super) fn device_class_manifest(
+fn device_class_manifest(
     class: Class,
     resources: &BTreeMap<ResourceName, Option<String>>,
 ) -> Value {

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use onload_cdi::{QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::kubernetes_settings::{
-    MAX_IDS, OfferMethod, ResourceName, ResourceSource, SlotCount,
-};
+use onload_core::kubernetes_settings::{MAX_IDS, ResourceName, ResourceSource, SlotCount};
 use onload_core::lease::{Holder, Lease};
 use onload_host::offers::HostDevice;
 
@@ -45,9 +43,6 @@ pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> R
         for host_device in
             host_devices.iter().filter(|host_device| matches_source(host_device, draft.source))
         {
-            if config.kubernetes.offer.method(host_device.class) == OfferMethod::Dra {
-                continue;
-            }
             let device = plugin_device(host_device, &draft, specs, config);
             let is_counted = host_device.max_holders().is_some() || device.slots.is_none();
             let key = (host_device.class, host_device.name.as_str());
@@ -409,15 +404,6 @@ mod tests {
         let named =
             format!("{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n", pool("nic"));
         assert_eq!(devices(&planned(X2, &named), "a.io/b").len(), 2);
-    }
-
-    #[test]
-    fn what_is_set_to_dra_is_no_resource() {
-        let plan = planned(X2, "[kubernetes]\noffer = { vfio = \"dra\" }\n");
-        assert!(!names(&plan).contains(&"onload.dev/vfio"));
-        assert!(names(&plan).contains(&"onload.dev/nic"));
-        assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
-        assert!(planned(X2, "[kubernetes]\noffer = \"dra\"\n").resources.is_empty());
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub mod dra_health {
     include!("../../generated/v1alpha1.rs");
 }
 
+/// Which pods have devices of device plugins, by kubelet's pod-resources socket.
+pub mod pod_resources {
+    include!("../../generated/v1.rs");
+}
+
 /// What a device plugin says when it registers; kubelet knows no other.
 pub const VERSION: &str = "v1beta1";
 /// The name of kubelet's socket in the directory of the device plugins.

@@ -44,7 +44,7 @@ impl Node {
     }
 
     pub(crate) fn daemon(&self) -> Daemon {
-        self.daemon_with("")
+        self.daemon_with("[kubernetes]\noffer = \"dra\"\n")
     }
 
     pub(crate) fn daemon_with(&self, config: &str) -> Daemon {
@@ -521,7 +521,8 @@ async fn claims_of_shared_devices_are_unprepared_after_the_operator_has_left_dra
     assert_eq!(node.files_of_claims(), [""; 0]);
     assert!(daemon.terminate().success());
     drop(daemon);
-    // The next one has no claim left, and no driver.
+    // The next one has no claim and no slice left, and no driver.
+    fs::remove_file(node.kubelet.0.join("plugins/onload.dev/published-nic")).unwrap();
     let kubelet = MockKubelet::start(&node.host.plugin_dir());
     let _daemon = node.daemon_with("[kubernetes]\noffer = \"device-plugin\"\n");
     kubelet.registered("onload.dev/nic").await;
@@ -620,7 +621,6 @@ async fn without_an_api_server_the_device_plugin_serves_alone() {
     let mut daemon = Daemon::with(&host, |command| {
         command.arg("--kubelet-dir").arg(&dir.0);
     });
-    daemon.logged(&["no DRA driver on this node", "the name of this node is not known"]);
     kubelet.registered("onload.dev/vfio").await;
     assert!(dir.sockets().is_empty());
     assert!(daemon.terminate().success());

@@ -62,7 +62,6 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     let begun = [
         ("get nodes", 4 * NODES),
         ("list deviceclasses", NODES),
-        ("list pods", NODES),
         ("list resourceclaims", NODES),
         ("list resourceslices", NODES),
         ("patch resourceslices", 2 * NODES),
@@ -84,7 +83,6 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     let rolled = [
         ("get nodes", 4 * NODES),
         ("list deviceclasses", NODES),
-        ("list pods", NODES),
         ("list resourceslices", NODES),
         ("patch resourceslices (dry run)", NODES),
         ("watch deviceclasses", NODES),

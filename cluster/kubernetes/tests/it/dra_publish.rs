@@ -732,16 +732,3 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
     );
     assert!(error.contains("compare the ClusterRole"), "{error}");
 }
-
-#[tokio::test]
-async fn a_cluster_without_our_rights_is_not_asked_for_the_node() {
-    let server = ApiServer::start(Gates::ON).await;
-    server.take_right("list", "deviceclasses");
-    server.take_right("get", "nodes");
-    let _driver = Driver::deciding(&server, "n1", vec![nic()]);
-    // It leaves all to the device plugin when it has seen that no pod has a claim.
-    let is_decided = |asked: &[Asked]| asked.iter().any(|asked| asked.resource == "pods");
-    server.until_asked(is_decided).await;
-    let asked = server.asked();
-    assert!(asked.iter().all(|asked| asked.resource != "nodes"), "{asked:?}");
-}

@@ -1,4 +1,4 @@
-//! What clusters of 1.33, 1.34 and 1.36 are offered by "auto". The daemon is the real program, with both of its
+//! What clusters of 1.33, 1.34 and 1.36 are offered. The daemon is the real program, with both of its
 //! interfaces; API server and kubelet are made for tests, and serve and keep what these versions do.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::support::api_server::{ApiServer, Release};
 use crate::support::dra_kubelet::Registered;
-use crate::support::kubelet_files::runs_with;
 use crate::support::{AgentHost, Daemon, KubeletDir, MockKubelet, PATIENCE};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
@@ -22,7 +21,7 @@ struct Node {
     host: AgentHost,
     server: ApiServer,
     kubelet: MockKubelet,
-    driver: Registered,
+    driver: Option<Registered>,
     daemon: Daemon,
 }
 
@@ -35,7 +34,6 @@ impl Node {
         }
         let host = AgentHost::captured(CAPTURED);
         host.config(config);
-        runs_with(host.root(), &[]);
         let kubelet = MockKubelet::start(&host.plugin_dir());
         let registry = KubeletDir::make(&host.kubelet_dir());
         let daemon = Daemon::with(&host, |command| {
@@ -43,7 +41,10 @@ impl Node {
             command.arg("--kubeconfig").arg(&server.kubeconfig);
             command.env("ONLOAD_KUBERNETES_NODE_NAME", "n1");
         });
-        let driver = registry.driver().await;
+        let driver = match config {
+            "" => None,
+            _ => Some(registry.driver().await),
+        };
         Node { host, server, kubelet, driver, daemon }
     }
 
@@ -94,37 +95,32 @@ fn once() -> BTreeMap<String, usize> {
     FUNCTIONS.map(|name| (name.to_owned(), 1)).into()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_of_1_33_gets_each_exclusive_device_once_by_the_device_plugin() {
-    let mut node = Node::start(Release::V1_33, "").await;
-    node.has_them_by_the_device_plugin().await;
-    // v1beta1 and v1beta2 are there, and are not what this driver writes.
-    node.daemon.logged(&["whether DRA can offer devices is not known", "404"]);
-    let asked = node.server.asked();
-    assert!(asked.iter().all(|asked| asked.resource == "pods"), "{asked:?}");
-}
+const DRA: &str = "[kubernetes]\noffer = \"dra\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_of_1_34_gets_each_exclusive_device_once_by_the_device_plugin() {
-    let node = Node::start(Release::V1_34, "").await;
-    node.has_them_by_the_device_plugin().await;
+async fn every_cluster_gets_each_exclusive_device_once_by_the_device_plugin_unasked() {
+    for release in [Release::V1_33, Release::V1_34, Release::V1_36] {
+        let node = Node::start(release, "").await;
+        node.has_them_by_the_device_plugin().await;
+        assert!(node.server.asked().is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_36_gets_each_exclusive_device_once_by_dra() {
-    let mut node = Node::start(Release::V1_36, "").await;
+    let mut node = Node::start(Release::V1_36, DRA).await;
     node.has_them_by_dra().await;
 }
 
 /// A kubelet that has lost its checkpoint leaves them there, and the scheduler makes no claim of what a Node counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_until_it_is_0() {
-    let mut node = Node::start(Release::V1_36, "").await;
+    let mut node = Node::start(Release::V1_36, DRA).await;
     node.has_them_by_dra().await;
     for (resource, amount) in [(VFIO, "2"), ("onload.dev/nic", "0"), ("nvidia.com/gpu", "8")] {
         node.server.put_allocatable(resource, amount);
     }
-    node.driver.notify(true, "").await;
+    node.driver.as_mut().unwrap().notify(true, "").await;
     let plugin = node.kubelet.registered(VFIO).await;
     assert!(plugin.ids().is_empty());
     assert_eq!(node.kubelet.resources(), [VFIO]);
@@ -142,7 +138,7 @@ async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_un
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_1_34_whose_operator_wants_dra_gets_each_device_and_slot_once() {
-    let mut node = Node::start(Release::V1_34, "[kubernetes]\noffer = \"dra\"\n").await;
+    let mut node = Node::start(Release::V1_34, DRA).await;
     node.has_them_by_dra().await;
     let nic = "n1-onload-dev-nic-0";
     node.server

@@ -219,7 +219,7 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
     let config = "[kubernetes.resources]\n\"amd.com/onload\" = { class = \"nic\" }\n";
     let mut hashes = BTreeSet::new();
     for (values, classes, offer) in [
-        (json!({}), 0, OfferMethod::Auto),
+        (json!({}), 0, OfferMethod::DevicePlugin),
         (json!({"offer": "dra"}), 0, OfferMethod::Dra),
         (json!({"config": config, "offer": "device-plugin"}), 1, OfferMethod::DevicePlugin),
         (json!({"config": "[kubernetes]\noffer = \"dra\"\n"}), 0, OfferMethod::Dra),

@@ -106,6 +106,7 @@ impl Node {
         for recorded in claims {
             api.put(recorded.claim.clone());
         }
+        host.config("[kubernetes]\noffer = \"dra\"\n");
         let kubelet = KubeletDir::make(&host.kubelet_dir());
         let kubeconfig = api.kubeconfig(&host.kubelet_dir());
         let daemon = Daemon::with(&host, |command| {

@@ -15,7 +15,8 @@ use crate::support::dra_kubelet::claim;
 use crate::support::{AgentHost, ClaimServer, Daemon, KubeletDir};
 
 const CAPTURED: &str = "debian13-4numa-21vfs";
-const CONFIG: &str = "[pools.fast]\nclass = \"vfio\"\nselect = { pf = \"ens1\" }\n";
+const CONFIG: &str =
+    "[kubernetes]\noffer = \"dra\"\n[pools.fast]\nclass = \"vfio\"\nselect = { pf = \"ens1\" }\n";
 /// The version that the package knows.
 const KNOWN: &str = "metadata.resource.k8s.io/v1alpha1";
 

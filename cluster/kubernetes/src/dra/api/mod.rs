@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{
     DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
 };
@@ -40,7 +40,6 @@ use crate::observe::metrics::DaemonMetrics;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Slices of one page: each has at most 128 devices.
 const SLICES: u32 = 8;
-const PODS: u32 = 20;
 /// DeviceClasses of one page: each may have 32 selectors of 10 KiB.
 const CLASSES: u32 = 50;
 const CLAIMS: u32 = 200;
@@ -119,14 +118,6 @@ impl Api {
         Ok(names)
     }
 
-    /// The pods of a node, one after the other.
-    pub async fn visit_pods(&self, node: &NodeName, each: impl FnMut(Pod)) -> Result<(), ApiError> {
-        let of_node = format!("spec.nodeName={node}");
-        let params = ListParams::default().fields(&of_node).limit(PODS);
-        let what = format!("listing the pods of node {node}");
-        self.list(params, &what, each).await.map(|_| ())
-    }
-
     /// What identifies the Node object; none if there is no such node.
     pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
         let what = format!("reading Node {node}");
@@ -136,26 +127,17 @@ impl Api {
         Ok(head.and_then(|head| head.metadata.uid))
     }
 
-    /// The resources of which the Node has more than none to give; none of them if there is no such node.
-    pub async fn node_resources(&self, node: &NodeName) -> Result<BTreeSet<String>, ApiError> {
-        let status = self.node_status(node).await?;
-        let amounts = status.and_then(|status| status.allocatable);
-        let is_some = amounts.into_iter().flatten().filter(|(_, amount)| amount.0 != "0");
-        Ok(is_some.map(|(name, _)| name).collect())
-    }
-
-    /// The version of a node's kubelet, such as `v1.36.2`; empty if there is no such node.
-    pub async fn kubelet_version(&self, node: &NodeName) -> Result<String, ApiError> {
-        let status = self.node_status(node).await?;
-        let info = status.and_then(|status| status.node_info);
-        Ok(info.map(|info| info.kubelet_version).unwrap_or_default())
-    }
-
-    async fn node_status(&self, node: &NodeName) -> Result<Option<NodeStatus>, ApiError> {
+    /// The resources in the status of the Node, each with whether it has more than none to give; none without a Node.
+    pub async fn node_amounts(&self, node: &NodeName) -> Result<BTreeMap<String, bool>, ApiError> {
         let what = format!("reading Node {node}");
         let nodes = self.all_namespaces::<Node>();
         let result = self.send("GET", &what, nodes.get(node.as_str())).await;
-        Ok(if_found(result, node.as_str())?.and_then(|node| node.status))
+        let status = if_found(result, node.as_str())?.and_then(|node| node.status);
+        let Some(status) = status else { return Ok(BTreeMap::new()) };
+        let capacity = status.capacity.into_iter().flatten().map(|(name, _)| (name, false));
+        let allocatable = status.allocatable.into_iter().flatten();
+        let allocatable = allocatable.map(|(name, amount)| (name, amount.0 != "0"));
+        Ok(capacity.chain(allocatable).collect())
     }
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
@@ -286,11 +268,6 @@ fn watch_params() -> WatchParams {
 /// A name that kubelet gave, as a part of a path: kube's client takes it as it is.
 fn encode_segment(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
-}
-
-/// The pools of the devices of this driver that are allocated to a claim.
-pub fn pools_of(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
-    devices_of(claim).map(|device| device.pool.as_str())
 }
 
 fn devices_of(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {

@@ -30,11 +30,14 @@ pub(crate) fn has_claims(spec_dir: &Path) -> bool {
     !ClaimSpecs::new(spec_dir.to_owned()).list().is_empty()
 }
 
-/// Whether such a claim may have a device of a class; one that does not say what it was given may.
-pub(super) fn may_have_claims(spec_dir: &Path, node: &NodeName, class: Class) -> bool {
-    let prepared_claims = ClaimSpecs::new(spec_dir.to_owned()).list().into_values();
-    let devices = prepared_claims.map(|prepared_claim| prepared_claim.unwrap_or_default().devices);
+/// Returns a prepared claim that has a device of a class. A claim whose record does not list its devices may have one.
+pub(super) fn claim_with_device(spec_dir: &Path, node: &NodeName, class: Class) -> Option<String> {
     let is_of =
         |device: &PreparedDevice| node.parse_pool(&device.pool).is_none_or(|of| of == class);
-    devices.into_iter().any(|devices| devices.is_empty() || devices.iter().any(is_of))
+    let claims = ClaimSpecs::new(spec_dir.to_owned()).list().into_iter();
+    let claims = claims.map(|(uid, claim)| (uid, claim.unwrap_or_default()));
+    claims
+        .filter(|(_, claim)| claim.devices.is_empty() || claim.devices.iter().any(is_of))
+        .map(|(uid, claim)| format!("claim {}/{} with uid {uid}", claim.namespace, claim.name))
+        .next()
 }

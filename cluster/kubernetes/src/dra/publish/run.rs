@@ -26,7 +26,7 @@ impl Publisher {
             let ended = tokio::select! {
                 ended = PublishSession::new(&mut self).run() => ended,
                 _ = stop.wait_for(|stop| *stop) => return,
-                _ = registered.wait_for(|registered| !registered.now) => {
+                _ = registered.wait_for(|registered| !*registered) => {
                     tracing::info!("kubelet does not know the driver; its ResourceSlices are left to it");
                     continue;
                 }
@@ -49,7 +49,7 @@ impl Publisher {
         tokio::select! {
             biased;
             _ = self.stop.wait_for(|stop| *stop) => false,
-            known = self.registered.wait_for(|registered| registered.now) => known.is_ok(),
+            known = self.registered.wait_for(|registered| *registered) => known.is_ok(),
         }
     }
 

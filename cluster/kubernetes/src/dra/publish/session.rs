@@ -17,12 +17,12 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::server::ServerSlices;
+use crate::dra::DraClasses;
 use crate::dra::api::{Api, ApiError, ApiWatch, WriteMode};
 use crate::dra::classes::DeviceClasses;
 use crate::dra::slices::{
     DraFeatures, SliceInput, SlicePool, SliceSummary, fingerprint, lost_features, probe,
 };
-use crate::dra::{DraClasses, DraRegistration};
 use crate::names::{NodeName, parse_slot};
 use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
@@ -46,7 +46,7 @@ pub struct Publisher {
     pub api: Api,
     pub node: NodeName,
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
-    pub registered: watch::Receiver<DraRegistration>,
+    pub registered: watch::Receiver<bool>,
     pub dra_classes: watch::Receiver<DraClasses>,
     /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
     pub device_classes: watch::Receiver<DeviceClasses>,

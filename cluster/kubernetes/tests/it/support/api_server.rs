@@ -136,9 +136,8 @@ struct Shared {
     changes: watch::Sender<u64>,
 }
 
-pub(crate) const RIGHTS: [(&str, &str); 15] = [
+pub(crate) const RIGHTS: [(&str, &str); 14] = [
     ("get", "nodes"),
-    ("list", "pods"),
     ("list", "deviceclasses"),
     ("watch", "deviceclasses"),
     ("list", "resourceslices"),

@@ -7,31 +7,33 @@ use std::time::Duration;
 
 use onload_core::class::Class;
 use onload_host::offers::HostDevice;
+use onload_kubernetes::dra::DraClasses;
 use onload_kubernetes::dra::amounts::ResourceAmounts;
 use onload_kubernetes::dra::api::{Api, ApiAccess};
 use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
-use onload_kubernetes::dra::{DraClasses, DraRegistration};
+use onload_kubernetes::dra::published::PublishedClasses;
 use onload_kubernetes::observe::metrics::DaemonMetrics;
 use onload_kubernetes::snapshot::KubernetesSnapshot;
+use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::PATIENCE;
 use super::api_server::ApiServer;
-use super::kubelet_files::ListeningKubelet;
 use super::offers::snapshot;
 
 pub(crate) struct Driver {
     snapshots: watch::Sender<Arc<KubernetesSnapshot>>,
-    registered: watch::Sender<DraRegistration>,
+    registered: watch::Sender<bool>,
     offered: watch::Sender<DraClasses>,
     device_classes: watch::Sender<DeviceClasses>,
     stop: watch::Sender<bool>,
     pub(crate) metrics: Arc<DaemonMetrics>,
     task: JoinHandle<()>,
-    kubelet: Option<ListeningKubelet>,
+    kubelet: Option<TempDir>,
+    config: &'static str,
 }
 
 pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<DaemonMetrics>) -> Api {
@@ -43,6 +45,7 @@ fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {
     DraClasses {
         classes: classes.iter().copied().collect(),
         undecided: undecided.iter().copied().collect(),
+        ..DraClasses::default()
     }
 }
 
@@ -60,20 +63,21 @@ impl Driver {
     }
 
     pub(crate) fn deciding(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
-        let mut driver = Driver::undecided_with(server, node, devices, WRITE_INTERVAL);
-        let kubelet = ListeningKubelet::start(&[]);
+        let mut driver = Driver::undecided_with(server, node, Vec::new(), WRITE_INTERVAL);
+        let kubelet = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(kubelet.path().join("plugins/onload.dev")).unwrap();
+        driver.config = "[kubernetes]\noffer = \"dra\"\n";
+        driver.offer(devices);
         let engine = Engine {
             api: api(&server.kubeconfig, &driver.metrics),
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
-            registered: driver.registered.subscribe(),
-            kubelet: kubelet.files(),
             device_classes: driver.device_classes.clone(),
+            pod_resources: PathBuf::new(),
+            published: PublishedClasses::for_kubelet(kubelet.path()),
             spec_dir: PathBuf::new(),
-            grace: PATIENCE,
             settle: SETTLE,
             refused: REFUSED,
-            has_offered: false,
         };
         let amounts = ResourceAmounts {
             api: api(&server.kubeconfig, &driver.metrics),
@@ -116,7 +120,7 @@ impl Driver {
         write_interval: Duration,
     ) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(devices, ""));
-        let (registered, of_registered) = watch::channel(DraRegistration::default());
+        let (registered, of_registered) = watch::channel(false);
         let (offered, of_offered) = watch::channel(offered(&[], &Class::ALL));
         let (stop, stopped) = watch::channel(false);
         let (device_classes, _) = watch::channel(DeviceClasses::default());
@@ -141,21 +145,20 @@ impl Driver {
             metrics,
             task: tokio::spawn(publisher.run()),
             kubelet: None,
+            config: "",
         }
     }
 
     pub(crate) fn register(&self) {
-        self.registered.send_modify(|registered| {
-            registered.now = true;
-        });
+        self.registered.send_replace(true);
     }
 
     pub(crate) fn unregister(&self) {
-        self.registered.send_modify(|registered| registered.now = false);
+        self.registered.send_replace(false);
     }
 
     pub(crate) fn offer(&self, devices: Vec<HostDevice>) {
-        self.offer_by(devices, "");
+        self.offer_by(devices, self.config);
     }
 
     /// With a configuration.

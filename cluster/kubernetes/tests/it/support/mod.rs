@@ -10,10 +10,10 @@ pub(crate) mod dra_kubelet;
 pub(crate) mod driver;
 mod go_kubelet;
 mod kubelet;
-pub(crate) mod kubelet_files;
 pub(crate) mod limits;
 pub(crate) mod newest_go;
 pub(crate) mod offers;
+pub(crate) mod pod_resources;
 pub(crate) mod raw_http2;
 
 pub(crate) use claims::ClaimServer;

@@ -1,0 +1,53 @@
+//! Which classes this node has published by DRA: an empty file for each, written before its first ResourceSlice and
+//! removed after the last one is gone. A class without a file never waits for the API server.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use onload_core::class::Class;
+
+use super::sockets::driver_dir;
+
+#[derive(Clone, Debug)]
+pub struct PublishedClasses {
+    directory: PathBuf,
+}
+
+impl PublishedClasses {
+    pub fn for_kubelet(kubelet_dir: &Path) -> PublishedClasses {
+        PublishedClasses { directory: driver_dir(kubelet_dir) }
+    }
+
+    fn path(&self, class: Class) -> PathBuf {
+        self.directory.join(format!("published-{class}"))
+    }
+
+    pub(super) fn contains(&self, class: Class) -> bool {
+        // A file that cannot be examined may be there.
+        self.path(class).try_exists().unwrap_or(true)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !Class::ALL.into_iter().any(|class| self.contains(class))
+    }
+
+    pub(super) fn add(&self, class: Class) -> Result<()> {
+        let path = self.path(class);
+        let created = File::options().write(true).create(true).truncate(false).open(&path);
+        created
+            .and_then(|file| file.sync_all())
+            .with_context(|| format!("recording in {} that DRA offers the class", path.display()))
+    }
+
+    pub(super) fn remove(&self, class: Class) -> Result<()> {
+        let path = self.path(class);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
