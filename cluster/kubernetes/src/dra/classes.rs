@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use super::api::{Api, ApiError};
+use super::api::{Api, ApiError, ListedClass};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceClasses {
@@ -93,7 +93,7 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
 
 async fn watch_once(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
-    let each = |class: DeviceClass| {
+    let each = |class: ListedClass| {
         let named = class.metadata.name.zip(class.spec.extended_resource_name);
         classes.extend(named);
     };

@@ -9,6 +9,7 @@
 
 mod dra;
 mod dra_engine;
+mod dra_hostile;
 mod dra_many;
 mod dra_publish;
 mod dra_releases;

@@ -20,6 +20,8 @@ const WORDS: usize = 400;
 pub enum ApiError {
     #[error("{what}: the API server answered {}: {}{}", status_code(.status), one_line(&.status.message), advice(status_code(.status)))]
     Refused { what: String, status: Box<Status> },
+    #[error("{what}: the API server has not answered within {} s", after.as_secs())]
+    TimedOut { what: String, after: Duration },
     #[error(transparent)]
     Other(#[from] Error),
 }
@@ -50,15 +52,10 @@ impl ApiError {
         ApiError::Other(error)
     }
 
-    pub(super) fn timed_out(what: &str, after: Duration) -> ApiError {
-        let seconds = after.as_secs();
-        anyhow!("{what}: the API server has not answered within {seconds} s").into()
-    }
-
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             ApiError::Refused { status, .. } => Some(status_code(status)),
-            ApiError::Other(_) => None,
+            ApiError::TimedOut { .. } | ApiError::Other(_) => None,
         }
     }
 

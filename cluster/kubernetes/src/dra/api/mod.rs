@@ -1,7 +1,9 @@
 //! The API server, as far as this driver asks it for anything: by kube's client, on connections of our own.
 
 mod access;
+mod answer;
 mod certificate;
+mod claim;
 mod error;
 mod kubeconfig;
 mod report;
@@ -16,19 +18,25 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::{
-    DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
-};
-use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, WatchParams};
-use kube_client::core::PartialObjectMeta;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube_client::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, WatchParams};
+use kube_client::core::{PartialObjectMeta, Request};
 use kube_client::{Client, Resource};
 use onload_agent::random_byte;
 use onload_core::class::Class;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use claim::ClaimHoldings;
+
 pub use access::{ApiAccess, SERVICE_ACCOUNT};
+pub use claim::{
+    AllocationConfig, AllocationResult, ClaimAllocation, ClaimObject, MAX_CONFIGS, MAX_RESULTS,
+};
 pub use error::ApiError;
 pub use watch::ApiWatch;
 
@@ -43,6 +51,8 @@ const SLICES: u32 = 8;
 /// DeviceClasses of one page: each may have 32 selectors of 10 KiB.
 const CLASSES: u32 = 50;
 const CLAIMS: u32 = 200;
+/// Claims that are read at once: a pod may name thousands, and each may have a megabyte.
+const MAX_CLAIM_READS: usize = 8;
 /// How long a watch may last, in seconds; then it is begun anew.
 const WATCH: std::ops::Range<u32> = 1800..3600;
 /// What has no meaning of its own in a path (RFC 3986, unreserved characters) stays as it is.
@@ -52,6 +62,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub struct Api {
     client: Client,
     metrics: Arc<DaemonMetrics>,
+    claim_reads: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Api {
@@ -72,7 +83,7 @@ impl Api {
     /// Needs an async runtime around it.
     pub fn new(access: ApiAccess, metrics: Arc<DaemonMetrics>) -> Api {
         let client = transport::new_client(access);
-        Api { client, metrics }
+        Api { client, metrics, claim_reads: Arc::new(Semaphore::new(MAX_CLAIM_READS)) }
     }
 
     /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
@@ -90,12 +101,13 @@ impl Api {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<ResourceClaim>, ApiError> {
+    ) -> Result<Option<ClaimObject>, ApiError> {
         let (namespace, segment) = (encode_segment(namespace), encode_segment(name));
         let what = format!("reading ResourceClaim {namespace}/{segment}");
-        let claims = kube_client::Api::namespaced(self.client.clone(), &namespace);
-        let result = self.send("GET", &what, claims.get(&segment)).await;
-        if_found(result, name)
+        let url = ResourceClaim::url_path(&(), Some(&namespace));
+        let request = Request::new(url).get(&segment, &GetParams::default());
+        let _permit = self.claim_reads.acquire().await;
+        if_found(self.send_streamed("GET", &what, request).await, name)
     }
 
     /// The names of the devices of a node that claims of any namespace have, by class. The server lists all claims that
@@ -105,16 +117,22 @@ impl Api {
         node: &NodeName,
     ) -> Result<BTreeMap<Class, BTreeSet<String>>, ApiError> {
         let mut names: BTreeMap<Class, BTreeSet<String>> = BTreeMap::new();
-        let note = |claim: ResourceClaim| {
-            for device in devices_of(&claim) {
+        let note = |claim: ClaimHoldings| {
+            let (namespace, name) = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
+            let Some(results) = claim.results() else {
+                let message =
+                    "the claim has more devices than Kubernetes allows; it counts as having none";
+                tracing::warn!(namespace, name, message);
+                return;
+            };
+            for device in results {
                 if let Some(class) = node.parse_pool(&device.pool) {
-                    let names = names.entry(class).or_default();
-                    names.insert(device.device.clone());
+                    names.entry(class).or_default().insert(device.device);
                 }
             }
         };
         let params = ListParams::default().limit(CLAIMS);
-        self.list(params, "listing ResourceClaims", note).await?;
+        self.list::<ResourceClaim, _>(params, "listing ResourceClaims", note).await?;
         Ok(names)
     }
 
@@ -144,10 +162,10 @@ impl Api {
     /// has no v1 of them (before 1.34) refuses.
     pub async fn visit_device_classes(
         &self,
-        each: impl FnMut(DeviceClass),
+        each: impl FnMut(ListedClass),
     ) -> Result<String, ApiError> {
         let params = ListParams::default().limit(CLASSES);
-        self.list(params, "listing DeviceClasses", each).await
+        self.list::<DeviceClass, _>(params, "listing DeviceClasses", each).await
     }
 
     pub async fn watch_device_classes(
@@ -168,7 +186,7 @@ impl Api {
     ) -> Result<String, ApiError> {
         let params = ListParams::default().fields(&slice_selector(node)).limit(SLICES);
         let what = format!("listing the ResourceSlices of node {node}");
-        self.list(params, &what, each).await
+        self.list::<ResourceSlice, _>(params, &what, each).await
     }
 
     /// What happens to the slices of this driver on a node from a resource version on, without their contents: names
@@ -221,32 +239,80 @@ impl Api {
     ) -> Result<T, ApiError> {
         let answer = match timeout(TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|error| ApiError::from_client(what, error)),
-            Err(_) => Err(ApiError::timed_out(what, TIMEOUT)),
+            Err(_) => Err(ApiError::TimedOut { what: what.to_owned(), after: TIMEOUT }),
         };
         self.metrics.count_api_request(verb, answer.is_ok());
         answer
     }
 
-    /// Page after page, so that only one has to fit into memory; the resource version of them.
-    async fn list<K>(
+    /// Sends a request whose answer is parsed while it is read.
+    async fn send_streamed<T: DeserializeOwned + Send + 'static>(
+        &self,
+        verb: &str,
+        what: &str,
+        request: Result<http::Request<Vec<u8>>, kube_client::core::request::Error>,
+    ) -> Result<T, ApiError> {
+        let client = self.client.clone();
+        let send = async {
+            answer::request(client, request.map_err(kube_client::Error::BuildRequest)?).await
+        };
+        self.send(verb, what, send).await
+    }
+
+    /// Lists objects page after page, with no more of one in memory than `T` has. A page that takes too long is asked for
+    /// again with half as many objects. Returns the resource version of the last page.
+    async fn list<K, T>(
         &self,
         mut params: ListParams,
         what: &str,
-        mut each: impl FnMut(K),
+        mut each: impl FnMut(T),
     ) -> Result<String, ApiError>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
+        K: Resource<DynamicType = ()>,
+        T: DeserializeOwned + Send + 'static,
     {
-        let objects = self.all_namespaces::<K>();
+        let url = K::url_path(&(), None);
         loop {
-            let page = self.send("GET", what, objects.list(&params)).await?;
-            page.items.into_iter().for_each(&mut each);
+            let request = Request::new(url.as_str()).list(&params);
+            let page: Page<T> = match self.send_streamed("GET", what, request).await {
+                Err(ApiError::TimedOut { .. }) if params.limit > Some(1) => {
+                    params.limit = params.limit.map(|limit| limit / 2);
+                    continue;
+                }
+                answer => answer?,
+            };
+            page.items.into_iter().flatten().for_each(&mut each);
             params.continue_token = page.metadata.continue_.filter(|next| !next.is_empty());
             if params.continue_token.is_none() {
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
     }
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(default)]
+    metadata: ListMeta,
+    items: Option<Vec<T>>,
+}
+
+/// A DeviceClass without its selectors and parameters.
+#[derive(Debug, Deserialize)]
+pub struct ListedClass {
+    pub metadata: ListedName,
+    pub spec: ListedResource,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct ListedName {
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedResource {
+    pub extended_resource_name: Option<String>,
 }
 
 /// The object of that name; none if the server says that it is not there.
@@ -268,15 +334,6 @@ fn watch_params() -> WatchParams {
 /// A name that kubelet gave, as a part of a path: kube's client takes it as it is.
 fn encode_segment(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
-}
-
-fn devices_of(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
-    let status = claim.status.as_ref();
-    let allocation = status.and_then(|status| status.allocation.as_ref());
-    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-    let results = devices.into_iter().flat_map(|devices| &devices.results);
-    let results = results.flatten();
-    results.filter(|result| result.driver == DRIVER)
 }
 
 /// Not all watches of a cluster end at once.

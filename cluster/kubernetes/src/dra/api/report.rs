@@ -2,10 +2,12 @@
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use kube_client::Resource;
 use kube_client::api::{Patch, PatchParams, PostParams};
+use kube_client::core::Request;
 use serde_json::{Value, json};
 
-use super::{Api, ApiError, encode_segment};
+use super::{Api, ApiError, ClaimObject, encode_segment};
 use crate::dra::DRIVER;
 
 impl Api {
@@ -17,11 +19,10 @@ impl Api {
         name: &str,
         uid: &str,
         devices: &[AllocatedDeviceStatus],
-    ) -> Result<ResourceClaim, ApiError> {
+    ) -> Result<ClaimObject, ApiError> {
         let (namespace_segment, segment) = (encode_segment(namespace), encode_segment(name));
         let what = format!("writing the devices of ResourceClaim {namespace_segment}/{segment}");
-        let claims =
-            kube_client::Api::<ResourceClaim>::namespaced(self.client.clone(), &namespace_segment);
+        let url = ResourceClaim::url_path(&(), Some(&namespace_segment));
         let object = json!({
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -29,8 +30,8 @@ impl Api {
             "status": {"devices": devices},
         });
         let (params, patch) = (PatchParams::apply(DRIVER).force(), Patch::Apply(object));
-        let request = claims.patch_status(&segment, &params, &patch);
-        self.send("PATCH", &what, request).await
+        let request = Request::new(url).patch_subresource("status", &segment, &params, &patch);
+        self.send_streamed("PATCH", &what, request).await
     }
 
     pub async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), ApiError> {

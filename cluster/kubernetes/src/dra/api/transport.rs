@@ -28,13 +28,14 @@ use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
 use super::access::{ApiAccess, ApiToken, TlsFiles};
+use super::answer::Streamed;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// When a connection that is not used is closed.
 const IDLE: Duration = Duration::from_secs(15);
 /// How often the kernel looks whether a silent peer is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The most bytes of an answer: a page of slices has less than a tenth.
+/// The most bytes of an answer that is read before it is parsed, such as a Node.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The most bytes of an event of a watch, which is a line. etcd keeps no object of more than 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -120,6 +121,7 @@ impl Transport {
     async fn send(&self, request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
         let (mut head, body) = request.into_parts();
         let is_watch = is_watch(&head.uri);
+        let is_streamed = head.extensions.get::<Streamed>().is_some();
         head.uri = format!("{}{}", self.server, head.uri).parse()?;
         head.headers.entry(ACCEPT).or_insert(JSON);
         head.headers.insert(USER_AGENT, AGENT);
@@ -136,6 +138,8 @@ impl Transport {
                 return Ok(answer.map(|body| {
                     if is_watch {
                         limit_events(body)
+                    } else if is_streamed {
+                        body.map_err(Into::into).boxed_unsync()
                     } else {
                         Limited::new(body, MAX_ANSWER_BYTES).boxed_unsync()
                     }

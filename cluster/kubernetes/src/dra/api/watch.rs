@@ -38,7 +38,9 @@ impl<K: Resource> ApiWatch<K> {
     /// since.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let next = timeout(MAX_SILENCE, self.events.next()).await;
-        let next = next.map_err(|_| ApiError::timed_out(&self.what, MAX_SILENCE))?;
+        let what = &self.what;
+        let next =
+            next.map_err(|_| ApiError::TimedOut { what: what.clone(), after: MAX_SILENCE })?;
         let failed = |error| ApiError::from_client(&self.what, error);
         let Some(event) = next.transpose().map_err(failed)? else {
             return Ok(None);

@@ -3,19 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::resource::v1::{
-    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
-};
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::ClaimUid;
 use onload_sys::text::Quoted;
 
 use super::parameters::{Author, Parameters};
-use crate::dra::DRIVER;
+use crate::dra::api::{AllocationConfig, AllocationResult, ClaimObject, MAX_CONFIGS, MAX_RESULTS};
 
-/// The annotation of a claim that the scheduler made for the resources of a pod
-/// (`ExtendedResourceClaimAnnotation` of k8s.io/api/resource).
-const EXTENDED_RESOURCE_ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
 /// `source` of a configuration that stands in the DeviceClass.
 const FROM_CLASS: &str = "FromClass";
 
@@ -39,7 +33,7 @@ pub(crate) struct AllocatedDevice {
 /// The devices that a claim was given, if it is the one of that uid. `resource` says which resource pods ask for to get
 /// devices of a DeviceClass.
 pub(crate) fn allocated_devices(
-    claim: ResourceClaim,
+    claim: ClaimObject,
     uid: &ClaimUid,
     resource: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<AllocatedDevice>> {
@@ -57,22 +51,21 @@ pub(crate) fn allocated_devices(
     };
     let allocation = claim.status.and_then(|status| status.allocation);
     let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
-    let devices = allocation.devices.unwrap_or_default();
-    let configs = parse_config(devices.config.unwrap_or_default())?;
-    let results = devices.results.unwrap_or_default().into_iter();
-    let results = results.filter(|result| result.driver == DRIVER);
-    Ok(results.map(|result| allocated_device(result, &configs, &resources)).collect())
+    let config = allocation.devices.config.entries();
+    let config = config.with_context(|| format!("it has more than {MAX_CONFIGS} parameters"))?;
+    let configs = parse_config(config)?;
+    let results = allocation.devices.results.entries();
+    let results = results.with_context(|| format!("it has more than {MAX_RESULTS} devices"))?;
+    Ok(results.into_iter().map(|result| allocated_device(result, &configs, &resources)).collect())
 }
 
-fn is_resource_claim(claim: &ResourceClaim) -> bool {
+fn is_resource_claim(claim: &ClaimObject) -> bool {
     let annotations = claim.metadata.annotations.as_ref();
-    annotations.is_some_and(|all| {
-        all.get(EXTENDED_RESOURCE_ANNOTATION).is_some_and(|value| value == "true")
-    })
+    annotations.is_some_and(|all| all.extended_resource_claim.as_deref() == Some("true"))
 }
 
 fn resources_by_request(
-    claim: &ResourceClaim,
+    claim: &ClaimObject,
     resource: impl Fn(&str) -> Option<String>,
 ) -> BTreeMap<String, ResourceName> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
@@ -90,17 +83,17 @@ struct ConfigParameters {
 }
 
 /// What was said to this driver, what the classes say first.
-fn parse_config(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<ConfigParameters>> {
-    let is_of_class = |entry: &DeviceAllocationConfiguration| entry.source == FROM_CLASS;
+fn parse_config(config: Vec<AllocationConfig>) -> Result<Vec<ConfigParameters>> {
+    let is_of_class = |entry: &AllocationConfig| entry.source == FROM_CLASS;
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
     let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
     let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
     let mut configs = Vec::new();
     for (author, entry) in of_class.chain(of_claim) {
-        let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == DRIVER) else {
+        let Some(opaque) = entry.opaque else {
             continue;
         };
-        let parameters = Parameters::parse(&opaque.parameters.0, author);
+        let parameters = Parameters::parse_json(opaque.parameters.get(), author);
         configs.push(ConfigParameters {
             requests: entry.requests.unwrap_or_default(),
             parameters: parameters.with_context(|| format!("parameters of {author}"))?,
@@ -110,7 +103,7 @@ fn parse_config(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Config
 }
 
 fn allocated_device(
-    result: DeviceRequestAllocationResult,
+    result: AllocationResult,
     configs: &[ConfigParameters],
     resources: &BTreeMap<String, ResourceName>,
 ) -> AllocatedDevice {
@@ -144,6 +137,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::dra::api::ClaimAllocation;
 
     const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
@@ -151,7 +145,7 @@ mod tests {
         None
     }
 
-    fn claim(results: Value, config: Value) -> ResourceClaim {
+    fn claim(results: Value, config: Value) -> ClaimObject {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -269,6 +263,21 @@ mod tests {
     }
 
     #[test]
+    fn more_than_a_server_accepts_is_refused_if_it_is_for_this_driver() {
+        let devices = |count| vec![result("a", "ens1"); count];
+        assert_eq!(of(json!(devices(32)), json!([])).unwrap().len(), 32);
+        let line = of(json!(devices(33)), json!([])).unwrap_err();
+        assert_eq!(line, "it has more than 32 devices");
+        let mut foreign = result("a", "gpu0");
+        foreign["driver"] = json!("gpu.example.com");
+        let of_both = [devices(32), vec![foreign; 5_000]].concat();
+        assert_eq!(of(json!(of_both), json!([])).unwrap().len(), 32);
+        let long = json!({"profile": "x".repeat(20_000)});
+        let line = of(json!(devices(1)), json!([opaque("FromClaim", &[], long)])).unwrap_err();
+        assert_eq!(line, "parameters of the claim: they are longer than 10240 bytes");
+    }
+
+    #[test]
     fn parameters_that_are_not_understood_say_who_wrote_them() {
         for (source, says) in [
             ("FromClass", "parameters of the class: unknown key \"colour\""),
@@ -304,7 +313,7 @@ mod tests {
             assert!(error.to_string().starts_with("it has no allocation"), "{error}");
         }
         let mut empty = claim(json!([]), json!([]));
-        empty.status.as_mut().unwrap().allocation.as_mut().unwrap().devices = None;
+        empty.status.as_mut().unwrap().allocation = Some(ClaimAllocation::default());
         let devices = allocated_devices(empty, &UID.parse().unwrap(), nothing).unwrap();
         assert!(devices.is_empty());
     }

@@ -16,6 +16,8 @@ use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
 const KEYS: [&str; 7] = ["preload", "profile", "name", "mtu", "vlan", "address", "routes"];
+/// The most bytes of the parameters of an entry (`OpaqueParametersMaxLength` of k8s.io/api/resource/v1).
+const MAX_BYTES: usize = 10 << 10;
 /// The most bytes of a text that a message shows.
 const MAX_SHOWN: usize = 64;
 
@@ -58,6 +60,13 @@ pub(crate) struct Parameter<T> {
 }
 
 impl Parameters {
+    pub(crate) fn parse_json(text: &str, author: Author) -> Result<Parameters> {
+        if text.len() > MAX_BYTES {
+            bail!("they are longer than {MAX_BYTES} bytes");
+        }
+        Parameters::parse(&serde_json::from_str(text)?, author)
+    }
+
     pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters> {
         let keys = KEYS.join(", ");
         let Some(object) = value.as_object() else {

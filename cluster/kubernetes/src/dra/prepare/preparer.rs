@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_core::lease::{ClaimUid, Leases};
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_sys::processes::Processes;
@@ -18,7 +18,7 @@ use super::claim_locks::ClaimLocks;
 use super::claim_spec::{ClaimDevice, ClaimSpecs, PreparedClaim};
 use super::decision::{PrepareContext, decide};
 use super::metadata::{DeviceMetadata, MetadataFiles, read_hardware_address};
-use crate::dra::api::Api;
+use crate::dra::api::{Api, ClaimObject};
 use crate::dra::classes::DeviceClasses;
 use crate::names::{NodeName, is_label};
 use crate::snapshot::{KubernetesSnapshot, SpecNames};
@@ -26,8 +26,6 @@ use crate::wire::dra::{Claim, Device};
 
 /// kubelet waits for 45 s, and its next attempt is a minute later.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// `PodResourceClaimAnnotation` of k8s.io/api/resource.
-const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 #[derive(Debug)]
 pub(crate) struct Preparer {
@@ -124,7 +122,7 @@ impl Preparer {
         &self,
         claim: &Claim,
         uid: &ClaimUid,
-        resource_claim: ResourceClaim,
+        resource_claim: ClaimObject,
     ) -> Result<(PreparedClaim, Vec<Device>)> {
         let pod_claim = pod_claim_name(&resource_claim);
         let resource = |class: &str| self.device_classes.borrow().resource_of(class);
@@ -173,7 +171,7 @@ impl Preparer {
         }
     }
 
-    pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
+    pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ClaimObject>> {
         let request = self.api.get_claim(&claim.namespace, &claim.name);
         let Ok(answer) = timeout(TIMEOUT, request).await else {
             let seconds = TIMEOUT.as_secs();
@@ -224,10 +222,9 @@ impl Drop for CallGuard<'_> {
 }
 
 /// What the pod of a claim calls it that was made from a template. Whoever makes a claim can write this too.
-fn pod_claim_name(claim: &ResourceClaim) -> Option<String> {
+fn pod_claim_name(claim: &ClaimObject) -> Option<String> {
     let annotations = claim.metadata.annotations.as_ref()?;
-    let name = annotations.get(POD_CLAIM)?;
-    is_label(name).then(|| name.clone())
+    annotations.pod_claim_name.clone().filter(|name| is_label(name))
 }
 
 /// Refuses what others than a claim have: its containers would not start. They lease it when they do.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
@@ -96,12 +95,12 @@ async fn claim_exists(
     prepared_claim: &PreparedClaim,
 ) -> Result<bool> {
     let claim = preparer.find(&prepared_claim.claim(uid)).await?;
-    let is_it = |claim: &ResourceClaim| claim.metadata.uid.as_deref() == Some(uid.as_str());
-    let status = claim.filter(is_it).and_then(|claim| claim.status);
+    let claim = claim.filter(|claim| claim.has_uid(uid.as_str()));
+    let status = claim.and_then(|claim| claim.status);
     let Some(status) = status.filter(|status| status.allocation.is_some()) else {
         return Ok(false);
     };
-    let devices = status.devices.unwrap_or_default();
+    let devices = status.devices.entries().unwrap_or_default();
     let report = ClaimReport::Found(uid.clone(), prepared_claim.clone(), devices);
     preparer.report(report);
     Ok(true)

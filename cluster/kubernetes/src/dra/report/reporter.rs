@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::lease::ClaimUid;
 use onload_sys::text::ErrorChain;
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::events::{DEVICE_UNHEALTHY, EventLog, EventReason, EventWrite, PREPARE_REFUSED};
 use super::status;
-use crate::dra::api::{Api, ApiError};
+use crate::dra::api::{Api, ApiError, ClaimObject};
 use crate::dra::engine::REFUSED;
 use crate::dra::prepare::{ClaimReport, PreparedClaim, Preparer};
 use crate::serve::sleep_until;
@@ -89,7 +89,7 @@ enum RequestResult {
         uid: ClaimUid,
         devices: Vec<AllocatedDeviceStatus>,
         /// The claim; none if there is no such one any more.
-        answer: Result<Option<Box<ResourceClaim>>, ApiError>,
+        answer: Result<Option<Box<ClaimObject>>, ApiError>,
     },
     /// With the name of an Event that was not written.
     Event(Result<(), (String, ApiError)>),
@@ -150,10 +150,8 @@ impl Reporter {
                 claim.is_stale = true;
             }
             ClaimReport::Found(uid, prepared_claim, devices) => {
-                let is_ours = |device: &AllocatedDeviceStatus| device.driver == crate::dra::DRIVER;
-                let reported = devices.into_iter().filter(is_ours).collect();
                 let claim = self.claims.entry(uid);
-                claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(reported)));
+                claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(devices)));
             }
             ClaimReport::Unprepared(uid, prepared_claim) => {
                 let is_unwritten =
@@ -285,7 +283,7 @@ impl Reporter {
         &mut self,
         uid: &ClaimUid,
         before: &[AllocatedDeviceStatus],
-        resource_claim: &ResourceClaim,
+        resource_claim: &ClaimObject,
     ) {
         let Some(claim) = self.claims.get(uid) else {
             return;
@@ -333,9 +331,7 @@ async fn write_status(
         Err(error) if error.is_absent(&name) => Ok(None),
         // Another claim has its name, or somebody else changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
-            let is_it = |resource_claim: &ResourceClaim| {
-                resource_claim.metadata.uid.as_deref() == Some(uid.as_str())
-            };
+            let is_it = |resource_claim: &ClaimObject| resource_claim.has_uid(uid.as_str());
             match api.get_claim(&namespace, &name).await {
                 Ok(resource_claim) if !resource_claim.as_ref().is_some_and(is_it) => Ok(None),
                 _ => Err(error),
@@ -391,7 +387,7 @@ fn claim_reference(claim: &Claim) -> ObjectReference {
 }
 
 /// The pods that a claim is reserved for.
-fn pod_references(claim: &ResourceClaim) -> Vec<ObjectReference> {
+fn pod_references(claim: &ClaimObject) -> Vec<ObjectReference> {
     let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());
     let pods = pods.map(|pod| ObjectReference {
