@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube_client::Resource;
 use kube_client::core::WatchEvent;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt};
 
 use super::error::ApiError;
@@ -17,6 +17,9 @@ pub struct ApiWatch<K> {
     events: Pin<Box<dyn Stream<Item = kube_client::Result<WatchEvent<K>>> + Send>>,
     version: String,
     what: String,
+    /// When the connection is dead, however often the caller stops waiting.
+    deadline: Instant,
+    max_silence: Duration,
 }
 
 impl<K: Resource> ApiWatch<K> {
@@ -25,7 +28,13 @@ impl<K: Resource> ApiWatch<K> {
         version: &str,
         what: String,
     ) -> ApiWatch<K> {
-        ApiWatch { events: Box::pin(events), version: version.to_owned(), what }
+        ApiWatch {
+            events: Box::pin(events),
+            version: version.to_owned(),
+            what,
+            deadline: Instant::now() + MAX_SILENCE,
+            max_silence: MAX_SILENCE,
+        }
     }
 
     /// The resource version that was told last: another watch begins there.
@@ -37,10 +46,10 @@ impl<K: Resource> ApiWatch<K> {
     /// Nothing is lost if the caller stops waiting. [`ApiError::is_gone`] if the server no longer knows what happened
     /// since.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
-        let next = timeout(MAX_SILENCE, self.events.next()).await;
-        let what = &self.what;
-        let next =
-            next.map_err(|_| ApiError::TimedOut { what: what.clone(), after: MAX_SILENCE })?;
+        let Ok(next) = timeout_at(self.deadline, self.events.next()).await else {
+            return Err(ApiError::TimedOut { what: self.what.clone(), after: self.max_silence });
+        };
+        self.deadline = Instant::now() + self.max_silence;
         let failed = |error| ApiError::from_client(&self.what, error);
         let Some(event) = next.transpose().map_err(failed)? else {
             return Ok(None);
@@ -58,5 +67,30 @@ impl<K: Resource> ApiWatch<K> {
             self.version.clone_from(version);
         }
         Ok(Some(event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::time::timeout;
+    use tokio_stream::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_watch_ends_although_its_caller_keeps_leaving_it() {
+        let mut watch: ApiWatch<Node> = ApiWatch::new(pending(), "1", "watching".to_owned());
+        watch.max_silence = Duration::from_millis(200);
+        watch.deadline = Instant::now() + watch.max_silence;
+        let calls = async {
+            loop {
+                if let Ok(next) = timeout(Duration::from_millis(20), watch.next()).await {
+                    return next.unwrap_err();
+                }
+            }
+        };
+        let error = timeout(Duration::from_secs(20), calls).await.unwrap();
+        assert!(matches!(error, ApiError::TimedOut { .. }), "{error}");
     }
 }
