@@ -14,8 +14,9 @@ use crate::wire::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 
-/// What the driver serves. kubelet takes the first that it knows, so the newest is the first.
-const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+/// The services of the driver, the newest version of each first. kubelet prepares claims by the first DRAPlugin that it knows,
+/// and ignores unknown names. Kubernetes 1.37 watches the health of devices only if the list has a DRAResourceHealth.
+const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
 /// Tells kubelet of the driver, and everybody else of what kubelet says.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ mod tests {
         let info = info.unwrap().into_inner();
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "onload.dev"));
         assert_eq!(info.endpoint, "/k/plugins/onload.dev/dra-1.sock");
-        assert_eq!(info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+        assert_eq!(info.supported_versions, SERVICES);
     }
 
     #[tokio::test]
