@@ -786,6 +786,18 @@ checks! {
             "onload_product: Onload\nonload_version: \nuk_intf_ver: 00000000000000000000000000000000\n");
             tree.attribute("/sys/module/onload/version", ""); }
         => "fail", "was built for another driver than the loaded driver: programs", "the modules and the library of one Onload from its release";
+    a_control_plane_that_is_not_there_fails: "onload-control-plane", control_plane(),
+        |tree| { tree.remove("/sbin/onload_cp_server"); }
+        => "fail", "/sbin/onload_cp_server is missing: the driver cannot start it, and programs get no stack", "the user space of the same Onload";
+    a_control_plane_that_cannot_be_executed_fails: "onload-control-plane", control_plane(),
+        |tree| { tree.file("/sbin/onload_cp_server", "\x7fELF"); }
+        => "fail", "is not an executable file", "chmod 755 /sbin/onload_cp_server";
+    a_control_plane_of_another_path_is_set_to_the_installed_one: "onload-control-plane", control_plane(),
+        |tree| { tree.attribute("/sys/module/onload/parameters/cplane_server_path", "/usr/bin/crictl"); }
+        => "fail", "/usr/bin/crictl is missing", "echo /sbin/onload_cp_server > /sys/module/onload/parameters/cplane_server_path";
+    a_member_that_onload_does_not_have_is_warned_of: "onload-bond", bonded("802.3ad 4", "ens3"),
+        |tree| { tree.attribute("/sys/devices/virtual/net/bond0/bonding/slaves", "ens9 ens3"); }
+        => "warn", "Onload does not accelerate its member ens9", "ip link set dev ens9 nomaster";
     onload_without_an_interface_is_warned_of: "onload-interface", x3(),
         |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
         => "warn", "no interface is accelerated", "onload-ctk discover --explain";
@@ -1879,6 +1891,80 @@ fn a_virtual_function_gets_its_guid_from_its_physical_one() {
         let found = found(&tree, "rdma-guid");
         assert_eq!(found.len(), 1, "{found:#?}");
         assert_eq!(remedies(&found[0]), [set, &rebind].concat());
+    }
+}
+
+/// A host whose driver starts its default control plane.
+fn control_plane() -> Tree {
+    let tree = x3();
+    tree.attribute("/sys/module/onload/parameters/cplane_server_path", "");
+    tree.program("/sbin/onload_cp_server", "\x7fELF");
+    tree
+}
+
+#[test]
+fn a_control_plane_that_the_driver_does_not_start_may_be_missing() {
+    let tree = control_plane();
+    tree.remove("/sbin/onload_cp_server");
+    let warning = "control plane /sbin/onload_cp_server is missing";
+    assert!(tree.run(&["discover"]).done().stderr.contains(warning));
+    tree.attribute("/sys/module/onload/parameters/cplane_spawn_server", "N");
+    assert!(found(&tree, "onload-control-plane").is_empty());
+    assert!(!tree.run(&["discover"]).done().stderr.contains(warning));
+}
+
+/// A host with a bond, and one interface that Onload has, ens3.
+fn bonded(mode: &str, members: &str) -> Tree {
+    let tree = x3();
+    let bond = tree.class_device("net", "/sys/devices/virtual", "bond0", &[]);
+    tree.attribute(&format!("{bond}/bonding/slaves"), members);
+    tree.attribute(&format!("{bond}/bonding/mode"), mode);
+    tree
+}
+
+#[test]
+fn a_bond_that_onload_does_not_accelerate_is_warned_of() {
+    for (mode, members, expected) in [
+        ("active-backup 1", "ens3", None),
+        ("802.3ad 4", "ens3", None),
+        ("active-backup 1", "ens8 ens9", None),
+        (
+            "802.3ad 4",
+            "ens3 ens9",
+            Some((
+                "bond bond0 is not accelerated: Onload does not accelerate its member ens9",
+                &["ip link set dev ens9 nomaster"][..],
+            )),
+        ),
+        (
+            "balance-rr 0",
+            "ens3",
+            Some((
+                "bond bond0 is not accelerated: its mode is balance-rr, and Onload supports active-backup and 802.3ad",
+                &[
+                    "ip link set dev bond0 down",
+                    "ip link set dev ens3 nomaster",
+                    "ip link set dev bond0 type bond mode active-backup",
+                    "ip link set dev ens3 master bond0",
+                    "ip link set dev bond0 up",
+                ],
+            )),
+        ),
+    ] {
+        let tree = bonded(mode, members);
+        let found = found(&tree, "onload-bond");
+        let stderr = tree.run(&["discover"]).done().stderr;
+        match expected {
+            Some((finding, commands)) => {
+                assert_eq!(found[0]["finding"], finding);
+                assert_eq!(remedies(&found[0]), commands);
+                assert!(stderr.contains(finding), "{stderr}");
+            }
+            None => {
+                assert!(found.iter().all(|one| one["verdict"] == "pass"), "{found:#?}");
+                assert!(!stderr.contains("bond0"), "{stderr}");
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use super::device::{GpuAlias, HostDevice};
+use crate::discover::bond::OnloadBond;
 use crate::discover::clock::Clock;
 use crate::discover::data_direct::DataDirect;
 use crate::discover::exclusion::Exclusion;
@@ -77,6 +78,9 @@ pub struct Inventory {
     /// The interfaces of this network namespace that Onload has attached to, offered or not.
     #[serde(skip)]
     pub attached: Vec<String>,
+    /// Bonds of which Onload has a member.
+    #[serde(skip)]
+    pub bonds: Vec<OnloadBond>,
     /// Physical functions of offered virtual ones whose interface is down, with its name.
     #[serde(skip)]
     pub idle_ports: Vec<(PciAddress, String)>,

@@ -1,5 +1,7 @@
 //! Reads all families, in the order in which they need each other.
 
+use std::path::Path;
+
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
@@ -11,7 +13,7 @@ use crate::discover::exclusion::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::{
-    clock, gdrcopy, gpu, gpu_index, hugepages, movable_interface, netdev, nic, onload, rdma,
+    bond, clock, gdrcopy, gpu, gpu_index, hugepages, movable_interface, netdev, nic, onload, rdma,
     tcpdirect, unread, vfio, vhost_net,
 };
 use crate::host::Host;
@@ -70,6 +72,11 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let attached = probe.with_classes(&unread::NICS, || {
         nic::read(probe, &functions, &interfaces, settings, availability)
     });
+    let bonds = match probe.unread_reason(Path::new(nic::DEBUGFS_NICS)) {
+        // Which interfaces Onload has by AF_XDP is unknown.
+        Some(_) => Vec::new(),
+        None => probe.with_classes(&[], || bond::read(probe, &interfaces, &attached.names)),
+    };
     let movable = probe.with_classes(&[Class::Netdev], || {
         movable_interface::read(probe, &functions, &interfaces, config)
     });
@@ -127,6 +134,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         hugepages,
         movable,
         attached: attached.names,
+        bonds,
         idle_ports,
         other_netns_nics: attached.other_netns_nics,
         functions,

@@ -2,6 +2,7 @@
 //! [`crate::devices`] makes devices of it.
 
 pub mod af_xdp;
+pub mod bond;
 pub mod clock;
 pub mod data_direct;
 pub mod exclusion;

@@ -17,6 +17,12 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::host::EntryKind;
 
+/// The program that the driver starts for each network namespace, and whether it does (Onload, `linux_onload/cplane.c`).
+pub const CONTROL_PLANE: &str = "/sys/module/onload/parameters/cplane_server_path";
+const STARTS_CONTROL_PLANE: &str = "/sys/module/onload/parameters/cplane_spawn_server";
+/// The program if the parameter is empty.
+pub const DEFAULT_CONTROL_PLANE: &str = "/sbin/onload_cp_server";
+
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
 
 /// Programs that a container may use; those in sbin administer the host.
@@ -66,6 +72,53 @@ pub struct Onload {
     pub machine: Option<u16>,
     #[serde(skip)]
     pub obstacle: Option<String>,
+    /// `None` if the driver starts no program, or does not say which.
+    #[serde(skip)]
+    pub control_plane: Option<ControlPlane>,
+}
+
+/// The program that creates the tables of a network namespace, without which no program there gets a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlPlane {
+    pub path: PathBuf,
+    /// `None` if the kernel can execute it.
+    pub fault: Option<ProgramFault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramFault {
+    Missing,
+    NotExecutable,
+}
+
+impl ControlPlane {
+    fn read(probe: &Probe<'_>) -> Option<ControlPlane> {
+        let path = match probe.attribute(CONTROL_PLANE) {
+            Some(path) => PathBuf::from(path),
+            None => probe.entry(CONTROL_PLANE).map(|_| PathBuf::from(DEFAULT_CONTROL_PLANE))?,
+        };
+        if probe.attribute(STARTS_CONTROL_PLANE).as_deref() == Some("N") {
+            return None;
+        }
+        let fault = match probe.entry(&path) {
+            Some(EntryKind::File { executable: true }) => None,
+            Some(_) => Some(ProgramFault::NotExecutable),
+            None if probe.unread_reason(&path).is_some() => return None,
+            None => Some(ProgramFault::Missing),
+        };
+        Some(ControlPlane { path, fault })
+    }
+
+    pub fn fault_reason(&self) -> Option<String> {
+        let fault = match self.fault? {
+            ProgramFault::Missing => "is missing",
+            ProgramFault::NotExecutable => "is not an executable file",
+        };
+        let path = self.path.display();
+        Some(format!(
+            "Onload's control plane {path} {fault}: the driver cannot start it, and programs get no stack"
+        ))
+    }
 }
 
 impl Onload {
@@ -150,6 +203,9 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason.clone()));
     }
     let installation = library.as_ref().map(|library| &library.installation);
+    let control_plane = probe.with_classes(&[], || ControlPlane::read(probe));
+    let reason = control_plane.as_ref().and_then(ControlPlane::fault_reason);
+    reason.into_iter().for_each(|reason| probe.warn(reason));
     let profile_dir = installation.and_then(|installation| profile_dir(probe, cdi, installation));
     let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
     let tools = installation.map(|installation| read_tools(probe, cdi, installation, &TOOLS));
@@ -166,6 +222,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
         profiles: profiles.unwrap_or_default(),
         profile_dir,
         obstacle,
+        control_plane,
     })
 }
 

@@ -42,6 +42,8 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck)] = &[
     (CheckFamily::Host, "discovery", unread::check_discovery),
     (CheckFamily::Host, "onload-modules", onload::check_modules),
     (CheckFamily::Host, "onload-library", onload::check_library),
+    (CheckFamily::Host, "onload-control-plane", onload::check_control_plane),
+    (CheckFamily::Host, "onload-bond", onload::check_bonds),
     (CheckFamily::Host, "onload-interface", onload::check_interfaces),
     (CheckFamily::Host, "interface-up", onload::link),
     (CheckFamily::Host, "returning", returning::check_returning),

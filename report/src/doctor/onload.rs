@@ -4,7 +4,9 @@ use onload_core::class::Class;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
 use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
+use onload_host::discover::bond::{BondFault, OnloadBond};
 use onload_host::discover::nic::{Datapath, Nic};
+use onload_host::discover::onload::{CONTROL_PLANE, DEFAULT_CONTROL_PLANE, ProgramFault};
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
 use onload_sys::text::{ShortList, format_count, quote_for_shell};
@@ -123,6 +125,67 @@ fn reapply_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostErro
     } else {
         "onload-ctk host apply"
     })))
+}
+
+/// Whether the driver can start the program without which no network namespace gets stacks.
+pub(super) fn check_control_plane(context: &CheckContext<'_>) -> Findings {
+    let onload = context.inventory.onload.as_ref();
+    let Some(control_plane) = onload.and_then(|onload| onload.control_plane.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let path = &control_plane.path;
+    let finding = match control_plane.fault_reason() {
+        None => Finding::pass(format!("the driver can start {}", path.display())),
+        Some(text) if control_plane.fault == Some(ProgramFault::NotExecutable) => {
+            let quoted = quote_for_shell(path);
+            Finding::fail(text, Remedy::run(format!("chmod 755 {quoted}")))
+        }
+        Some(text) if context.is_file(DEFAULT_CONTROL_PLANE)? => {
+            let set = format!("echo {DEFAULT_CONTROL_PLANE} > {CONTROL_PLANE}");
+            Finding::fail(text, Remedy::run(set))
+        }
+        Some(text) => {
+            let install = Remedy::install(
+                "the user space of the same Onload as the driver",
+                "the release of which the driver is",
+            );
+            Finding::fail(text, install)
+        }
+    };
+    Ok(vec![finding.with_path(CONTROL_PLANE).with_path(path)])
+}
+
+/// Whether Onload accelerates the bonds of its interfaces.
+pub(super) fn check_bonds(context: &CheckContext<'_>) -> Findings {
+    let findings = context.inventory.bonds.iter().map(|bond| {
+        let finding = match bond.fault_reason() {
+            None => Finding::pass("Onload has each member, and supports the mode"),
+            Some(reason) => {
+                let (first, others) = bond_remedies(bond);
+                others.into_iter().fold(Finding::warn(reason, first), Finding::with_remedy)
+            }
+        };
+        finding.with_path(format!("/sys/class/net/{}/bonding", bond.name)).with_subject(&bond.name)
+    });
+    Ok(findings.collect())
+}
+
+/// Returns the first command and those after it.
+fn bond_remedies(bond: &OnloadBond) -> (Remedy, Vec<Remedy>) {
+    let name = quote_for_shell(&bond.name);
+    let set = |device: &String, words: &str| {
+        Remedy::run(format!("ip link set dev {} {words}", quote_for_shell(device)))
+    };
+    if let Some(BondFault::Member(member)) = &bond.fault {
+        return (set(member, "nomaster"), Vec::new());
+    }
+    // The kernel changes the mode of a bond that is down and has no members (drivers/net/bonding/bond_options.c).
+    let members = || bond.members.iter();
+    let empty = members().map(|member| set(member, "nomaster"));
+    let mode = set(&bond.name, "type bond mode active-backup");
+    let fill = members().map(|member| set(member, &format!("master {name}")));
+    let others = empty.chain([mode]).chain(fill).chain([set(&bond.name, "up")]);
+    (set(&bond.name, "down"), others.collect())
 }
 
 pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
