@@ -265,6 +265,38 @@ fn hardware_addresses_and_guids_are_masked_and_the_vendor_stays() {
 }
 
 #[test]
+fn the_interfaces_of_rdma_ports_are_the_same_in_a_capture() {
+    let interfaces = |root: &Path| {
+        let (found, _) = answer(root);
+        let devices = found["rdma"].as_array().unwrap();
+        devices.iter().find(|device| device["name"] == "mlx5_0").unwrap()["netdevs"].clone()
+    };
+    let tree = rdma();
+    let function = tree.pci(Pci::network("0000:3b:00.1", "15b3:101d", "mlx5_core"));
+    let interface = tree.interface(&function, "ens2");
+    tree.attribute(&format!("{interface}/address"), "b8:ce:f6:11:22:33");
+    let device = "/sys/class/infiniband/mlx5_0";
+    tree.attribute(&format!("{device}/ports/1/gid_attrs/ndevs/0"), "ens2");
+    for (node_type, gid) in [
+        ("1: CA", "fe80:0000:0000:0000:bace:f6ff:fe11:2233"),
+        ("4: RNIC", "b8ce:f611:2233:0000:0000:0000:0000:0000"),
+    ] {
+        tree.attribute(&format!("{device}/node_type"), node_type);
+        tree.attribute(&format!("{device}/ports/1/gids/0"), gid);
+        let capture = Capture::of(tree.root(), &[]);
+        assert!(!capture.holds("2233") && !capture.holds("22:33"));
+        for root in [tree.root(), &capture.root()] {
+            assert_eq!(interfaces(root), serde_json::json!(["ens2"]), "{node_type}");
+        }
+    }
+    tree.file("/rdma.table", "mlx5_0 1 ens1\n");
+    tree.remove(&format!("{device}/ports/1/gid_attrs"));
+    let capture = Capture::of(tree.root(), &[]);
+    assert_eq!(capture.entries()["rdma.table"], "mlx5_0 1 ens1\n");
+    assert_eq!(interfaces(&capture.root()), serde_json::json!(["ens1"]));
+}
+
+#[test]
 fn an_interface_that_is_named_by_its_address_is_named_by_its_mask() {
     let tree = Tree::with_onload();
     for (index, name) in ["enx000f537a1121", "enx000f537a1120"].iter().enumerate() {
