@@ -1,26 +1,29 @@
-//! Memory for a program that lives for a millisecond: pieces of one array, which the kernel gives page by page as they
-//! are touched, without a system call. musl's allocator asks the kernel for single pages, and gives them back at once.
+//! An allocator for programs that run for a millisecond. It hands out pieces of one array, whose
+//! pages the kernel provides on first use, without a system call. musl's allocator requests single
+//! pages from the kernel, and returns them immediately.
 #![expect(unsafe_code, reason = "an allocator hands out pointers")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A start that judges an image's RDMA libraries takes most of it, and others a quarter.
+/// The size of the array. Examining an image's RDMA libraries uses most of it, other starts a
+/// quarter.
 const BYTES: usize = 1024 * 1024;
 
-/// A larger piece comes from the system's allocator, as everything does once the array is used up.
+/// The largest piece of the array. Larger allocations, and all allocations once the array is used
+/// up, go to the system's allocator.
 const MAX_PIECE_BYTES: usize = 64 * 1024;
 
-/// Gives out the array from its beginning to its end. Only the last piece can be freed or grow.
+/// Allocates from the start of the array to its end. Only the last piece can be freed or grow.
 #[repr(C)]
 pub struct BumpAllocator {
-    /// First, since there the page is one that is touched anyway.
+    /// The first field, so that it shares a page with the first pieces.
     used: AtomicUsize,
     array: UnsafeCell<[u8; BYTES]>,
 }
 
-// SAFETY: a byte of the array belongs to whoever took it by the exchange of `used`, as with any allocator.
+// SAFETY: a byte of the array belongs to the caller whose exchange of `used` reserved it.
 unsafe impl Sync for BumpAllocator {}
 
 impl BumpAllocator {
@@ -30,16 +33,17 @@ impl BumpAllocator {
         BumpAllocator { used: AtomicUsize::new(0), array: UnsafeCell::new([0; BYTES]) }
     }
 
-    /// Where a piece begins in the array; `None` if it is not of the array.
+    /// Returns the offset of a piece in the array. Returns `None` if the piece is outside of it.
     fn offset(&self, piece: *mut u8) -> Option<usize> {
         let offset = piece.addr().wrapping_sub(self.array.get().addr());
         (offset < BYTES).then_some(offset)
     }
 
-    /// Moves the end of the last piece; false if another piece is behind it, or nothing is left.
+    /// Moves the end of the last piece. Returns `false` if the piece is not the last one, or the
+    /// array is too small.
     fn move_end(&self, from: usize, to: usize) -> bool {
-        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        to <= BYTES && self.used.compare_exchange(from, to, done, failed).is_ok()
+        to <= BYTES
+            && self.used.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn allocate(&self, layout: Layout) -> Option<*mut u8> {
@@ -61,7 +65,7 @@ impl BumpAllocator {
     }
 }
 
-// SAFETY: a piece is aligned and given out once, until it was freed; what is not of the array is the system's.
+// SAFETY: a piece is aligned and belongs to one caller until it is freed. All others come from the system's allocator.
 unsafe impl GlobalAlloc for BumpAllocator {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -75,7 +79,7 @@ unsafe impl GlobalAlloc for BumpAllocator {
             Some(start) => {
                 self.move_end(start + layout.size(), start);
             }
-            // SAFETY: it was the system's allocator that gave it out.
+            // SAFETY: a piece outside of the array came from the system's allocator.
             None => unsafe { System.dealloc(piece, layout) },
         }
     }

@@ -1,7 +1,7 @@
-//! What a hook learns from the command line of the runtime that called it.
+//! Finds the bundle of a container from the command line of the runtime that called the hook.
 //!
 //! crun (1.21) writes its working directory into the state as the bundle. To create device nodes
-//! for a container in a user namespace of its own, it leaves its mount namespace and returns to it
+//! for a container in its own user namespace, it leaves its mount namespace and returns to it
 //! (src/libcrun/linux.c, `prepare_and_send_dev_mounts`). setns(2) changes the working directory to
 //! `/`, so the bundle of such a container is `/` in the state.
 
@@ -18,7 +18,7 @@ use onload_sys::error::Result;
 use super::wrapper::args;
 use crate::config::state::OciState;
 
-/// Restores the bundle of a state that lost it.
+/// Corrects the bundle of a state in which it is `/`.
 pub(crate) fn restore_bundle(state: &mut OciState) -> Result<()> {
     let root = Path::new("/");
     if state.bundle != root || root.join("config.json").exists() {
@@ -34,7 +34,8 @@ pub(crate) fn restore_bundle(state: &mut OciState) -> Result<()> {
     Ok(())
 }
 
-/// The bundle named by a command line in procfs form, if that command creates this container.
+/// Returns the bundle that a command line in procfs form names, if that command creates this
+/// container.
 fn parse_bundle(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
     let words: Vec<OsString> = words
         .split(|byte| *byte == 0)

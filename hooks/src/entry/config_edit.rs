@@ -1,4 +1,4 @@
-//! The I/O around the filter: reads a configuration, calls the filter, writes the result.
+//! The I/O of the filter: reads a configuration, calls the filter, writes the result.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -25,9 +25,9 @@ use crate::record::creator::CreatorStage;
 use crate::record::lease::{self, Keeper};
 use crate::record::sweep;
 
-/// Removes the file that was written for a container, and gives back what was reserved: nobody will start it, and no
-/// poststop follows. It reports nothing, since the original error matters more. Files that a hook made for a living
-/// container with the same id stay.
+/// Removes the file that was written for a container, and cancels its reservation, since the
+/// container will not start and no poststop follows. Errors are not reported, since the original
+/// error matters more. Files that a hook created for a running container with the same ID remain.
 pub(crate) fn undo(outcome: &FilterOutcome) {
     if let Some(reservation) = &outcome.reservation {
         lease::give_back(reservation);
@@ -41,8 +41,8 @@ pub(crate) fn read_request(file: &OciConfigFile) -> Result<Option<DecisionInput>
     DecisionInput::read(file.scan(ScanScope::VariableToo)?)
 }
 
-/// Edits a bundle's configuration in place; `root` is where the runtime keeps its containers. Where that fails, it is
-/// unchanged.
+/// Edits a bundle's configuration in place, or leaves it unchanged if that fails. `root` is the
+/// directory where the runtime keeps its containers.
 pub(crate) fn edit(
     file: &OciConfigFile,
     container: ContainerRef<'_>,
@@ -61,7 +61,7 @@ pub(crate) fn edit(
     Ok(outcome)
 }
 
-/// Decides, keeps what was chosen of pools, and writes the outcome's host file, if it has one.
+/// Decides, reserves members of pools, and writes the outcome's host file, if it has one.
 fn decide_and_reserve(
     input: &DecisionInput,
     container: ContainerRef<'_>,
@@ -94,8 +94,8 @@ fn decide_and_reserve(
     Ok(outcome)
 }
 
-/// Removes CAP_SETUID from the description of a process that is started in a container later (runc
-/// and crun, `exec --process`), where the process must not have it.
+/// Removes CAP_SETUID from the description of a process that starts in a container later (runc and
+/// crun, `exec --process`), if the process must not have it.
 pub(crate) fn drop_setuid(process: &Path) -> Result<()> {
     const READ_CONTEXT: &str = "reading the process of `exec`";
     let file = OciConfigFile::open(Path::new(""), Some(process))?;
@@ -112,14 +112,14 @@ pub(crate) fn drop_setuid(process: &Path) -> Result<()> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamResult {
-    /// A configuration, which went on, and what is said of it.
+    /// A configuration, which was passed on, and the report about it.
     Config(ContainerReport),
-    /// The state of a container, which asks for something else.
+    /// The state of a container, which means another kind of call.
     State(OciState),
 }
 
-/// Edits a configuration while copying it from one stream to another. Where that fails, the output so far must
-/// not be used.
+/// Edits a configuration while copying it from one stream to another. If this fails, the output
+/// must not be used.
 pub(crate) fn edit_stream(
     from: impl Read,
     to: &mut dyn Write,

@@ -1,6 +1,6 @@
-//! `createRuntime --memlock … --expect … --lease …`: the hook that a CDI specification carries. It
-//! raises RLIMIT_MEMLOCK of the container's init, leases to it what only one container may have, and
-//! stops the container when a device node is not what its specification says.
+//! `createRuntime --memlock … --expect … --lease …`: the hook of a CDI specification. It raises
+//! RLIMIT_MEMLOCK of the container's init process, leases exclusive devices, and stops the
+//! container if a device node is not what its specification says.
 //!
 //! Docker, containerd and CRI-O look at a node once, when they load the specification, and keep its
 //! numbers. If a driver has been reloaded since, or devices were bound in another order, those
@@ -29,8 +29,8 @@ use crate::moves::{self, StandIns};
 use crate::record::init;
 use crate::record::lease::ContainerInit;
 
-/// The largest configuration that is read into memory whole; engines write about forty thousand
-/// bytes.
+/// The largest configuration that is read into memory completely. Engines write about forty
+/// thousand bytes.
 const MAX_BUFFERED_BYTES: u64 = 256 * 1024;
 
 const REMEDIES: Remedies = Remedies {
@@ -40,7 +40,7 @@ const REMEDIES: Remedies = Remedies {
     moved: "; run `systemctl start onload-cdi.service`, then start a new container",
 };
 
-/// Returns warnings.
+/// Runs the hook and returns warnings.
 pub(crate) fn run(
     arguments: &HookArguments,
     state: &OciState,
@@ -73,7 +73,7 @@ pub(crate) fn run(
     }
 }
 
-/// What a container gets that has claimed what is its own.
+/// Applies the arguments after the leases were acquired.
 fn apply_arguments(
     arguments: &HookArguments,
     moving: &HookArguments,
@@ -94,7 +94,7 @@ fn apply_arguments(
     if !arguments.take.is_empty() {
         warnings.extend(live::inject_members(state, &arguments.take, config, stand_ins)?.warnings);
     }
-    // Last, so that who is refused a device keeps its limits.
+    // Last, so that a container that is rejected keeps its limits.
     if let Some(memlock) = arguments.memlock {
         warnings.extend(limits::raise_memlock(state.pid, memlock)?);
     }
@@ -140,7 +140,7 @@ fn check(
                 .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
             sysfs.check(expect, number, &REMEDIES)?;
         }
-        // Which of two entries a runtime uses is its own choice, so all of them must be right.
+        // A runtime may use any of several entries, so all of them must be right.
         for entry in entries {
             let number = entry.numbers().ok_or_else(|| {
                 error!("{expect}: linux.devices of config.json has no character device with numbers there")
@@ -151,8 +151,8 @@ fn check(
     Ok(())
 }
 
-/// The numbers of a host node that is mounted into the container. The mount resolves a name in the
-/// file system, so the numbers are read now.
+/// Returns the numbers of a host node that is mounted into the container. The mount resolves a name
+/// in the file system, so the numbers are read now.
 fn read_device_number(source: &Path) -> io::Result<DeviceNumber> {
     let stat = rustix::fs::stat(source)?;
     sysfs::device_number(&stat).ok_or_else(|| io::Error::other("not a character device"))

@@ -16,8 +16,8 @@ use crate::decide::pools::Pools;
 use crate::decide::subject::ContainerRef;
 use crate::live;
 
-/// Explains what the filter would do to a bundle's configuration. A bundle or a host that cannot be read is an
-/// error; a refusal is part of the answer.
+/// Explains what the filter would do to a bundle's configuration. If the bundle or the host cannot
+/// be read, this is an error; a rejection is part of the result.
 pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<Explanation> {
     let file = OciConfigFile::open(bundle, None)?;
     let scan_result = file.scan(ScanScope::VariableToo)?;
@@ -42,25 +42,24 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
         outcome.report.warnings.extend(by_hooks.warnings);
         outcome.report.reasons.extend(by_hooks.reasons);
     }
-    let after = outcome.config.as_deref().map(format_json);
-    let lines = |texts: &[String]| texts.iter().map(|line| to_one_line(line)).collect();
+    let to_lines = |texts: &[String]| texts.iter().map(|text| to_one_line(text)).collect();
     Ok(Explanation {
-        after: after.unwrap_or_else(|| before.clone()),
+        after: outcome.config.as_deref().map_or_else(|| before.clone(), format_json),
         before,
-        reasons: lines(&outcome.report.reasons),
-        warnings: lines(&outcome.report.warnings),
+        reasons: to_lines(&outcome.report.reasons),
+        warnings: to_lines(&outcome.report.warnings),
         refusal,
     })
 }
 
-/// What would be done to a configuration.
+/// The changes that the filter would make to a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The configuration as it is, one value per line.
+    /// The current configuration, one value per line.
     pub before: String,
-    /// The configuration as it would be.
+    /// The configuration after the changes.
     pub after: String,
-    /// What the container would get, and why.
+    /// The devices and settings that the container would get, with reasons.
     pub reasons: Vec<String>,
     pub warnings: Vec<String>,
     pub refusal: Option<String>,
@@ -77,8 +76,8 @@ fn format_json(json: &[u8]) -> String {
     indent(json)
 }
 
-/// JSON with one value per line and every value spelled as before. Anything that is not JSON comes
-/// out as some text.
+/// Formats JSON with one value per line and every value spelled as before. Text that is not JSON is
+/// formatted in some way too.
 #[must_use]
 pub(crate) fn indent(json: &[u8]) -> String {
     let mut text = Vec::with_capacity(json.len() * 2);

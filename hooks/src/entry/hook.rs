@@ -1,4 +1,4 @@
-//! `onload-hook`: which stage does what.
+//! `onload-hook`: runs the stage that the command line names.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
@@ -40,8 +40,8 @@ fn usage() -> String {
     )
 }
 
-/// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
-/// specification or a configuration from another version may call for them.
+/// The hook stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not
+/// handle. A specification or a configuration of another version may call them.
 const OTHER_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,13 +61,13 @@ enum HookCommand {
     Help,
 }
 
-/// Returns the exit status.
+/// Runs the hook and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
     run(args, &StandIns::default())
 }
 
-/// As [`main`], where devices that move are found in a way of their own.
+/// Like [`main`], with stand-ins for the devices that move.
 #[must_use]
 pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
     let (config, command) = match parse(args.get(1..).unwrap_or_default()) {
@@ -107,8 +107,8 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, HookCommand)> {
 }
 
 fn parse_command(word: &OsStr, args: &[OsString]) -> Result<HookCommand> {
-    let word = word.to_str().unwrap_or_default();
     let create_runtime = |stage| HookCommand::CreateRuntime { stage, args: args.to_vec() };
+    let word = word.to_str().unwrap_or_default();
     Ok(match (word, args) {
         ("createRuntime", _) => create_runtime("createRuntime"),
         ("prestart", _) => create_runtime("prestart"),
@@ -130,7 +130,7 @@ fn parse_command(word: &OsStr, args: &[OsString]) -> Result<HookCommand> {
     })
 }
 
-/// Its failures begin with the stage, and the container as far as it is known.
+/// Runs a command. Its errors begin with the stage, and with the container if it is known.
 fn dispatch(command: &HookCommand, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let print = |text: &str| writeln!(io::stdout(), "{text}").context("writing standard output");
     match command {
@@ -144,7 +144,7 @@ fn dispatch(command: &HookCommand, config: &Path, stand_ins: &StandIns) -> Resul
             let warnings = reapply::run(id, config).context(&subject)?;
             let report =
                 ContainerReport::from_warnings(warnings, log_file::read_log_config(config));
-            // Its caller is no runtime, and reads what it says.
+            // The caller is not a runtime, and shows this output.
             report_all(&subject, &report, |_, text| {
                 print_line(&format!("{PROGRAM}{text}"));
             });
@@ -186,8 +186,8 @@ fn create_runtime(
     Ok(())
 }
 
-/// The entry point for a container that is already running. The state contains its annotations too,
-/// so a state without onload.dev annotations means there is nothing to do.
+/// Runs for a container that is already running. The state contains its annotations too, so a state
+/// without onload.dev annotations means there is nothing to do.
 fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let stdin = io::stdin().lock();
     let scan_result = scan::read(stdin, 0, ScanScope::Annotations, &mut |_, _| Ok(()))
@@ -210,8 +210,7 @@ fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result
     Ok(())
 }
 
-/// The entry point for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the
-/// bundle.
+/// Runs for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the bundle.
 fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     let bundle = std::env::current_dir().unwrap_or_default();
     let id = podman_container_id(&bundle);
@@ -221,16 +220,15 @@ fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     };
     let container = ContainerRef { bundle: &bundle, id: id.as_ref(), sees_exec: false };
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
-    let streamed = config_edit::edit_stream(stdin, &mut stdout, container, config);
-    match streamed.context(&subject)? {
+    match config_edit::edit_stream(stdin, &mut stdout, container, config).context(&subject)? {
         StreamResult::Config(report) => report_all(&subject, &report, print_message),
         StreamResult::State(state) => return clean_up(&state, config, stand_ins),
     }
     Ok(())
 }
 
-/// Without arguments it removes what was made for a container's annotations; with those of a
-/// specification, it ends what was leased by them.
+/// Without arguments, removes what was created for a container's annotations. With the arguments of
+/// a specification, releases the leases of these arguments.
 fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()> {
     let stage = "poststop";
     let arguments = HookArguments::parse(args).context(stage)?;
@@ -242,15 +240,16 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
     let (rest, rdma) = moves::split(&arguments);
     let (moving, other_devices): (Vec<DeviceId>, Vec<DeviceId>) =
         rest.lease.iter().cloned().partition(|device| {
-            let mut set_up = rest.vf.iter();
-            device.class == Class::Netdev || set_up.any(|argument| argument.device == *device)
+            device.class == Class::Netdev
+                || rest.vf.iter().any(|argument| argument.device == *device)
         });
-    // What goes wrong with the one keeps nothing from the other.
+    // Each step runs even if another one fails.
     let released = lease::release(&other_devices, token, id, &state.bundle);
     let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
     let returned = moves::release_devices(&rdma.lease, &moving, &exited, stand_ins);
     let cleaned = if !rdma.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
-        // The record goes with the nodes, and only it knows what another of the container's hooks took of a pool.
+        // The record is removed together with the nodes. Only it contains the members of pools that another hook
+        // of the container leased.
         clean_up(&state, config, stand_ins)
     } else {
         Ok(())
@@ -261,17 +260,17 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
 }
 
 fn clean_up(state: &OciState, config: &Path, stand_ins: &StandIns) -> Result<()> {
-    let leased = sweep::recorded_leases(Path::new(RUN_DIR), &state.id);
-    let (leased, bundle) = leased.unwrap_or_default();
+    let (leased, bundle) =
+        sweep::recorded_leases(Path::new(RUN_DIR), &state.id).unwrap_or_default();
     let exited = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
     let returned = moves::release_devices(&leased, &leased, &exited, stand_ins);
-    // Whoever wants one next finds out that its holder has ended, so nothing is lost where this fails.
+    // A failure is harmless: the next container that requests a device detects that its holder has ended.
     let _ = lease::release(&leased, None, &state.id, &bundle);
     remove_nodes(state, config)?;
     returned.context(format_subject("poststop", &state.id))
 }
 
-/// Removes what was made in a container's root.
+/// Removes what was created in a container's root.
 fn remove_nodes(state: &OciState, config: &Path) -> Result<()> {
     let subject = format_subject("poststop", &state.id);
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id).context(&subject)?;
@@ -283,7 +282,7 @@ fn format_subject(stage: &str, id: &ContainerId) -> String {
     format!("{stage}: container {id}")
 }
 
-/// Says warnings, where there are any, and logs them.
+/// Prints and logs warnings, if there are any.
 fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
     if !warnings.is_empty() {
         let log = log_file::read_log_config(config);
@@ -291,7 +290,7 @@ fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
     }
 }
 
-/// Says the warnings of a report, and logs all of it.
+/// Prints the warnings of a report, and logs all of it.
 fn report_all(subject: &str, report: &ContainerReport, print: fn(LogLevel, &str)) {
     for warning in &report.warnings {
         print(LogLevel::Warning, &format!(" {subject}: warning: {warning}"));
@@ -299,27 +298,27 @@ fn report_all(subject: &str, report: &ContainerReport, print: fn(LogLevel, &str)
     log_lines(&report.log, log_file::report_lines(report, &format!("{subject}: ")));
 }
 
-/// Says why the program fails. That comes last, since engines show the last line.
+/// Reports why the program fails. This comes last, since engines show the last line.
 fn fail(config: &Path, separator: &str, error: &Error) {
     let line = (LogLevel::Error, format!("{error:#}"));
     log_lines(&log_file::read_log_config(config), [line]);
     print_message(LogLevel::Error, &format!("{separator} {error:#}"));
 }
 
-/// Writes lines to the operator's log; the container starts without them too.
+/// Writes lines to the operator's log. If this fails, the container starts all the same.
 fn log_lines(log: &LogConfig, lines: impl IntoIterator<Item = LogLine>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         print_message(LogLevel::Warning, &format!(": warning: {error:#}"));
     }
 }
 
-/// Writes `text`, with the program's name before it, to standard error, and to the system log if the
-/// runtime that called this hook shows nobody what is there.
+/// Writes `text`, after the program's name, to standard error, and also to the system log if
+/// nothing shows that output.
 fn print_message(level: LogLevel, text: &str) {
     print_line(&format!("{PROGRAM}{text}"));
     if system_log::is_unread(io::stderr(), level) {
         let line = text.trim_start_matches([':', ' ']);
-        // There is nowhere else to report it.
+        // A failure cannot be reported anywhere.
         let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, level, line);
     }
 }

@@ -1,9 +1,9 @@
-//! The operator's log: the file that `[log]` in config.toml names, for what hook and wrapper have to
-//! say.
+//! The operator's log: the file that `[log]` in config.toml names, for the messages of hook and
+//! wrapper.
 //!
-//! Root writes to it while a container is made, so it is opened as carefully as the files that are
-//! believed. A container starts whether it can be written or not. Nothing is looked at where no log is
-//! set or nothing is to be said.
+//! Root writes to it while a container is created, so it is opened as carefully as the files that
+//! root trusts. If writing fails, the container starts all the same. No file is opened if no log is
+//! set or there is no message.
 
 use std::fmt;
 use std::io::Write;
@@ -20,11 +20,11 @@ use rustix::process::{Resource, getrlimit};
 use crate::decide::host_view::{LocalHost, is_root};
 use crate::decide::report::ContainerReport;
 
-/// A line, and how severe it is.
+/// A line and its severity.
 pub(crate) type LogLine = (LogLevel, String);
 
-/// All that there is to say of a container. A line is made when it is asked for: most operators want
-/// no log.
+/// Returns all lines about a container. They are formatted lazily, since most operators have no
+/// log.
 pub(crate) fn report_lines(
     report: &ContainerReport,
     subject: &str,
@@ -41,14 +41,14 @@ pub(crate) fn report_lines(
 
 const LOG: &str = "the log of config.toml";
 
-/// What the operator wants logged, for whoever has not read the configuration.
+/// Reads the settings of the log, for a caller that has not read the configuration.
 #[must_use]
 pub(crate) fn read_log_config(config: &Path) -> LogConfig {
     LocalHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
 }
 
-/// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
-/// container has no line in it.
+/// Writes the lines of the configured level. Only root can write to the file, so there are no lines
+/// about rootless containers.
 pub(crate) fn write(
     log: &LogConfig,
     program: &str,
@@ -66,12 +66,11 @@ pub(crate) fn write(
     append(&trusted, &log.file, text.as_bytes(), largest)
 }
 
-/// Appends with one call, so that lines of programs that run at once do not mix.
+/// Appends with one call, so that lines of concurrent programs do not mix.
 fn append(trusted: &TrustedTree, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
     let mut opened = trusted.append(path).context(LOG)?;
-    // SIGXFSZ would end the program, and the container's start with it.
-    let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    let size = opened.size().saturating_add(size);
+    // SIGXFSZ would kill this program, and the container would not start.
+    let size = opened.size().saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX));
     if largest.is_some_and(|largest| size > largest) {
         bail!("{LOG}: {path:?} would pass RLIMIT_FSIZE of this process");
     }

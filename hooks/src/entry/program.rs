@@ -1,4 +1,4 @@
-//! What the binaries of this crate do first, and how they exit.
+//! The start and the exit of this crate's programs.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::io::{self, Write};
@@ -27,39 +27,40 @@ pub fn harden() {
     fill_standard_descriptors();
 }
 
-/// Opens /dev/null in place of a closed standard descriptor. Otherwise the next file that is opened
-/// would get that number, and messages would be written into the file. Closed again on exec.
+/// Opens /dev/null in place of a closed standard descriptor. Without this, the next file that is
+/// opened would get that number, and messages would be written into the file. The descriptor is
+/// closed on exec.
 fn fill_standard_descriptors() {
-    // They are borrowed by number, and are only asked about.
+    // Borrowing them by number is fine even if they are closed, since they are only tested.
     let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     for descriptor in standard {
         if fcntl_getfd(descriptor).is_err() {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             if let Ok(null) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
-                // The lowest free number is the one that was closed; it stays open.
+                // It has the lowest free number, which is that of the closed descriptor. Keep it open.
                 std::mem::forget(null);
             }
         }
     }
 }
 
-/// The words of the command line, starting with the program's name. They come from `main`: the
-/// standard library gets them in another way only if it provides `main` itself, or if the C library
+/// Returns the words of the command line, starting with the program's name. They come from `main`:
+/// the standard library knows them otherwise only if it provides `main` itself, or if the C library
 /// is glibc.
 ///
-/// # Safety
-/// `argv` points to `argc` pointers to NUL-terminated strings that do not change, as for a C
-/// program's `main` (C11 §5.1.2.2.1).
+/// # Safety `argv` points to `argc` pointers to NUL-terminated strings that do not change, as for a
+/// C program's `main` (C11 §5.1.2.2.1).
 #[expect(unsafe_code, reason = "main takes pointers")]
 #[must_use]
 pub unsafe fn command_line(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
     let count = usize::try_from(argc).unwrap_or_default();
-    let word = |index: usize| {
-        // SAFETY: the index is below `argc`, and the caller promises a string there.
-        let word = unsafe { CStr::from_ptr(*argv.add(index)) };
-        OsStr::from_bytes(word.to_bytes()).to_owned()
-    };
-    (0..count).map(word).collect()
+    (0..count)
+        .map(|index| {
+            // SAFETY: the index is below `argc`, and the caller promises a string there.
+            let word = unsafe { CStr::from_ptr(*argv.add(index)) };
+            OsStr::from_bytes(word.to_bytes()).to_owned()
+        })
+        .collect()
 }
 
 /// Writes one line to standard error. A failure cannot be reported anywhere.

@@ -1,7 +1,8 @@
-//! The system log, for messages of a hook that nobody would see otherwise. crun gives hooks
-//! /dev/null as standard error (containers/crun, pull request 200), and tells its user only the
-//! exit status. runc gives them a pipe, and tells what is in it only if the hook fails
-//! (opencontainers/runc, libcontainer/configs/config.go, `Command.Run`).
+//! The system log, for messages of a hook that no user would see otherwise.
+//!
+//! crun's hooks have /dev/null as standard error (containers/crun, pull request 200), and crun
+//! reports only the exit status. runc's hooks have a pipe, whose content runc shows only if the
+//! hook fails (opencontainers/runc, libcontainer/configs/config.go, `Command.Run`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,10 +18,10 @@ pub(crate) const SOCKET: &str = "/dev/log";
 
 const NULL: (u32, u32) = (1, 3);
 
-/// Facility "daemon" of syslog(3), in its position above the severity.
+/// The facility "daemon" of syslog(3), shifted left past the severity.
 const DAEMON: u8 = 3 << 3;
 
-/// Whether nobody reads what a hook writes to a descriptor.
+/// Returns whether the output of a hook to a descriptor is never shown.
 #[must_use]
 pub(crate) fn is_unread(descriptor: impl AsFd, level: LogLevel) -> bool {
     fstat(descriptor).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -34,7 +35,7 @@ pub(crate) fn is_unread(descriptor: impl AsFd, level: LogLevel) -> bool {
 pub(crate) fn send(socket: &Path, program: &str, level: LogLevel, line: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;
-    // As syslog(3) numbers them.
+    // LOG_ERR and LOG_WARNING of syslog(3).
     let severity = if level == LogLevel::Error { 3 } else { 4 };
     let (priority, pid) = (DAEMON | severity, std::process::id());
     let message = format!("<{priority}>{program}[{pid}]: {}", to_one_line(line));

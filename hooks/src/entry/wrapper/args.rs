@@ -1,19 +1,19 @@
-//! Parses as much of an OCI runtime's command line as the wrapper needs: the verb, the bundle, and
-//! where errors go. It changes nothing; the runtime gets the same words.
+//! Parses the parts of an OCI runtime's command line that the wrapper needs: the verb, the bundle,
+//! and the log. Changes nothing; the runtime gets the same words.
 //!
 //! runc uses Go's `flag` (one dash or two, `-name value` or `-name=value`, options end at the first
 //! word without a dash). crun uses argp (two dashes, `-bDIR`, options anywhere). The parser accepts
-//! both, and where they contradict each other, the runtime that follows complains.
+//! both. If a command line is invalid for the runtime, the runtime reports it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Where the engine wants errors: `--log` and `--log-format`.
+/// The target of errors: `--log` and `--log-format`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogTarget {
     pub path: Option<PathBuf>,
-    /// One JSON object per line, or else `time="…" level=error msg="…"`.
+    /// Whether each line is a JSON object, instead of `time="…" level=error msg="…"`.
     pub is_json: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct Invocation {
     pub log: LogTarget,
     /// The directory where the runtime keeps its containers (`--root`), as spelled.
     pub root: Option<OsString>,
-    /// The container that the verb is about, if any.
+    /// The container of the verb, if any.
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<CreateArguments>,
@@ -32,7 +32,7 @@ pub struct Invocation {
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
     pub process: Option<PathBuf>,
-    /// Whether the verb brings a container to life; `restore` does too.
+    /// Whether the verb creates a container, as `restore` does too.
     pub makes_container: bool,
 }
 
@@ -44,8 +44,7 @@ pub struct CreateArguments {
     pub config: Option<PathBuf>,
 }
 
-/// The verbs of runc, crun and youki. Any other word may be the value of an option that this
-/// version does not know.
+/// The verbs of runc, crun and youki. Any other word may be the value of an unknown option.
 const VERBS: &str = "checkpoint create delete events exec features h help info init kill list mounts \
     pause ps restore resume run spec start state update version wait";
 
@@ -55,9 +54,9 @@ const GLOBAL_FLAGS: &str = "V debug h help systemd-cgroup usage v version";
 
 const CREATE_VALUES: &str = "b bundle config console-socket f pid-file pidfd-socket preserve-fds";
 
-/// Verbs about one container, with their options that take a value, and those letters among them after which crun also
-/// accepts the value in the same word. The value of an option that only another version has may be taken for the
-/// container's id; no container has that id then.
+/// The verbs for one container, with their options that take a value, and the letters of those
+/// options whose value crun also accepts in the same word. The value of an option of another
+/// version may be mistaken for the container's ID; no container has that ID then.
 const CONTAINER_VERBS: [(&str, &str, &[u8]); 15] = [
     ("checkpoint", CHECKPOINT_VALUES, b""),
     ("create", CREATE_VALUES, b"bf"),
@@ -106,7 +105,7 @@ fn is_among(name: &[u8], words: &str) -> bool {
     words.split(' ').any(|word| word.as_bytes() == name)
 }
 
-/// `args` is without the program's name.
+/// Parses a command line. `args` does not include the program's name.
 #[must_use]
 pub fn parse(args: &[OsString]) -> Invocation {
     let mut invocation = Invocation::default();
@@ -123,12 +122,15 @@ pub fn parse(args: &[OsString]) -> Invocation {
         };
         let mut value = opt.value;
         if value.is_none() {
-            let takes = is_among(opt.name, GLOBAL_VALUES);
-            let unknown = !takes && !is_among(opt.name, GLOBAL_FLAGS);
+            let takes_value = is_among(opt.name, GLOBAL_VALUES);
+            let is_unknown = !takes_value && !is_among(opt.name, GLOBAL_FLAGS);
             // The word after an unknown option is its value, unless it is a verb or an option.
-            let may =
-                |next: &OsStr| !is_among(next.as_bytes(), VERBS) && parse_option(next).is_none();
-            if takes || unknown && words.peek().is_some_and(|next| may(next)) {
+            if takes_value
+                || is_unknown
+                    && words.peek().is_some_and(|next| {
+                        !is_among(next.as_bytes(), VERBS) && parse_option(next).is_none()
+                    })
+            {
                 value = words.next();
             }
         }
@@ -139,20 +141,21 @@ pub fn parse(args: &[OsString]) -> Invocation {
     invocation.restored = (verb == "restore").then(PathBuf::default);
     invocation.is_delete = verb == "delete";
     invocation.makes_container = creates || invocation.restored.is_some();
-    let mut verbs = CONTAINER_VERBS.iter();
-    let Some((_, values, joined)) = verbs.find(|(name, ..)| verb == *name) else {
+    let Some((_, values, joined)) = CONTAINER_VERBS.iter().find(|(name, ..)| verb == *name) else {
         return invocation;
     };
     while let Some(word) = next(&mut words, values, joined) {
         match word {
             ArgumentWord::Other(word) if word == "--" => {
-                let behind = words.next().map(OsStr::to_owned);
-                invocation.container = behind.or(invocation.container);
+                if let Some(id) = words.next() {
+                    invocation.container = Some(id.to_owned());
+                }
                 break;
             }
             ArgumentWord::Other(word) => {
                 invocation.container = Some(word.to_owned());
-                // Here the id is the only word. A word before it is the value of an unknown option.
+                // Verbs that create a container have only the ID as a word. A word before it is the value of an
+                // unknown option.
                 if !invocation.makes_container {
                     break;
                 }
@@ -180,9 +183,9 @@ enum ArgumentWord<'a> {
     Other(&'a OsStr),
 }
 
-/// The next of a verb's words; an option has its value, which is the word behind it if it is one of `values`. crun also
-/// accepts the value of an option of one of the letters `joined` right behind that, as `-pFILE`; runc also has
-/// `-pid-file`.
+/// Parses the next word of a verb. An option includes its value: the next word, if `values` names
+/// the option. crun also accepts the value of the options in `joined` in the same word, as
+/// `-pFILE`; runc also has `-pid-file`.
 fn next<'a>(
     words: &mut impl Iterator<Item = &'a OsStr>,
     values: &str,
@@ -192,18 +195,18 @@ fn next<'a>(
     let Some(opt) = parse_option(word) else {
         return Some(ArgumentWord::Other(word));
     };
-    let takes = is_among(opt.name, values);
+    let takes_value = is_among(opt.name, values);
     if let [b'-', rest @ ..] = word.as_bytes()
         && let ([letter], [first, ..]) = rest.split_at_checked(1)?
         && joined.contains(letter)
         && *first != b'='
-        && !takes
+        && !takes_value
     {
         let value = OsStr::from_bytes(&rest[1..]);
         return Some(ArgumentWord::Option(&rest[..1], Some(value)));
     }
     let value = match opt.value {
-        None if takes => words.next(),
+        None if takes_value => words.next(),
         value => value,
     };
     Some(ArgumentWord::Option(opt.name, value))
@@ -212,7 +215,7 @@ fn next<'a>(
 fn apply_global_option(invocation: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
     let log = &mut invocation.log;
     match (name, value) {
-        // runc takes the first two, crun the first and the last.
+        // runc accepts the first two, crun the first and the last.
         (b"version" | b"v" | b"V", None) => invocation.is_version = true,
         (b"root", Some(root)) => invocation.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),

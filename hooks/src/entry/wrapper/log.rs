@@ -1,4 +1,4 @@
-//! Reports this program's own failures the way runc does: in the file of `--log`, in the format of
+//! Reports this program's own errors like runc: in the file of `--log`, in the format of
 //! `--log-format`, and on standard error. Engines read the last line of that file to tell their
 //! user why a container did not start.
 
@@ -16,15 +16,19 @@ use crate::entry::wrapper::args::LogTarget;
 /// Writes one line. A warning goes to standard error only if there is no log file, since that
 /// descriptor belongs to the container.
 pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
-    let logged = target.path.as_deref().is_some_and(|path| {
+    let is_logged = target.path.as_deref().is_some_and(|path| {
         let line = format(target.is_json, level, message, unix_seconds());
-        let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).mode(0o644).open(path);
-        file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o644)
+            .open(path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .is_ok()
     });
     if level == LogLevel::Error {
         print_line(message);
-    } else if !logged {
+    } else if !is_logged {
         print_line(&format!("warning: {message}"));
     }
 }

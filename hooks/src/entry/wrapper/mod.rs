@@ -1,5 +1,5 @@
 //! `onload-container-runtime`: edits `config.json` on `create` and `run`, then executes the OCI
-//! runtime behind it.
+//! runtime.
 
 pub mod args;
 pub(crate) mod exec;
@@ -41,7 +41,7 @@ use crate::record::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
 
-/// The one section that every call needs. A mistake elsewhere in the file is reported only to
+/// The only section that every call needs. An error elsewhere in the file is reported only to
 /// containers that request something.
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
@@ -49,7 +49,7 @@ struct RuntimeOnly {
     runtime: config::RuntimeConfig,
 }
 
-/// Returns only if it could not execute the runtime.
+/// Runs the wrapper. Returns only if it could not execute the runtime.
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
@@ -60,7 +60,7 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
             match argv.first_mut() {
-                // crun decides what it is from the name under which it is called.
+                // crun's behavior depends on the name under which it is called.
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
@@ -77,11 +77,11 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
     FAILURE
 }
 
-/// Says the own version before the runtime says its own. Readers of `runc --version` go by the last line
-/// with that word (moby, `parseRuntimeVersion`), which stays the runtime's.
+/// Prints the version before the runtime prints its own. Programs that read `runc --version` use
+/// the last line with that word (moby, `parseRuntimeVersion`), which is still the runtime's.
 fn print_version() {
     let line = format!("{PROGRAM} version {}\n", env!("CARGO_PKG_VERSION"));
-    // Where nobody takes it the runtime will find out.
+    // If the output is closed, the runtime will fail to write to it too.
     let mut output = std::io::stdout();
     let _ = output.write_all(line.as_bytes());
     let _ = output.flush();
@@ -98,7 +98,7 @@ struct PreparedContainer {
 }
 
 impl PreparedContainer {
-    /// Removes what was prepared: nobody will start the container.
+    /// Removes what was prepared, since the container will not start.
     fn undo(&self) {
         config_edit::undo(&self.edited);
         if let Some(remembered) = &self.remembered {
@@ -109,9 +109,9 @@ impl PreparedContainer {
 
 fn prepare(invocation: &Invocation) -> Result<PreparedContainer> {
     let host = LocalHost::new()?;
-    let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
-    let id = invocation.container.as_ref().and_then(named);
-    let id = id.as_ref();
+    let parsed_id: Option<ContainerId> =
+        invocation.container.as_ref().and_then(|id| id.to_str()?.parse().ok());
+    let id = parsed_id.as_ref();
     let container = id.map(|id| ContainerKey { id, root: invocation.root.as_deref() });
     if !invocation.makes_container {
         return Ok(PreparedContainer {
@@ -153,7 +153,7 @@ fn describe_container(id: Option<&ContainerId>) -> String {
     }
 }
 
-/// Says the warnings of a report, and logs all of it.
+/// Prints the warnings of a report, and logs all of it.
 fn report_all(invocation: &Invocation, id: Option<&ContainerId>, report: &ContainerReport) {
     for warning in &report.warnings {
         log::write(&invocation.log, LogLevel::Warning, &with_prefix(warning));
@@ -167,7 +167,7 @@ fn warn(invocation: &Invocation, host: &LocalHost, warning: String) {
     report_all(invocation, None, &report);
 }
 
-/// Writes lines to the operator's log; the container starts without them too.
+/// Writes lines to the operator's log. If this fails, the container starts all the same.
 fn log_lines(invocation: &Invocation, log: &LogConfig, lines: impl IntoIterator<Item = LogLine>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         let message = with_prefix(&format!("{error:#}"));
@@ -175,16 +175,18 @@ fn log_lines(invocation: &Invocation, log: &LogConfig, lines: impl IntoIterator<
     }
 }
 
-/// Refuses to restore a container by a runtime that does not call its createRuntime hooks then, which check its devices and
-/// keep others from them. Only runc does (`criuNotifications`), not crun (`libcrun_container_restore`).
+/// Rejects restoring a container with a runtime that does not call createRuntime hooks on restore,
+/// if these hooks check devices or lease them. runc calls them (`criuNotifications`), crun does not
+/// (`libcrun_container_restore`).
 fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> Result<()> {
     let resolved = host.trusted().resolve(runtime);
-    let name = resolved.as_deref().unwrap_or(runtime).file_name();
-    if name.is_some_and(|name| name.to_string_lossy().contains("runc")) {
+    if let Some(name) = resolved.as_deref().unwrap_or(runtime).file_name()
+        && name.to_string_lossy().contains("runc")
+    {
         return Ok(());
     }
-    let bundle = invocation.restored.as_deref();
-    let Some(file) = OciConfigFile::find(bundle.unwrap_or(Path::new("")), None)? else {
+    let bundle = invocation.restored.as_deref().unwrap_or(Path::new(""));
+    let Some(file) = OciConfigFile::find(bundle, None)? else {
         return Ok(());
     };
     let kept = file.scan(ScanScope::Annotations)?.kept;
@@ -193,13 +195,12 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
     }
     let config = OciConfig::parse_text(decision_input::into_text(kept)?).context(CONFIG_JSON)?;
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
-    // What this version does not understand may be a check.
-    let is_needed = |args: &Vec<String>| {
-        let arguments = HookArguments::from_command(args);
+    if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(|args| {
+        // Arguments that this version does not understand may be checks.
         args.first().is_some_and(|program| program == HOOK)
-            && arguments.is_none_or(|(_, arguments)| arguments.affects_devices())
-    };
-    if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(is_needed) {
+            && HookArguments::from_command(args)
+                .is_none_or(|(_, arguments)| arguments.affects_devices())
+    }) {
         bail!(
             "restoring it: {runtime:?} does not call the hooks that check its devices and lease them to it; start the container anew, or use runc for it"
         );
@@ -207,11 +208,11 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
     Ok(())
 }
 
-/// Whether the later processes of a restored container are checked: as before its checkpoint if
-/// there is a record, and otherwise as the policy says.
+/// Returns whether later processes of a restored container are checked: as before its checkpoint if
+/// there is a record, else according to the policy.
 fn was_exec_guarded(container: Option<ContainerKey<'_>>, host: &LocalHost) -> bool {
-    if let Some(found) = container.and_then(|named| runtime_record::read(host.trusted(), named)) {
-        return found.record.is_guarded;
+    if let Some(stored) = container.and_then(|key| runtime_record::read(host.trusted(), key)) {
+        return stored.record.is_guarded;
     }
     host.is_initial_namespace()
         && host.settings().is_ok_and(|settings| {
@@ -219,8 +220,8 @@ fn was_exec_guarded(container: Option<ContainerKey<'_>>, host: &LocalHost) -> bo
         })
 }
 
-/// Records the runtime. Without root there is no directory for records, and none is written; nor is
-/// one written if that fails and the container does not depend on it.
+/// Records the runtime. Writes no record without root, since there is no directory for records, or
+/// if writing fails and the container does not depend on it.
 fn record_runtime(
     container: Option<ContainerKey<'_>>,
     runtime: &Path,
@@ -246,8 +247,8 @@ fn record_runtime(
     }
 }
 
-/// The runtime for a verb that creates no container: the one that created the container, if there
-/// is a record and it is trusted. This does not depend on the configuration.
+/// Returns the runtime for a verb that creates no container: the one that created the container, if
+/// there is a trusted record. This does not depend on the configuration.
 fn find_runtime(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
@@ -259,17 +260,18 @@ fn find_runtime(
             sweep::remove_stale(run, Some(container.id));
         }
     }
-    let found = container.and_then(|named| runtime_record::read(host.trusted(), named));
-    let Some(found) = found else {
+    let Some(stored) = container.and_then(|key| runtime_record::read(host.trusted(), key)) else {
         return runtime_without_record(invocation, container, host);
     };
-    let record = &found.record;
-    if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
-        let id = container.map(|named| named.id);
-        config_edit::drop_setuid(process).with_context(|| describe_container(id))?;
+    let record = &stored.record;
+    if record.is_guarded
+        && let Some(process) = &invocation.process
+    {
+        config_edit::drop_setuid(process)
+            .with_context(|| describe_container(container.map(|key| key.id)))?;
     }
     if invocation.is_delete {
-        found.forget();
+        stored.forget();
     }
     check_runtime(host, &record.runtime).or_else(|error| {
         let warning = format!("{error:#}, although it created the container");
@@ -278,8 +280,8 @@ fn find_runtime(
     })
 }
 
-/// The runtime if there is no record: the one that the configuration names, even a broken one, or
-/// else the one whose kind of state the container has.
+/// Returns the runtime if there is no record: the one that the configuration names, even if the
+/// file is broken, or else the one whose kind of state the container has.
 fn runtime_without_record(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
@@ -289,20 +291,19 @@ fn runtime_without_record(
     let Err(error) = configured else {
         return configured;
     };
-    let named = salvage_configured(host);
-    if let Some(runtime) = named.and_then(|named| resolve_runtime(host, &named).ok()) {
+    if let Some(named) = salvage_configured(host)
+        && let Ok(runtime) = resolve_runtime(host, &named)
+    {
         return Ok(runtime);
     }
-    let kind = container.map_or(StateOwner::None, ContainerKey::state_owner);
-    let usual = match kind {
+    let installed = match container.map_or(StateOwner::None, ContainerKey::state_owner) {
         StateOwner::Runc => find_installed(host, Some("runc")),
         StateOwner::Crun => find_installed(host, Some("crun")),
         StateOwner::None => find_installed(host, None),
-        // Another runtime would not find the container, and `delete --force` would report that it
-        // is gone.
+        // Another runtime would not find the container, and `delete --force` would report success.
         StateOwner::Other | StateOwner::Unknown => return Err(error),
     };
-    let Ok(runtime) = usual else {
+    let Ok(runtime) = installed else {
         return Err(error);
     };
     let warning = format!("{error:#}; continuing with {}", runtime.display());
@@ -310,10 +311,10 @@ fn runtime_without_record(
     Ok(runtime)
 }
 
-/// The runtime for a new container while the configuration cannot be used: the one that the broken file still
-/// names, and no other then, or else the one that is remembered. Never the first of the fixed list, since the
-/// operator may have named one that confines containers more. A container that requests something is refused:
-/// what it may have is unknown.
+/// Returns the runtime for a new container while the configuration is invalid: the one that the
+/// broken file still names, or if it names none, the last valid one that was recorded. Never uses
+/// the first of [`RUNTIMES`], since the operator may have chosen a runtime that confines containers
+/// more. Rejects a container that requests something, since the policy is unknown.
 fn runtime_without_settings(
     invocation: &Invocation,
     id: Option<&ContainerId>,
@@ -326,9 +327,11 @@ fn runtime_without_settings(
     if has_request(create).with_context(|| describe_container(id))? {
         return Err(error);
     }
-    let named = salvage_configured(host).filter(|named| !named.as_os_str().is_empty());
-    let found = named.or_else(|| runtime_record::read_configured(host.trusted()));
-    let Some(runtime) = found.and_then(|found| check_runtime(host, &found).ok()) else {
+    let Some(runtime) = salvage_configured(host)
+        .filter(|named| !named.as_os_str().is_empty())
+        .or_else(|| runtime_record::read_configured(host.trusted()))
+        .and_then(|named| check_runtime(host, &named).ok())
+    else {
         return Err(error);
     };
     let warning = format!(
@@ -351,8 +354,9 @@ fn salvage_configured(host: &LocalHost) -> Option<PathBuf> {
     configured_runtime(&String::from_utf8_lossy(&text))
 }
 
-/// Opens the configuration of a bundle; `None` if there is none, which the runtime itself reports. If it
-/// could open the configuration after all, the container must not start without what it requests.
+/// Opens the configuration of a bundle. Returns `None` only if there is none, which the runtime
+/// itself reports: if the runtime could open it after all, the container would start without what
+/// it requests.
 fn open(create: &CreateArguments) -> Result<Option<OciConfigFile>> {
     OciConfigFile::find(&create.bundle, create.config.as_deref())
 }
@@ -371,8 +375,8 @@ fn edit(
     config_edit::edit(&file, container, root, host)
 }
 
-/// The runtime that the configuration names; empty if it names none. Where it fails, the configuration itself
-/// cannot be used, rather than what it names.
+/// Returns the runtime that the configuration names, or an empty path if it names none. Fails if
+/// the configuration is invalid, not if the runtime is.
 fn read_named_runtime(host: &LocalHost) -> Result<PathBuf> {
     let Some(text) = host.config_text()? else {
         return Ok(PathBuf::new());
@@ -390,10 +394,12 @@ fn resolve_runtime(host: &LocalHost, named: &Path) -> Result<PathBuf> {
     check_runtime(host, named)
 }
 
-/// The first existing one of [`RUNTIMES`], with that name if one is given.
+/// Finds the first of [`RUNTIMES`] that exists, optionally only those with this file name.
 fn find_installed(host: &LocalHost, name: Option<&str>) -> Result<PathBuf> {
-    let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
-    for path in RUNTIMES.iter().filter(is_wanted) {
+    for path in RUNTIMES {
+        if name.is_some_and(|name| path.rsplit('/').next() != Some(name)) {
+            continue;
+        }
         match host.trusted().check(Path::new(path)) {
             Err(error) if error.is_absent() => {}
             checked => return check_not_self(Path::new(path), checked),
@@ -406,8 +412,8 @@ fn find_installed(host: &LocalHost, name: Option<&str>) -> Result<PathBuf> {
     )
 }
 
-/// The runtime named by a configuration that may be invalid elsewhere: an empty path if it names
-/// none, `None` if that is unclear.
+/// Returns the runtime that a configuration names, even if the rest of it is invalid. Returns an
+/// empty path if it names none, and `None` if that is unclear.
 #[must_use]
 pub fn configured_runtime(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
@@ -416,34 +422,38 @@ pub fn configured_runtime(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// The runtime that a broken configuration still names, for verbs that act on existing containers:
-/// it must be possible to stop and delete them whatever somebody did to the file. `None` if that is
-/// unclear, since a runtime other than the container's would not find it, and `delete --force`
-/// would report that it is gone.
+/// Returns the runtime that a broken configuration still names, so that existing containers can
+/// always be stopped and deleted. Returns `None` if that is unclear, since another runtime than the
+/// container's would not find it, and `delete --force` would report that it is gone.
 fn salvage_runtime(text: &str) -> Option<PathBuf> {
-    let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
-    let names = |line: &&str| {
-        let code = code(line);
-        let key = code.trim_start_matches(['[', '"', '\'', ' ']);
-        key.starts_with("runtime")
-    };
-    let mut named = text.lines().filter(names);
-    match (named.next(), named.next()) {
+    // The lines without comments, which neither keys nor headers contain.
+    let lines: Vec<&str> =
+        text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).collect();
+    let mut named = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.trim_start_matches(['[', '"', '\'', ' ']).starts_with("runtime"));
+    let header = match (named.next(), named.next()) {
         (None, _) => return Some(PathBuf::new()),
-        (Some(header), None) if code(header) == "[runtime]" => {}
+        (Some((index, &"[runtime]")), None) => index,
         _ => return None,
-    }
-    let behind = text.lines().skip_while(|line| !names(line)).skip(1);
-    let section: Vec<&str> = behind.take_while(|line| !code(line).starts_with('[')).collect();
-    let found: config::RuntimeConfig = toml::from_str(&section.join("\n")).ok()?;
-    Some(found.path)
+    };
+    let section: Vec<&str> = text
+        .lines()
+        .zip(lines)
+        .skip(header + 1)
+        .take_while(|(_, line)| !line.starts_with('['))
+        .map(|(whole_line, _)| whole_line)
+        .collect();
+    let config: config::RuntimeConfig = toml::from_str(&section.join("\n")).ok()?;
+    Some(config.path)
 }
 
 fn check_runtime(host: &LocalHost, path: &Path) -> Result<PathBuf> {
     check_not_self(path, host.trusted().check(path))
 }
 
-/// The program that was checked, with its device and inode, if it is another one than this.
+/// Rejects this program itself as the runtime, by device and inode.
 fn check_not_self(path: &Path, checked: Result<(u64, u64), TrustError>) -> Result<PathBuf> {
     let identity = checked.context("the OCI runtime")?;
     let own = stat("/proc/self/exe").map(|stat| (stat.st_dev, stat.st_ino));
