@@ -1,8 +1,9 @@
-//! The GPUs that a container has, and which members of a pool are nearest to them.
+//! The GPUs of a container, and the members of a pool that are nearest to them.
 //!
-//! Engines list the nodes of GPUs that come as CDI devices or by `--device`; rootless ones mount the host's. What NVIDIA's
-//! own runtime or hook adds later, as with docker's `--gpus`, only a variable says. Nothing of the list and the variable is
-//! used but numbers and names, which are looked up among the GPUs of the host.
+//! The configuration lists the device nodes of GPUs that were requested as CDI devices or by
+//! `--device`; rootless engines mount the host's nodes. GPUs that NVIDIA's own runtime or hook adds
+//! later, as for docker's `--gpus`, are only named in a variable. Only numbers and names are taken
+//! from the list and the variable, and looked up among the GPUs of the host.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,48 +18,49 @@ use onload_sys::text::{Quoted, ShortList, parse_decimal};
 
 use super::sysfs::{Sysfs, list_names, pci_function};
 
-/// What NVIDIA's container toolkit gives (`internal/config/image/cuda_image.go`). Many images have it, with `all`.
+/// The variable of NVIDIA's container toolkit (`internal/config/image/cuda_image.go`). Many images
+/// set it to `all`.
 const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Bytes of its value: more than the slices of 16 GPUs take.
+/// Maximum length of its value: more than the slices of 16 GPUs need.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
-/// The major number of /dev/nvidiaN, with the GPU's minor (`NV_MAJOR_DEVICE_NUMBER`, open-gpu-kernel-modules,
-/// kernel-open/common/inc/nv.h).
+/// The major number of /dev/nvidiaN, whose minor is the GPU's (`NV_MAJOR_DEVICE_NUMBER`,
+/// open-gpu-kernel-modules, kernel-open/common/inc/nv.h).
 const NVIDIA: i64 = 195;
-/// That of /dev/dri (Documentation/admin-guide/devices.txt).
+/// The major number of /dev/dri (Documentation/admin-guide/devices.txt).
 const DRM: i64 = 226;
-/// GPUs of a host, and nodes of GPUs in a configuration, that are looked at.
+/// Maximum number of GPUs of a host, and of GPU nodes in a configuration, that are examined.
 const MAX_GPUS: usize = 1024;
 
 const ONE_GPU_REMEDY: &str =
     "give it one, as with --device nvidia.com/gpu=0 or --gpus device=0, or name a device yourself";
 
-/// What a container has of GPUs, and what the host's drivers say of theirs.
+/// The GPUs that a container may have, and the GPUs of the host's drivers.
 #[derive(Debug)]
 pub(super) struct ContainerGpus {
-    /// Those of nodes in the configuration.
+    /// The GPUs of nodes in the configuration.
     listed: BTreeSet<PciAddress>,
-    /// Why it is not known which GPU a node in it is of.
+    /// The reason why the GPU of a node is unknown.
     unknown: Option<String>,
-    /// What the variable holds.
+    /// The value of [`VARIABLE`].
     visible: String,
-    /// Those of NVIDIA's driver, by address.
+    /// The GPUs of NVIDIA's driver, by address.
     nvidia_gpus: Vec<NvidiaGpu>,
     /// The minors of GPUs that are divided into slices.
     divided: BTreeSet<u32>,
 }
 
-/// What the driver says of a GPU.
+/// A GPU, as NVIDIA's driver describes it.
 #[derive(Debug)]
 struct NvidiaGpu {
     address: PciAddress,
     minor: Option<u32>,
     uuid: Option<String>,
-    /// Whether the driver hides it from programs, and does not number it.
+    /// Whether the driver hides the GPU from programs, and does not number it.
     is_excluded: bool,
 }
 
 impl ContainerGpus {
-    /// `host` says what the nodes are that are mounted.
+    /// Reads the GPUs of a configuration. `host` looks up the nodes that are mounted.
     pub(super) fn read(
         config: &OciConfig,
         sysfs: &Sysfs,
@@ -80,11 +82,11 @@ impl ContainerGpus {
                 keep(device.major, device.minor);
             }
         })?;
-        // Nobody can make a node in a user namespace (podman's addDevice, pkg/specgen/generate).
+        // In a user namespace no node can be created, so engines mount it (podman's addDevice, pkg/specgen/generate).
         for mount in config.mounts().iter().filter(|mount| is_bind(mount)) {
             let source = mount.source();
-            let node = source.starts_with("/dev/").then(|| host.node(&source));
-            if let Some(Ok(node)) = node
+            if source.starts_with("/dev/")
+                && let Ok(node) = host.node(&source)
                 && node.kind == NodeKind::Char
             {
                 keep(node.major.into(), node.minor.into());
@@ -93,18 +95,16 @@ impl ContainerGpus {
         let mut visible = String::new();
         config.each_env(|entry| {
             if let Some((VARIABLE, value)) = entry.split_once('=') {
-                // The last one counts, as to NVIDIA. An image says it: of one that is too long no more is kept than shows that.
-                let value = value.trim_matches(' ').chars();
-                visible = value.take(MAX_VALUE_BYTES + 1).collect();
+                // The last one counts, as for NVIDIA. The author of an image may set a very long value.
+                visible = value.trim_matches(' ').chars().take(MAX_VALUE_BYTES + 1).collect();
             }
         })?;
         let nvidia_gpus = read_nvidia_gpus(sysfs);
-        let is_listed = |gpu: &&NvidiaGpu| {
-            let minor = gpu.minor.map(i64::from);
-            minor.is_some_and(|minor| nvidia.contains(&minor))
-        };
-        let listed = nvidia_gpus.iter().filter(is_listed).map(|gpu| gpu.address);
-        let mut listed: BTreeSet<PciAddress> = listed.collect();
+        let mut listed: BTreeSet<PciAddress> = nvidia_gpus
+            .iter()
+            .filter(|gpu| gpu.minor.is_some_and(|minor| nvidia.contains(&i64::from(minor))))
+            .map(|gpu| gpu.address)
+            .collect();
         let mut partitions = BTreeSet::new();
         for node in drm.into_iter().filter_map(|minor| sysfs.find_character_device(DRM, minor)) {
             match pci_function(&node) {
@@ -112,13 +112,16 @@ impl ContainerGpus {
                 None => partitions.extend(partition_minor(&node)),
             }
         }
-        let of_partitions = partition_gpus(&partitions, sysfs);
-        let unknown = of_partitions.as_ref().err().map(|why| format!("{why:#}"));
-        listed.extend(of_partitions.into_iter().flatten());
+        let mut unknown = None;
+        match partition_gpus(&partitions, sysfs) {
+            Ok(gpus) => listed.extend(gpus),
+            Err(error) => unknown = Some(format!("{error:#}")),
+        }
         Ok(ContainerGpus { listed, unknown, visible, divided: find_mig_minors(sysfs), nvidia_gpus })
     }
 
-    /// Leaves the members of a pool of which `count` are wanted in the order of their nearness.
+    /// Keeps the members of a pool that are near the container's GPUs, in the order for a request
+    /// of `count` members.
     pub(super) fn sort(&self, pool: &mut Pool, nearness: &Nearness, count: u32) -> Result<()> {
         if nearness.gpus.is_empty() {
             bail!(
@@ -126,24 +129,25 @@ impl ContainerGpus {
             );
         }
         let gpus = self.resolve(nearness)?;
-        let mut unknown = gpus.iter().filter(|gpu| {
-            let gpu = nearness.gpus.get(gpu);
-            gpu.is_none_or(|gpu| gpu.nics.is_empty())
-        });
-        if let Some(gpu) = unknown.next() {
-            let reason = nearness.unknown.as_deref();
-            let reason = reason.unwrap_or("its specification does not say it");
+        if let Some(gpu) =
+            gpus.iter().find(|gpu| nearness.gpus.get(gpu).is_none_or(|gpu| gpu.nics.is_empty()))
+        {
+            let reason = nearness.unknown.as_deref().unwrap_or("its specification does not say it");
             bail!(
                 "what is nearest to GPU {gpu} is not known: {reason}; ask for a device by its own name"
             );
         }
         let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
-        let order = nearness.rank_members(&gpus, count).into_iter();
-        pool.members = order.filter_map(|index| members.get_mut(index)?.take()).collect();
+        pool.members = nearness
+            .rank_members(&gpus, count)
+            .into_iter()
+            .filter_map(|index| members.get_mut(index)?.take())
+            .collect();
         Ok(())
     }
 
-    /// The container's GPUs, by address; at least one, and each among these of the host.
+    /// Returns the container's GPUs, by address. There is at least one, and the host has all of
+    /// them.
     fn resolve(&self, nearness: &Nearness) -> Result<Vec<PciAddress>> {
         if let Some(reason) = &self.unknown {
             bail!("{reason}; ask for a device by its own name");
@@ -154,7 +158,7 @@ impl ContainerGpus {
             return Ok(listed);
         }
         let value = match self.visible.as_str() {
-            // These mean no GPU; "none" still mounts the driver's libraries.
+            // No GPU. With "none" NVIDIA still mounts the driver's libraries.
             "" | "void" | "none" if self.listed.is_empty() => {
                 bail!("the container has no GPU; {ONE_GPU_REMEDY}")
             }
@@ -170,15 +174,16 @@ impl ContainerGpus {
             }
             value => value,
         };
-        let gpus = self.parse_visible(value, nearness);
-        let gpus = gpus.with_context(|| format!("{VARIABLE} of the container"))?;
+        let gpus = self
+            .parse_visible(value, nearness)
+            .with_context(|| format!("{VARIABLE} of the container"))?;
         match gpus.iter().find(|gpu| !is_gpu(gpu)) {
             Some(gpu) => bail!("no specification knows GPU {gpu}; run `onload-ctk cdi generate`"),
             None => Ok(gpus.into_iter().collect()),
         }
     }
 
-    /// What a value of the variable names.
+    /// Returns the GPUs that a value of [`VARIABLE`] names.
     fn parse_visible(&self, value: &str, nearness: &Nearness) -> Result<BTreeSet<PciAddress>> {
         if self.nvidia_gpus.is_empty() {
             bail!("this host has no GPU in /proc/driver/nvidia/gpus; load NVIDIA's driver");
@@ -193,10 +198,8 @@ impl ContainerGpus {
         Ok(gpus)
     }
 
-    /// The GPU, or that of the slice, that a word of the variable names.
+    /// Returns the GPU that a word of [`VARIABLE`] names, or the GPU of a slice.
     fn parse_word(&self, word: &str, nearness: &Nearness) -> Result<PciAddress> {
-        let no_gpu =
-            || error!("{} is no GPU of this host; \"nvidia-smi -L\" lists them", Quoted(word));
         let (slice, is_slice) = match word.strip_prefix("MIG-") {
             Some(slice) => (slice, true),
             None => (word, false),
@@ -208,23 +211,27 @@ impl ContainerGpus {
             Some((uuid, _)) if is_slice => uuid,
             _ => slice,
         };
-        let found = match gpu_name::vendor_index(slice) {
+        let gpu = match gpu_name::vendor_index(slice) {
             Some(number) => self.find_by_number(number, nearness),
-            None => {
-                let is_it = |own: &String| own.eq_ignore_ascii_case(uuid);
-                let mut driver = self.nvidia_gpus.iter();
-                driver.find(|gpu| gpu.uuid.as_ref().is_some_and(is_it))
-            }
+            None => self
+                .nvidia_gpus
+                .iter()
+                .find(|gpu| gpu.uuid.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(uuid))),
         };
-        found.map(|gpu| gpu.address).ok_or_else(no_gpu)
+        match gpu {
+            Some(gpu) => Ok(gpu.address),
+            None => bail!("{} is no GPU of this host; \"nvidia-smi -L\" lists them", Quoted(word)),
+        }
     }
 
-    /// The GPU of a slice whose name does not say it: only the driver's own library knows, unless no other GPU
-    /// is divided.
+    /// Returns the GPU of a slice whose name does not contain it. Only the driver's own library
+    /// knows this GPU, unless no other GPU is divided.
     fn only_mig_gpu(&self, word: &str) -> Result<PciAddress> {
-        let is_divided =
-            |gpu: &&NvidiaGpu| gpu.minor.is_some_and(|minor| self.divided.contains(&minor));
-        let divided: Vec<&NvidiaGpu> = self.nvidia_gpus.iter().filter(is_divided).collect();
+        let divided: Vec<&NvidiaGpu> = self
+            .nvidia_gpus
+            .iter()
+            .filter(|gpu| gpu.minor.is_some_and(|minor| self.divided.contains(&minor)))
+            .collect();
         match divided[..] {
             [gpu] => Ok(gpu.address),
             [] => bail!(
@@ -238,7 +245,8 @@ impl ContainerGpus {
         }
     }
 
-    /// Numbers are those of the vendor's specification; without one the order of the addresses, as nvidia-smi has it.
+    /// Finds a GPU by its number in the vendor's specification. Without one, GPUs are numbered in
+    /// the order of their addresses, like nvidia-smi does.
     fn find_by_number(&self, number: u32, nearness: &Nearness) -> Option<&NvidiaGpu> {
         let index = |gpu: &NvidiaGpu| nearness.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
         let mut numbered = self.numbered_gpus();
@@ -254,11 +262,11 @@ impl ContainerGpus {
 }
 
 fn is_bind(mount: &MountEntry) -> bool {
-    let mut options = mount.options().into_iter();
-    mount.type_() == "bind" || options.any(|option| option == "bind" || option == "rbind")
+    mount.type_() == "bind"
+        || mount.options().into_iter().any(|option| option == "bind" || option == "rbind")
 }
 
-/// The GPUs in /proc/driver/nvidia/gpus, by address.
+/// Reads the GPUs in /proc/driver/nvidia/gpus, by address.
 fn read_nvidia_gpus(sysfs: &Sysfs) -> Vec<NvidiaGpu> {
     let directory = sysfs.proc("driver/nvidia/gpus");
     let mut gpus: Vec<NvidiaGpu> = list_names(&directory)
@@ -278,56 +286,59 @@ fn read_nvidia_gpus(sysfs: &Sysfs) -> Vec<NvidiaGpu> {
     gpus
 }
 
-/// The minor of the render node of the partition of an AMD GPU that has this node, by its directory in sysfs.
+/// Returns the minor of the render node of an AMD GPU's partition, from the sysfs directory of one
+/// of the partition's nodes.
 fn partition_minor(node: &Path) -> Option<u32> {
-    let beside = node.parent()?;
-    let device = beside.parent()?.file_name()?.to_str()?;
-    let mut nodes = list_names(beside).take(MAX_GPUS);
-    let render = nodes.find_map(|name| parse_decimal(name.strip_prefix("renderD")?));
-    render.filter(|_| device.starts_with("amdgpu_xcp"))
+    let nodes = node.parent()?;
+    if !nodes.parent()?.file_name()?.to_str()?.starts_with("amdgpu_xcp") {
+        return None;
+    }
+    list_names(nodes).take(MAX_GPUS).find_map(|name| parse_decimal(name.strip_prefix("renderD")?))
 }
 
-/// The GPUs of partitions. One that amdkfd does not list is not in use, and nobody can open its node
-/// (`amdgpu_xcp_open_device` in drivers/gpu/drm/amd/amdgpu/amdgpu_xcp.c): a GPU that is not divided has seven of them.
+/// Returns the GPUs of partitions. A partition that amdkfd does not list is unused, and its node
+/// cannot be opened (`amdgpu_xcp_open_device`, drivers/gpu/drm/amd/amdgpu/amdgpu_xcp.c): an
+/// undivided GPU has seven of them.
 fn partition_gpus(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAddress>> {
     let Some(first) = partitions.first() else {
         return Ok(Vec::new());
     };
-    let not_known = |minor| format!("which GPU /dev/dri/renderD{minor} is of is not known");
-    let known = sysfs.render_nodes_of_amd();
-    let known = known.with_context(|| not_known(first))?;
-    if known.is_empty() {
-        bail!("{}: amdkfd lists no GPU in /sys/{}", not_known(first), kfd::NODES);
+    let context = |minor| format!("which GPU /dev/dri/renderD{minor} is of is not known");
+    let known_gpus = sysfs.render_nodes_of_amd().with_context(|| context(first))?;
+    if known_gpus.is_empty() {
+        bail!("{}: amdkfd lists no GPU in /sys/{}", context(first), kfd::NODES);
     }
     let mut gpus = Vec::new();
     for minor in partitions {
-        let Some(gpu) = known.get(minor) else {
+        let Some(gpu) = known_gpus.get(minor) else {
             continue;
         };
         let function = Path::new("bus/pci/devices").join(gpu.to_string());
         if !sysfs.root().join(function).exists() {
-            bail!("{}: amdkfd says {gpu}, where no PCI function is", not_known(minor));
+            bail!("{}: amdkfd says {gpu}, where no PCI function is", context(minor));
         }
         gpus.push(*gpu);
     }
     Ok(gpus)
 }
 
-/// As in `Device Minor: \t 3`.
+/// Finds a field such as `Device Minor: \t 3`.
 fn find_field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
-    let mut lines = information.lines();
-    lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
+    information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// The minors of GPUs with instances, of which each has a directory, as `gpu0/mig/gi1`.
+/// Returns the minors of GPUs with instances, which have a directory such as `gpu0/mig/gi1`.
 fn find_mig_minors(sysfs: &Sysfs) -> BTreeSet<u32> {
     let directory = sysfs.proc("driver/nvidia/capabilities");
     let mut divided = BTreeSet::new();
     for name in list_names(&directory).take(MAX_GPUS) {
-        let mut instances = list_names(&directory.join(&name).join("mig")).take(MAX_GPUS);
-        let has_instance = instances.any(|name| name.starts_with("gi"));
-        let minor = name.strip_prefix("gpu").and_then(parse_decimal);
-        divided.extend(minor.filter(|_| has_instance));
+        if let Some(minor) = name.strip_prefix("gpu").and_then(parse_decimal)
+            && list_names(&directory.join(&name).join("mig"))
+                .take(MAX_GPUS)
+                .any(|instance| instance.starts_with("gi"))
+        {
+            divided.insert(minor);
+        }
     }
     divided
 }

@@ -1,4 +1,4 @@
-//! What the entry points need to know about this host. Nothing else on it is read.
+//! The facts about this host that the entry points need. They read nothing else of it.
 
 use std::cell::OnceCell;
 use std::io::{self, Read};
@@ -25,11 +25,11 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::specs::OnloadSpecs;
 use super::sysfs::Sysfs;
 
-/// Bytes of a configuration file that are read.
+/// Maximum size of a configuration file.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a uid_map that are read. It has at most 340 lines (user_namespaces(7)); a truncated
-/// line does not parse.
+/// Maximum size of a uid_map. It has at most 340 lines (user_namespaces(7)). A truncated line does
+/// not parse.
 const MAX_MAP_BYTES: u64 = 16 * 1024;
 
 /// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
@@ -43,13 +43,13 @@ const OVERFLOW_USER: u32 = 65534;
 #[derive(Clone, Debug, Default)]
 pub struct HookSettings {
     pub config: HookConfig,
-    /// Its file, whether it exists or not.
+    /// The path of the configuration file, which may not exist.
     pub file: PathBuf,
 }
 
 impl HookSettings {
-    /// What the image's programs cannot load stops the container, or is left out with a warning, as the operator
-    /// chose.
+    /// Rejects a container whose programs cannot load a library, or returns a warning, as the
+    /// operator chose.
     pub(crate) fn refuse_or_warn(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
         match self.config.annotations.on_incompatible {
             OnIncompatible::Fail => {
@@ -62,18 +62,19 @@ impl HookSettings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
-    /// It is in the initial user namespace, where user 0 is root.
+    /// Whether the process is in the initial user namespace, where user 0 is root.
     pub is_initial_namespace: bool,
-    /// It has CAP_SYS_RESOURCE there, so it may raise limits above the hard ones.
+    /// Whether the process has CAP_SYS_RESOURCE in the initial user namespace, with which it can
+    /// raise hard limits.
     pub may_raise_limits: bool,
-    /// In bytes; `None` means unlimited.
+    /// The limit in bytes; `None` means unlimited.
     pub memlock_hard: Option<u64>,
     pub nofile_soft: Option<u64>,
     pub nofile_hard: Option<u64>,
 }
 
 pub trait HostView: NodeLookup {
-    /// An absent file is an empty one.
+    /// Returns the settings. A missing file counts as an empty one.
     fn settings(&self) -> Result<HookSettings>;
 
     fn specs(&self, classes: &[Class]) -> Result<OnloadSpecs>;
@@ -85,20 +86,20 @@ pub trait HostView: NodeLookup {
     /// Checks that [`PRELOAD_FILE`] exists and is trusted.
     fn check_preload_file(&self) -> Result<()>;
 
-    /// The host's files.
+    /// Returns the host's files.
     fn files(&self) -> &TrustedTree;
 
-    /// What nobody new gets. It is asked only for what no specification has.
+    /// Returns the drained devices. Only called to explain why a device is in no specification.
     fn drain(&self) -> Result<DrainList>;
 
-    /// The interfaces that a runtime would find, with all of their names.
+    /// Returns the interfaces that a runtime would find, with all of their names.
     fn interfaces(&self) -> Result<Vec<Link>>;
 
-    /// What the ELF file of a library on the host needs; `None` if it cannot be read.
+    /// Returns the dependencies of a library on the host. Returns `None` if it cannot be read.
     fn library_summary(&self, path: &str) -> Option<ElfSummary>;
 
-    /// How the user namespace of a process maps users to those of this host, in the form of
-    /// /proc/PID/uid_map; `None` if that cannot be read.
+    /// Returns how the user namespace of a process maps users to those of this host, in the form of
+    /// /proc/PID/uid_map. Returns `None` if that cannot be read.
     fn user_map(&self, pid: u32) -> Option<String>;
 }
 
@@ -131,8 +132,8 @@ impl LocalHost {
         Ok(LocalHost::with_root(Path::new("/"), trusted, config, is_initial_namespace))
     }
 
-    /// A tree that represents a host, to see what would be done there. The owner of the tree takes
-    /// root's place.
+    /// Opens a tree that represents a host, to preview changes. The owner of the tree counts as
+    /// root.
     pub fn for_tree(root: &Path, config: &Path) -> Result<Self> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
         let trusted = TrustedTree::for_tree(root, TrustedOwners::from_users(&[0, owner]))?;
@@ -171,21 +172,24 @@ impl LocalHost {
         &self.trusted
     }
 
-    /// `None` if there is no file.
+    /// Returns the text of the configuration, or `None` if there is no file.
     pub(crate) fn config_text(&self) -> Result<Option<String>> {
         if let Some(text) = self.text.get() {
             return Ok(text.clone());
         }
-        let text = self.config_bytes()?.map(String::from_utf8).transpose();
-        let text = text.map_err(|_| error!("{:?} is not UTF-8", self.config))?;
+        let text = self
+            .config_bytes()?
+            .map(String::from_utf8)
+            .transpose()
+            .map_err(|_| error!("{:?} is not UTF-8", self.config))?;
         Ok(self.text.get_or_init(|| text).clone())
     }
 
-    /// As [`LocalHost::config_text`], valid text or not.
+    /// Like [`LocalHost::config_text`], but the text may not be UTF-8.
     pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
-            // A link that leads nowhere is not an absent file: the operator has a configuration.
+            // A dangling link is not an absent file: the operator has a configuration.
             Err(error) if error.is_absent() && !may_exist(&self.path(&self.config)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -196,14 +200,16 @@ impl LocalHost {
         &self.config
     }
 
-    /// What the operator wants logged; nothing where the configuration cannot be read.
+    /// Returns the settings of the log, or the default if the configuration cannot be read.
     #[must_use]
     pub(crate) fn log(&self) -> LogConfig {
         if let Some(settings) = self.settings.get() {
             return settings.log.clone();
         }
-        let text = self.config_text().ok().flatten();
-        text.map_or_else(LogConfig::default, |text| LogConfig::read(&text))
+        match self.config_text() {
+            Ok(Some(text)) => LogConfig::read(&text),
+            Ok(None) | Err(_) => LogConfig::default(),
+        }
     }
 }
 
@@ -240,12 +246,12 @@ impl HostView for LocalHost {
 
     fn privilege(&self) -> Privilege {
         *self.privilege.get_or_init(|| {
-            let may = capabilities(None)
+            let has_capability = capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
             let nofile = getrlimit(Resource::Nofile);
             Privilege {
                 is_initial_namespace: self.is_initial_namespace,
-                may_raise_limits: self.is_initial_namespace && may,
+                may_raise_limits: self.is_initial_namespace && has_capability,
                 memlock_hard: getrlimit(Resource::Memlock).maximum,
                 nofile_soft: nofile.current,
                 nofile_hard: nofile.maximum,
@@ -263,17 +269,16 @@ impl HostView for LocalHost {
     }
 
     fn drain(&self) -> Result<DrainList> {
-        let boot = || Processes::at_root(&self.root).boot_id().ok();
-        DrainList::read(&self.trusted, boot)
+        DrainList::read(&self.trusted, || Processes::at_root(&self.root).boot_id().ok())
     }
 
     fn interfaces(&self) -> Result<Vec<Link>> {
         if self.root != Path::new("/") {
             return Ok(Vec::new());
         }
-        let list =
-            || NetlinkSocket::open(None)?.list(link::GET, &link::dump_payload(), &link::parse);
-        list().context("listing network interfaces")
+        NetlinkSocket::open(None)
+            .and_then(|socket| socket.list(link::GET, &link::dump_payload(), &link::parse))
+            .context("listing network interfaces")
     }
 
     fn library_summary(&self, path: &str) -> Option<ElfSummary> {
@@ -289,13 +294,13 @@ impl HostView for LocalHost {
     }
 }
 
-/// Whether this process is the host's root, to whom the operator's files are given to write.
+/// Returns whether this process is the host's root, which alone may write the operator's files.
 #[must_use]
 pub(crate) fn is_root() -> bool {
     geteuid().is_root() && is_initial_namespace()
 }
 
 fn is_initial_namespace() -> bool {
-    // If that is unknown, only root is trusted.
+    // If the namespace is unknown, only root is trusted.
     stat("/proc/self/ns/user").map_or(true, |stat| stat.st_ino == INITIAL_USER_NAMESPACE)
 }

@@ -1,12 +1,12 @@
-//! The specifications that the entry points read: `onload.dev-*.json` in the two default
-//! directories, of a kind `onload.dev/<class>`, and trusted. Only the requested classes are parsed
+//! The specifications that the entry points read: trusted files `onload.dev-*.json` in the two
+//! default directories, of a kind `onload.dev/<class>`. Only the requested classes are parsed
 //! completely.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_cdi::{
     DEFAULT_DIRS, DeviceName, Kind, LoadError, MAX_FILE_BYTES, NameError, QualifiedName, Registry,
-    RegistryError, ResolvedDevice, SpecSource,
+    ResolvedDevice, SpecSource,
 };
 use onload_core::class::Class;
 use onload_core::expectation::{Expectation, ExpectedDevice};
@@ -19,7 +19,8 @@ use onload_sys::fs::trust::{TrustError, TrustedTree};
 use onload_sys::text::{ErrorChain, Quoted, ShortList};
 use serde::Deserialize;
 
-/// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
+/// Maximum number of files `onload.dev-*` in one directory. There are two for each class: its
+/// devices and its pools.
 const MAX_FILES: usize = 256;
 
 #[derive(Debug, Default)]
@@ -38,8 +39,9 @@ impl OnloadSpecs {
         OnloadSpecs { registry: Registry::from_sources(sources) }
     }
 
-    /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
-    /// error. One that cannot be parsed only affects containers that request something it might offer.
+    /// Reads the specifications of some classes. An untrusted directory or file with our name is an
+    /// error. A file that cannot be parsed affects only containers that request something it might
+    /// offer.
     pub(crate) fn read(trusted: &TrustedTree, classes: &[Class]) -> Result<Self, TrustError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
@@ -60,7 +62,7 @@ impl OnloadSpecs {
         Ok(OnloadSpecs::from_sources(sources))
     }
 
-    /// By class, and in the order requested.
+    /// Returns the requested devices by class, and in the order of the request.
     pub fn resolve(&self, request: &Request) -> Result<Vec<SpecEntry<'_>>> {
         let mut entries = Vec::new();
         for (class, entry) in &request.devices {
@@ -84,7 +86,7 @@ impl OnloadSpecs {
     #[must_use]
     pub fn merge_edits(&self, entries: &[SpecEntry<'_>]) -> onload_cdi::ContainerEdits {
         let names: Vec<QualifiedName> = entries.iter().map(|e| e.resolved.name.clone()).collect();
-        // This registry resolved every name.
+        // This cannot fail: the registry resolved every name before.
         self.registry.edits_for(&names).unwrap_or_default()
     }
 
@@ -93,41 +95,47 @@ impl OnloadSpecs {
         self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
     }
 
-    /// The names of the devices of a class, except the words that stand for several or for none, and pools.
+    /// Returns the names of the devices of a class, without pools and names that stand for several
+    /// devices or none.
     #[must_use]
     pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
-        let is_device = |resolved: &ResolvedDevice<'_>| {
-            let name = resolved.name.device().as_str();
-            !["all", "loopback"].contains(&name) && resolved.device.annotations.is_empty()
-        };
-        let devices = self.devices_of_class(class).filter(is_device);
-        devices.map(|resolved| resolved.name.device().to_string()).collect()
+        self.devices_of_class(class)
+            .filter(|resolved| resolved.device.annotations.is_empty())
+            .map(|resolved| resolved.name.device().to_string())
+            .filter(|name| !["all", "loopback"].contains(&name.as_str()))
+            .collect()
     }
 
-    /// The entries of a class that list a node, except those that stand for others.
+    /// Returns the devices of a class that contain a node, without names that stand for other
+    /// devices.
     #[must_use]
     pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
-        let is_owner = |resolved: &ResolvedDevice<'_>| {
-            let mut nodes = resolved.device.container_edits.device_nodes.iter();
-            let name = resolved.name.device().as_str();
-            name != "all" && !gpu_name::is_gpu_name(name) && nodes.any(|entry| entry.path == node)
-        };
-        let owners = self.devices_of_class(class).filter(is_owner);
-        owners.map(|resolved| resolved.name.device().to_string()).collect()
+        self.devices_of_class(class)
+            .filter(|resolved| {
+                let nodes = &resolved.device.container_edits.device_nodes;
+                nodes.iter().any(|entry| entry.path == node)
+            })
+            .map(|resolved| resolved.name.device().to_string())
+            .filter(|name| name != "all" && !gpu_name::is_gpu_name(name))
+            .collect()
     }
 
     fn unknown_error(&self, class: Class, origin: &Origin, name: &str) -> Error {
         let quoted = Quoted(name);
-        let is_function = |expect: &Expectation| matches!(&expect.device, ExpectedDevice::Vfio { pci } if pci.to_string() == name);
-        let has_function =
-            |resolved: &ResolvedDevice<'_>| expectations(resolved).iter().any(is_function);
-        let group = self.devices_of_class(class).find(has_function);
-        if let Some(group) = group.filter(|_| class.is_iommu_group()) {
-            let by = group.name.device();
-            return error!("{origin}: {quoted} is in the group of {by}; ask for {by}");
+        if class.is_iommu_group()
+            && let Some(group) = self.devices_of_class(class).find(|resolved| {
+                expectations(resolved).iter().any(|expect| {
+                    matches!(&expect.device, ExpectedDevice::Vfio { pci } if pci.to_string() == name)
+                })
+            })
+        {
+            let device = group.name.device();
+            return error!("{origin}: {quoted} is in the group of {device}; ask for {device}");
         }
-        let names = self.devices_of_class(class);
-        let names: Vec<String> = names.map(|resolved| resolved.name.device().to_string()).collect();
+        let names: Vec<String> = self
+            .devices_of_class(class)
+            .map(|resolved| resolved.name.device().to_string())
+            .collect();
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
                 "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
@@ -141,13 +149,18 @@ impl OnloadSpecs {
         error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
     }
 
-    /// What of the files could not be read, each behind a semicolon.
+    /// Describes the errors of up to three files, each after a semicolon.
     pub(crate) fn describe_problems(&self) -> String {
-        let problem = |(path, errors): (&PathBuf, &Vec<RegistryError>)| {
-            let errors: Vec<String> = errors.iter().map(|e| ErrorChain(e).to_string()).collect();
-            format!("; {}: {}", path.display(), errors.join("; "))
-        };
-        self.registry.errors().iter().map(problem).take(3).collect()
+        self.registry
+            .errors()
+            .iter()
+            .take(3)
+            .map(|(path, errors)| {
+                let errors: Vec<String> =
+                    errors.iter().map(|error| ErrorChain(error).to_string()).collect();
+                format!("; {}: {}", path.display(), errors.join("; "))
+            })
+            .collect()
     }
 }
 
@@ -159,27 +172,27 @@ fn qualified_name(class: Class, name: &str) -> Result<QualifiedName, NameError> 
     Ok(QualifiedName::new(Kind::try_from(class.cdi_kind())?, DeviceName::try_from(name)?))
 }
 
-/// The file's specification if its kind is wanted, or its error if its kind might be.
+/// Returns the file's specification if its kind is wanted, or the error if its kind may be wanted.
 fn parse(bytes: &[u8], classes: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(KindOnly { kind }) => kind?,
         Err(error) => return Some(Err(LoadError::Other(error.into()))),
     };
-    classes
-        .iter()
-        .any(|class| class.cdi_kind() == kind)
-        .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
+    if classes.iter().all(|class| class.cdi_kind() != kind) {
+        return None;
+    }
+    Some(onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
 #[derive(Debug)]
 pub struct SpecEntry<'a> {
     pub class: Class,
-    /// Where it is requested.
+    /// Where the device was requested.
     pub origin: Origin,
     pub resolved: ResolvedDevice<'a>,
 }
 
-/// The expectations that an entry gives to the hook.
+/// Returns the expectations that the entry passes to the hook.
 #[must_use]
 pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
     let mut expectations = Vec::new();
@@ -188,7 +201,7 @@ pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
-        // Somebody else's hook, which does not parse, says nothing about Onload's nodes.
+        // Another program's hook does not parse, and has no expectations about our nodes.
         if (stage == "createRuntime" || stage == "prestart")
             && let Ok(arguments) = HookArguments::parse(rest)
         {

@@ -1,11 +1,13 @@
-//! The request that a container's environment holds: for engines that pass a container variables and no
-//! annotations. One variable asks for devices, or names a ticket; those that begin with it name tickets alone, so
-//! that what an engine reserved in several steps stays together.
+//! The request in a container's environment, for engines that pass variables and no annotations to
+//! containers.
 //!
-//! Every image can carry a variable. So one that asks for what the operator allows to none stops no container:
-//! it gives nothing, and a warning says what would allow it. Once the operator allows a class in this way, a
-//! variable is answered as an annotation is. A ticket needs no word of the operator's: root wrote down what
-//! it is good for.
+//! One variable requests devices, or names a ticket. Variables whose names start with its name only
+//! name tickets, so that an engine can reserve in several steps.
+//!
+//! Any image can set a variable. So if the operator allows no class by variable, a request does not
+//! stop the container: it has no effect, and a warning says what would allow it. If the operator
+//! allows a class, a variable is treated like an annotation. A ticket needs no permission, since
+//! root recorded what it is valid for.
 
 use std::path::PathBuf;
 
@@ -21,31 +23,33 @@ use onload_sys::error::{Context, Result};
 use super::host_view::HookSettings;
 use super::subject::TicketUse;
 
-/// Tickets of one container: an engine reserves once for each kind of device that a task asks for.
+/// Maximum number of tickets of one container. An engine reserves once for each kind of device that
+/// a task requests.
 const MAX_TICKETS: usize = 32;
-/// Characters behind [`VARIABLE`] and `_`.
+/// Maximum number of characters after [`VARIABLE`] and `_`.
 const MAX_SUFFIX: usize = 32;
 
-/// Where a task of Nomad has directories of its own, its allocation's last (Nomad, drivers/docker/driver.go,
-/// `containerBinds`).
+/// The mount points of a Nomad task's own directories; the last one belongs to its allocation
+/// (Nomad, drivers/docker/driver.go, `containerBinds`).
 const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
 
 #[derive(Debug, Default)]
 pub(crate) struct VariableRequest {
     pub request: Request,
     pub tickets: Vec<TicketUse>,
-    /// Why something of it gives nothing.
+    /// The reasons why some variables have no effect.
     pub warnings: Vec<String>,
 }
 
-/// What a container's environment has of the variable.
+/// The request variables of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestVariables {
-    /// The values of [`VARIABLE`], each once and not empty; of many, two.
+    /// The different values of [`VARIABLE`] that are not empty, at most two.
     request: Vec<String>,
-    /// The variables that begin with it, with what they hold that is not empty; of many, one more than there may be.
+    /// The names and values of ticket variables that are not empty, at most one more than
+    /// [`MAX_TICKETS`].
     tickets: Vec<(String, String)>,
-    /// One of these that holds no ticket.
+    /// A ticket variable that contains no ticket.
     no_ticket: Option<String>,
 }
 
@@ -56,13 +60,13 @@ impl RequestVariables {
             let Some((name, value)) = entry.split_once('=') else {
                 return;
             };
-            let Some(behind) = name.strip_prefix(VARIABLE) else {
+            let Some(suffix) = name.strip_prefix(VARIABLE) else {
                 return;
             };
             match value.trim_matches(' ') {
                 "" => {}
-                value if behind.is_empty() => variables.add_request(value),
-                value if is_variable_suffix(behind) => variables.add_ticket(name, value),
+                value if suffix.is_empty() => variables.add_request(value),
+                value if is_variable_suffix(suffix) => variables.add_ticket(name, value),
                 _ => {}
             }
         })?;
@@ -76,35 +80,36 @@ impl RequestVariables {
     }
 
     fn add_ticket(&mut self, name: &str, value: &str) {
-        let is_known = |(_, known): &(String, String)| known == value;
         if !value.starts_with(WORD) {
             self.no_ticket = Some(name.to_owned());
-        } else if self.tickets.len() <= MAX_TICKETS && !self.tickets.iter().any(is_known) {
+        } else if self.tickets.len() <= MAX_TICKETS
+            && !self.tickets.iter().any(|(_, known)| known == value)
+        {
             self.tickets.push((name.to_owned(), value.to_owned()));
         }
     }
 }
 
-/// Whether this is what stands behind [`VARIABLE`] in the name of a variable of ours.
-fn is_variable_suffix(behind: &str) -> bool {
-    let digits = behind.strip_prefix('_').unwrap_or_default();
-    let is_legal = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
-    (1..=MAX_SUFFIX).contains(&digits.len()) && digits.bytes().all(is_legal)
+/// Returns whether the suffix after [`VARIABLE`] is that of a ticket variable.
+fn is_variable_suffix(suffix: &str) -> bool {
+    suffix.strip_prefix('_').is_some_and(|id| {
+        (1..=MAX_SUFFIX).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    })
 }
 
-/// The directory of the host that a container's task alone has, as Nomad's drivers mount it; of a name of
-/// theirs that the container has otherwise, none.
+/// Returns the host directory that only this container's task has, as Nomad's drivers mount it.
+/// Returns `None` if the container has something else at that mount point.
 pub(crate) fn task_dir(config: &OciConfig) -> Option<PathBuf> {
     let mounts = config.mounts();
-    let source = TASK_MOUNTS.iter().find_map(|at| {
-        let mount = mounts.iter().find(|mount| mount.has_destination(at));
-        mount.map(|mount| PathBuf::from(mount.source()))
-    });
-    source.filter(|source| source.is_absolute())
+    let mount = TASK_MOUNTS
+        .iter()
+        .find_map(|path| mounts.iter().find(|mount| mount.has_destination(path)))?;
+    Some(PathBuf::from(mount.source())).filter(|source| source.is_absolute())
 }
 
-/// What these variables ask for. `find_ticket` finds a ticket for the container. What tickets give of a class takes
-/// precedence over what the variable asks for.
+/// Returns the request of the variables. `find_ticket` finds a ticket for the container. For each
+/// class, tickets take precedence over a request in the variable.
 pub(crate) fn read(
     variables: &RequestVariables,
     settings: &HookSettings,
@@ -131,8 +136,8 @@ pub(crate) fn read(
             "{VARIABLE} is in the environment more than once, with different values; remove all but one"
         ),
     }
-    let tickets = variables.tickets.iter();
-    ticket_values.extend(tickets.map(|(name, value)| (name.as_str(), value.as_str())));
+    ticket_values
+        .extend(variables.tickets.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     for (name, id) in parse_tickets(&ticket_values)? {
         let ticket = find_ticket(&id).context(name)?;
         variable_request.request.add_ticket(ticket.parse_request()?)?;
@@ -142,12 +147,14 @@ pub(crate) fn read(
     Ok(variable_request)
 }
 
-/// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
+/// Parses all tickets, each once, with the variable that names it. If one is invalid, no ticket is
+/// redeemed.
 fn parse_tickets<'v>(ticket_values: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
     for (name, value) in ticket_values {
-        let id = value.strip_prefix(WORD).unwrap_or_default();
-        let id: Token = id
+        let id: Token = value
+            .strip_prefix(WORD)
+            .unwrap_or_default()
             .parse()
             .with_context(|| format!("{name} names no ticket; only an engine can make one"))?;
         if !tickets.iter().any(|(_, known)| *known == id) {
@@ -162,7 +169,7 @@ fn parse_tickets<'v>(ticket_values: &[(&'v str, &str)]) -> Result<Vec<(&'v str, 
     Ok(tickets)
 }
 
-/// The warning about a variable where the operator allows nothing by it.
+/// Returns the warning about a variable if the operator allows no class by variable.
 fn not_allowed_warning(values: &[String], settings: &HookSettings) -> String {
     let mut classes: Vec<Class> = Vec::new();
     for value in values {
