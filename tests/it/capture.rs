@@ -283,7 +283,7 @@ fn the_interfaces_of_rdma_ports_are_the_same_in_a_capture() {
     ] {
         tree.attribute(&format!("{device}/node_type"), node_type);
         tree.attribute(&format!("{device}/ports/1/gids/0"), gid);
-        let capture = Capture::of(tree.root(), &[]);
+        let capture = Capture::run(tree.root(), &[]);
         assert!(!capture.holds("2233") && !capture.holds("22:33"));
         for root in [tree.root(), &capture.root()] {
             assert_eq!(interfaces(root), serde_json::json!(["ens2"]), "{node_type}");
@@ -291,7 +291,7 @@ fn the_interfaces_of_rdma_ports_are_the_same_in_a_capture() {
     }
     tree.file("/rdma.table", "mlx5_0 1 ens1\n");
     tree.remove(&format!("{device}/ports/1/gid_attrs"));
-    let capture = Capture::of(tree.root(), &[]);
+    let capture = Capture::run(tree.root(), &[]);
     assert_eq!(capture.entries()["rdma.table"], "mlx5_0 1 ens1\n");
     assert_eq!(interfaces(&capture.root()), serde_json::json!(["ens1"]));
 }
@@ -475,7 +475,7 @@ fn a_capture_of_a_host_with_gpus_has_no_secret_of_a_cdi_file() {
     let information = "GPU UUID: GPU-SECRET\nDevice Minor: 0\n";
     tree.file("/proc/driver/nvidia/gpus/0008:06:00.0/information", information);
     for args in [&[][..], &["--no-mask"]] {
-        let capture = Capture::of(tree.root(), args);
+        let capture = Capture::run(tree.root(), args);
         assert!(!capture.holds("SECRET"), "{args:?}");
         let names = |root: &Path| answer(root).0["near_gpus"].clone();
         assert_eq!(names(&capture.root()), names(tree.root()), "{args:?}");

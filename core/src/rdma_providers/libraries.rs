@@ -114,7 +114,7 @@ impl<'a> LibrarySearch<'a> {
 /// Returns the directories that the installed loader of glibc searches by default; none if they are unknown.
 fn find_loader_dirs(files: &dyn LibraryFiles) -> Vec<PathBuf> {
     let open = |path: &str| NativeLibrary::open(files, Path::new(path)).ok()?;
-    let loader = GLIBC_LOADERS.iter().find_map(|path| open(&path));
+    let loader = GLIBC_LOADERS.iter().find_map(|path| open(path));
     loader.and_then(|loader| loader.find_loader_paths().ok()).unwrap_or_default().library_dirs
 }
 

@@ -12,7 +12,7 @@ use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigErro
 use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
-use onload_sys::error::{Context, Result, bail, error};
+use onload_sys::error::{Context, Result, bail};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, ShortList, parse_decimal};
 

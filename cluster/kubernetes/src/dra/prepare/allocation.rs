@@ -265,15 +265,16 @@ mod tests {
     #[test]
     fn more_than_a_server_accepts_is_refused_if_it_is_for_this_driver() {
         let devices = |count| vec![result("a", "ens1"); count];
-        assert_eq!(of(json!(devices(32)), json!([])).unwrap().len(), 32);
-        let line = of(json!(devices(33)), json!([])).unwrap_err();
+        assert_eq!(parse_devices(json!(devices(32)), json!([])).unwrap().len(), 32);
+        let line = parse_devices(json!(devices(33)), json!([])).unwrap_err();
         assert_eq!(line, "it has more than 32 devices");
         let mut foreign = result("a", "gpu0");
         foreign["driver"] = json!("gpu.example.com");
         let of_both = [devices(32), vec![foreign; 5_000]].concat();
-        assert_eq!(of(json!(of_both), json!([])).unwrap().len(), 32);
+        assert_eq!(parse_devices(json!(of_both), json!([])).unwrap().len(), 32);
         let long = json!({"profile": "x".repeat(20_000)});
-        let line = of(json!(devices(1)), json!([opaque("FromClaim", &[], long)])).unwrap_err();
+        let line =
+            parse_devices(json!(devices(1)), json!([opaque("FromClaim", &[], long)])).unwrap_err();
         assert_eq!(line, "parameters of the claim: they are longer than 10240 bytes");
     }
 
