@@ -273,8 +273,8 @@ mod tests {
             interface: interface.map(str::to_owned),
         };
         let expected = [link(1, Some("ens1f0np0")), link(2, None)];
-        assert_eq!(told("ports-answer", &parse_port).unwrap(), expected);
-        assert_eq!(told("list-answer-empty", &parse_port).unwrap(), []);
+        assert_eq!(read_replies("ports-answer", &parse_port).unwrap(), expected);
+        assert_eq!(read_replies("list-answer-empty", &parse_port).unwrap(), []);
     }
 
     #[test]
