@@ -145,7 +145,7 @@ fn print_json(
 
 /// A name that promises another format would mislead its reader.
 fn check_capture_name(path: &Path) -> anyhow::Result<()> {
-    const OTHER_FORMATS: [&str; 7] = ["tar", "gz", "tgz", "xz", "bz2", "zip", "json"];
+    const OTHER_FORMATS: [&str; 6] = ["tar", "gz", "tgz", "xz", "bz2", "zip"];
     let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     if OTHER_FORMATS.contains(&extension) {
         bail!(

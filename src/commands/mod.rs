@@ -44,7 +44,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::Exclusion;
 use onload_host::discover::unread;
 use onload_host::generate::{GeneratedSpecs, InstalledFiles, bundle_exclusions, generate};
-use onload_host::host::{Host, ReadAccess};
+use onload_host::host::{DEVICE_TABLE, Host, ReadAccess};
 use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
@@ -100,7 +100,13 @@ fn check_host_root(host: &Host, root: &Path) -> anyhow::Result<()> {
             root.display()
         );
     }
-    if !["sys", "proc", "etc", "usr", "var"].iter().any(|directory| root.join(directory).is_dir()) {
+    // A capture of an empty host has nothing but its table of devices.
+    let is_capture = root.join(DEVICE_TABLE).exists();
+    if !is_capture
+        && !["sys", "proc", "etc", "usr", "var"]
+            .iter()
+            .any(|directory| root.join(directory).is_dir())
+    {
         bail!(
             "opening host root {}: it has none of the directories sys, proc, etc, usr and var; name the directory into which a capture was unpacked, or one where / of a host is mounted",
             root.display()

@@ -762,7 +762,7 @@ fn naming_kinds_touches_no_others() {
     tree.run(&["cdi", "generate", "--kind", "pps,nic"]).done();
     assert!(!specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
     let unknown = tree.run(&["cdi", "generate", "--kind", "nik"]).refused();
-    assert!(unknown.contains("unknown class \"nik\"; known are nic, "), "{unknown}");
+    assert!(unknown.contains("unknown class \"nik\"; did you mean nic?"), "{unknown}");
 }
 
 #[test]

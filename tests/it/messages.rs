@@ -404,16 +404,9 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
         assert_eq!(config(text), in_config(message));
     }
     tree.config("[environment]\nallow = [\"nic\", \"hugepages\"]\n");
-    for (args, wanted) in [
-        (
-            &["cdi", "generate", "--kind", "onload.dev/nic"][..],
-            "reading --kind: unknown class \"onload.dev/nic\"; write nic",
-        ),
-        (&["cdi", "show", "nic=ens3"], "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
-        (&["cdi", "inject", "nic=ens3"], "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
-    ] {
-        assert_eq!(tree.run(args).refused(), wanted, "{args:?}");
-    }
+    let args = ["cdi", "generate", "--kind", "onload.dev/nic"];
+    let expected = "reading --kind: unknown class \"onload.dev/nic\"; write nic";
+    assert_eq!(tree.run(&args).refused(), expected);
     tree.boot("this boot");
     for more in [&[][..], &["--force"]] {
         let args = [&["lease", "release", "vfio=0000:81:10.0"], more].concat();

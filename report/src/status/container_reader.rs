@@ -8,25 +8,23 @@ use std::path::{Path, PathBuf};
 use onload_core::run_dir::RUN_DIR;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
-use onload_host::host::{Host, HostError};
+use onload_host::host::HostError;
 
 use super::cgroup::{self, ContainerEngine};
 use super::facts::{self, ContainerFacts, PreloadEnvironment, ProgramLinkage, ProgramStart};
 use super::groups::{ContainerGroup, container_leases};
 use super::input::{ExaminationDepth, ExaminedContainer, RunExamination, StatusInput};
 use super::kernel_sockets::KernelSocketReader;
-use super::list_stack_users;
 use super::names::{ContainerConfig, ContainerNames};
 use super::network::{AcceleratedInterfaces, ContainerInterface};
 use super::process::{self, ContainerProcess, ProcessReader};
 use super::rdma::{self, LibraryUse};
 use super::requests::{Evidence, Grant, parse_grants, unanswered_verdict};
 use super::stack;
+use super::stack_users::{list_stack_users, pids_with_stacks};
 use super::state::{HostFacts, Verdict};
 
 const LIBRARY: &str = "libonload.so";
-/// The stacks that programs have, and who made each (Onload, `efab_stacks_seq_show`).
-const STACKS: &str = "/proc/driver/onload/stacks";
 
 pub(super) struct ContainerReader<'l> {
     input: StatusInput<'l>,
@@ -339,15 +337,4 @@ impl<'l> ContainerReader<'l> {
             ..ProgramStart::default()
         }
     }
-}
-
-pub(super) fn pids_with_stacks(host: &Host) -> BTreeSet<u32> {
-    let lines = host.lines(Path::new(STACKS), &|_| true).ok().flatten();
-    let lines = lines.unwrap_or_default();
-    let text = String::from_utf8_lossy(&lines);
-    let pids = text.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        rest.split_whitespace().next()?.parse().ok()
-    });
-    pids.collect()
 }

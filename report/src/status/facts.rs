@@ -8,7 +8,6 @@ use onload_host::host::Host;
 use onload_sys::elf::parse_interpreter;
 use serde::{Deserialize, Serialize};
 
-use super::StackUser;
 use super::container_view::{self, ContainerView};
 use super::groups::ContainerGroup;
 use super::kernel_log::{self, StackError};
@@ -17,6 +16,7 @@ use super::network::{ContainerInterface, any_known};
 use super::process::{self, ContainerProcess, LibraryMapping, MemlockLimit};
 use super::rdma::LibraryUse;
 use super::requests::Grant;
+use super::stack_users::StackUser;
 use super::state::Verdict;
 
 const MAX_NAMES: usize = 4096;

@@ -18,6 +18,7 @@ mod process;
 mod rdma;
 mod requests;
 mod stack;
+mod stack_users;
 mod state;
 mod verdict;
 
@@ -33,15 +34,13 @@ mod test_requests;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_sys::text::quote_for_shell;
 use serde::Serialize;
 
 pub use cgroup::ContainerEngine;
-use container_reader::{ContainerReader, pids_with_stacks};
+use container_reader::ContainerReader;
 use facts::ContainerFacts;
 use groups::{ContainerGroup, group_processes};
 pub use input::{
@@ -56,6 +55,7 @@ use onload_host::host::{Host, HostError};
 pub(crate) use process::boot_time;
 use requests::parse_grants;
 pub use requests::{Evidence, Grant};
+pub(crate) use stack_users::{StackUser, list_stack_users};
 use state::HostFacts;
 pub use state::{Verdict, VerdictState};
 use verdict::{decide, hidden_verdict};
@@ -177,78 +177,6 @@ pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
     }
     grantees.sort();
     Ok(grantees)
-}
-
-/// What holds a stack of Onload, which keeps the driver loaded.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StackUser {
-    Container {
-        engine: ContainerEngine,
-        /// Its name or, without one, its id.
-        name: String,
-    },
-    /// A process of the host itself.
-    Process(u32),
-    /// Connections of programs that have ended, which the driver lists with process 0.
-    Orphans,
-}
-
-impl fmt::Display for StackUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StackUser::Container { engine, name } => write!(f, "{name} ({})", engine.as_str()),
-            StackUser::Process(pid) => write!(f, "process {pid}"),
-            StackUser::Orphans => f.write_str(
-                "connections that ended programs left, until they are closed (onload_stackdump -z)",
-            ),
-        }
-    }
-}
-
-impl StackUser {
-    pub(crate) fn stop_command(&self) -> Option<String> {
-        match self {
-            StackUser::Container {
-                engine: engine @ (ContainerEngine::Docker | ContainerEngine::Podman),
-                name,
-            } => Some(format!("{} stop {}", engine.as_str(), quote_for_shell(name))),
-            _ => None,
-        }
-    }
-}
-
-/// As the driver lists its stacks, sorted.
-pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError> {
-    let mut pids = pids_with_stacks(host);
-    if pids.is_empty() {
-        return Ok(Vec::new());
-    }
-    let dirs = ContainerDirs::read(host);
-    let (groups, _) = group_processes(host, &dirs, &[])?;
-    let mut names = ContainerNames::new(host, dirs);
-    let mut users = Vec::new();
-    for group in groups {
-        let count = pids.len();
-        pids.retain(|pid| !group.pids.contains(pid));
-        if pids.len() < count {
-            let config = names.read_config(group.engine, &group.id);
-            // A user's home may never answer.
-            let name = match group.user {
-                None => names.find(group.engine, &group.id, None, config.as_ref()),
-                Some(_) => None,
-            };
-            users.push(StackUser::Container {
-                engine: group.engine,
-                name: name.unwrap_or(group.id),
-            });
-        }
-    }
-    users.extend(pids.into_iter().map(|pid| match pid {
-        0 => StackUser::Orphans,
-        pid => StackUser::Process(pid),
-    }));
-    users.sort();
-    Ok(users)
 }
 
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {

@@ -4,7 +4,6 @@
 use onload_core::config::CdiConfig;
 use onload_sys::text::{join_first, quote_for_shell};
 
-use super::StackUser;
 use super::cgroup::ContainerEngine;
 use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
@@ -12,6 +11,7 @@ use super::facts::{
 };
 use super::kernel_log::StackError;
 use super::process::{ContainerProcess, LibraryMapping};
+use super::stack_users::StackUser;
 use super::state::{HostFacts, Verdict, VerdictState};
 
 /// What the driver's refusal (ELIBACC) of a library of another build does to programs. Seen with a real Onload (ef17681d).
