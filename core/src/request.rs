@@ -357,7 +357,7 @@ impl Request {
                 let short_word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = match short_word.parse() {
                     Ok(class) => class,
-                    Err(unknown) => match class::nearest_word(&word, SETTINGS) {
+                    Err(unknown) => match class::nearest_word(word, SETTINGS) {
                         Some(setting) => {
                             bail!("{origin}: unknown setting {word:?}; did you mean {setting}?")
                         }

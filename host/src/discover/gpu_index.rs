@@ -186,7 +186,9 @@ fn parse_spec(path: &Path, text: &str) -> Option<Result<Spec, LoadError>> {
     is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
 }
 
-fn spec_parser(path: &Path) -> Option<fn(&[u8]) -> Result<Spec, ParseError>> {
+type SpecParser = fn(&[u8]) -> Result<Spec, ParseError>;
+
+fn spec_parser(path: &Path) -> Option<SpecParser> {
     match path.extension()?.to_str()? {
         "json" => Some(from_json),
         "yaml" => Some(from_yaml),

@@ -25,7 +25,7 @@ fn hostile_claim(name: &str) -> Value {
         .collect();
     let results =
         json!([{"driver": "gpu.example.com", "pool": "n1", "device": "gpu0", "request": "r"}]);
-    let mut claim = claim(name, results);
+    let mut claim = claim(name, &results);
     claim["spec"]["devices"]["config"] = json!(config);
     claim["status"]["allocation"]["devices"]["config"] = json!(config);
     claim
@@ -34,10 +34,10 @@ fn hostile_claim(name: &str) -> Value {
 fn ordinary_claim(name: &str) -> Value {
     let results =
         json!([{"driver": "onload.dev", "pool": "n2/nic", "device": "ens1", "request": "r"}]);
-    claim(name, results)
+    claim(name, &results)
 }
 
-fn claim(name: &str, results: Value) -> Value {
+fn claim(name: &str, results: &Value) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": "default", "uid": name},
         "spec": {"devices": {}},
