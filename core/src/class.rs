@@ -176,15 +176,16 @@ impl fmt::Display for Class {
     }
 }
 
-/// The known word that is spelled most like `word`, if fewer than half of its letters differ.
+/// Returns the known word that is spelled most like `word`, and in how many letters they differ: at most half of them.
 pub(crate) fn nearest_word<'k>(
     word: &str,
     known: impl IntoIterator<Item = &'k str>,
-) -> Option<&'k str> {
+) -> Option<(usize, &'k str)> {
     let max_distance = word.chars().count().max(3) / 2;
     let distances = known.into_iter().map(|known| (damerau_levenshtein(known, word), known));
-    let (distance, known) = distances.min_by_key(|(distance, _)| *distance)?;
-    (distance <= max_distance).then_some(known)
+    distances
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= max_distance)
 }
 
 pub(crate) fn list() -> String {
@@ -204,7 +205,7 @@ impl FromStr for Class {
             bail!("unknown class {word:?}; write {class}");
         }
         match nearest_word(word, Class::ALL.map(Class::as_str)) {
-            Some(class) => bail!("unknown class {word:?}; did you mean {class}?"),
+            Some((_, class)) => bail!("unknown class {word:?}; did you mean {class}?"),
             None => bail!("unknown class {word:?}; known are {}", list()),
         }
     }

@@ -358,7 +358,7 @@ impl Request {
                 let class: Class = match short_word.parse() {
                     Ok(class) => class,
                     Err(unknown) => match class::nearest_word(word, SETTINGS) {
-                        Some(setting) => {
+                        Some((_, setting)) => {
                             bail!("{origin}: unknown setting {word:?}; did you mean {setting}?")
                         }
                         None => bail!("{origin}: {unknown}; settings are {}", SETTINGS.join(", ")),

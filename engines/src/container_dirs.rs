@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_cdi::deduplicate;
 use onload_host::host::{EntryKind, Host, HostError};
 use toml_edit::Item;
 
@@ -76,7 +77,7 @@ impl ContainerDirs {
         dirs.storage.splice(0..0, crio.state_dir);
         dirs.storage.extend(crio.data_dir);
         for all in [&mut dirs.docker, &mut dirs.containerd, &mut dirs.storage] {
-            remove_duplicates(all);
+            *all = deduplicate(std::mem::take(all));
         }
         dirs
     }
@@ -127,15 +128,6 @@ fn storage_dirs(host: &Host) -> Vec<PathBuf> {
 
 fn dir_or(dir: &Option<PathBuf>, usual: &str) -> PathBuf {
     dir.clone().unwrap_or_else(|| PathBuf::from(usual))
-}
-
-fn remove_duplicates(paths: &mut Vec<PathBuf>) {
-    let mut known = Vec::new();
-    paths.retain(|path| {
-        let is_new = !known.contains(path);
-        known.push(path.clone());
-        is_new
-    });
 }
 
 /// The paths in a directory.

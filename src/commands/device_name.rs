@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use anyhow::{anyhow, bail};
 use onload_cdi::{NameError, QualifiedName, Registry};
 use onload_core::class::Class;
+use onload_core::request::PREFIX;
 use onload_sys::pci::PciAddress;
-
-const VENDOR_PREFIX: &str = "onload.dev/";
 
 /// The device without the vendor of its kind, as in `nic=ens1`.
 pub(super) fn strip_vendor(word: &str) -> &str {
-    word.strip_prefix(VENDOR_PREFIX).unwrap_or(word)
+    word.strip_prefix(PREFIX).unwrap_or(word)
 }
 
 /// Reads the names of devices of any vendor, of which these are offered.
@@ -25,7 +24,7 @@ pub(super) fn parse_qualified_names(
 fn parse_qualified_name(word: &str, registry: &Registry) -> anyhow::Result<QualifiedName> {
     let class = word.split_once('=').and_then(|(class, _)| class.parse::<Class>().ok());
     let qualified = match class {
-        Some(_) => format!("{VENDOR_PREFIX}{}", strip_vendor(word)),
+        Some(_) => format!("{PREFIX}{}", strip_vendor(word)),
         None => word.to_owned(),
     };
     let read_error = |error: NameError| {

@@ -16,7 +16,7 @@ use super::sections::{
 use super::toml_error::{describe_toml_error, error_at};
 use super::values::Share;
 use crate::bundle::Bundle;
-use crate::class::Class;
+use crate::class::{Class, nearest_word};
 use crate::host_settings::{HostSettings, SriovConfig};
 use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
@@ -394,13 +394,8 @@ pub(super) fn unknown_key_error(
         "" => key.to_owned(),
         table => format!("{table}.{key}"),
     };
-    let max_distance = key.chars().count().max(3) / 2;
     let find_nearest = |table: &str, known: &[&str]| {
-        known
-            .iter()
-            .map(|known| (strsim::damerau_levenshtein(known, key), *known))
-            .min_by_key(|(distance, _)| *distance)
-            .filter(|(distance, _)| *distance <= max_distance)
+        nearest_word(key, known.iter().copied())
             .map(|(distance, known)| (distance, qualified(table, known)))
     };
     let nearest = find_nearest(table, known).or_else(|| {
