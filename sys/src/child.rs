@@ -1,5 +1,5 @@
-//! Work in a child process, for what may wait forever. A file system in user space need not answer, and not even SIGKILL ends the
-//! wait (FUSE, `request_wait_answer` in fs/fuse/dev.c; hard mounts of NFS). A process with such a thread cannot exit.
+//! Runs work that may block forever in a child process. A user space file system may never answer, and not even SIGKILL
+//! ends the wait (`request_wait_answer` in fs/fuse/dev.c; hard NFS mounts). A process with such a thread cannot exit.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -20,15 +20,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::processes::{is_zombie, start_time};
 
-/// Characters of a process's name that the kernel keeps.
+/// Length of a process name in the kernel, in bytes.
 pub const MAX_NAME: usize = 15;
-/// How long the parent waits for a child that has closed its pipe.
+/// Time limit for a child to exit after it has closed its pipe.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(50);
 /// The unit of start times in /proc (`USER_HZ`).
 const MS_PER_TICK: u64 = 10;
 
-/// Runs `work` in a child process and returns what it wrote before the deadline, at most `max` bytes of it. A child that does
-/// not end in time is killed; if it cannot be, it is left behind, and [`list_older`] finds it by its name.
+/// Runs `work` in a child process and returns its output up to the deadline, at most `max` bytes. A child that does not
+/// end in time is killed; if it cannot be, it is left behind, and [`list_older`] finds it by its name.
 ///
 /// The child keeps only the pipe for its answer, /dev/null as its other standard files, and `kept`.
 pub fn run_in_child(
@@ -70,13 +70,13 @@ fn prepare_child(name: &CString, null: &OwnedFd, kept: &[RawFd]) -> rustix::io::
     close_others(kept)
 }
 
-/// Ends the child without running what the parent would run at its end, also if the work panics.
+/// Ends the child without running the parent's exit handlers, even if the work panics.
 struct ExitGuard;
 
 #[expect(unsafe_code, reason = "no library in the tree has _exit(2)")]
 impl Drop for ExitGuard {
     fn drop(&mut self) {
-        // SAFETY: it ends the process and touches no memory.
+        // SAFETY: the call ends the process and accesses no memory.
         unsafe { libc::_exit(0) }
     }
 }
@@ -92,7 +92,8 @@ fn fork() -> rustix::io::Result<Option<Pid>> {
     }
 }
 
-/// Closes what the parent has open, such as locks and network namespaces, which a child that is left behind would keep.
+/// Closes the parent's descriptors, such as locks and network namespaces, which a child that is left behind would keep
+/// open.
 #[expect(unsafe_code, reason = "descriptors that belong to other parts of the program")]
 fn close_others(kept: &[RawFd]) -> rustix::io::Result<()> {
     let entries = fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOENT)?;
@@ -127,8 +128,8 @@ fn read_until(reader: OwnedFd, max: usize, deadline: Instant) -> io::Result<Vec<
     Ok(answer)
 }
 
-/// Lists the names of this user's processes whose names have that prefix and that started at least so long ago. Only those of
-/// this process's own PID namespace count: a container of root may call its processes as it likes.
+/// Lists the names of this user's processes that start with `prefix` and are at least `min_age` old. Processes of other
+/// PID namespaces are left out, because a root container can give its processes any name.
 pub fn list_older(prefix: &str, min_age: Duration) -> io::Result<Vec<String>> {
     let own_namespace = fs::read_link("/proc/self/ns/pid")?;
     let now = clock_gettime(ClockId::Boottime);

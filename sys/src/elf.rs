@@ -1,6 +1,6 @@
-//! What the dynamic loader learns from an ELF file: interpreter, needed libraries, symbols and their
-//! versions. The program headers lead to them, as for the loader, since section headers may be
-//! stripped. Nothing is mapped or run, and every count in the file is bounded.
+//! Reads from an ELF file what the dynamic loader reads: interpreter, needed libraries, symbols and their versions.
+//! Like the loader, it starts from the program headers, since section headers may be stripped. Nothing is mapped or
+//! run, and every count in the file is bounded.
 //!
 //! Source: System V gABI chapter 5, and the Linux Standard Base on symbol versioning (`Elf_Verdef`,
 //! `Elf_Verneed`).
@@ -19,43 +19,43 @@ use object::pod::{self, Pod};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
-/// Program headers that are read; real files have about a dozen.
+/// Limit for program headers; real files have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 512;
-/// Bytes of a dynamic section that are read; an entry has 16.
+/// Limit for the dynamic section in bytes; an entry has 16.
 const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
-/// Bytes of one name, as PATH_MAX bounds a path.
+/// Limit for one name in bytes, the same as PATH_MAX.
 const MAX_NAME_BYTES: u64 = 4096;
-/// Bytes of a name that are read first; the name of a library or version is shorter.
+/// Bytes that are read first for a name; the names of libraries and versions are shorter.
 const SHORT_NAME_BYTES: u64 = 32;
-/// Bytes behind a name or record that are read with it.
+/// Bytes after a name or record that are read with it.
 const READ_AHEAD_BYTES: u64 = 512;
-/// Symbol versions that are read in total; glibc defines about fifty.
+/// Limit for symbol versions in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
-/// Symbols of one file that are read; glibc has about three thousand.
+/// Limit for the symbols of one file; glibc has about three thousand.
 const MAX_SYMBOLS: u64 = 16 * 1024;
-/// Adjusted pointers of one file that are read; libmlx5 has about 300.
+/// Limit for the relocations of one file; libmlx5 has about 300.
 const MAX_RELOCATIONS: u64 = 16 * 1024;
-/// Bytes of names of symbols; glibc has about 40000.
+/// Limit for the symbol names of one file in bytes; glibc has about 40000.
 const MAX_STRING_BYTES: u64 = 512 * 1024;
-/// Bytes of constants that are searched for strings; libibverbs has about 100000.
+/// Limit for the constants that are searched for strings, in bytes; libibverbs has about 100000.
 const MAX_CONSTANT_BYTES: u64 = 1024 * 1024;
-/// Strings of one file that may match a search.
+/// Limit for the strings of one file that match a search.
 const MAX_MATCHES: usize = 64;
-/// Bytes of all names together that are copied out of a file: tables may name one long string thousands of times.
+/// Limit for all names copied from a file, in bytes: tables may refer to one long string thousands of times.
 const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 
-/// Bytes of a block, which is read at once.
+/// Size of a block in bytes.
 const BLOCK_BYTES: u64 = 4 * 1024;
-/// Bytes of a read that is served from the cache, at most.
+/// Limit for a read that is served from the cache, in bytes.
 const MAX_CACHED_READ: usize = BLOCK_BYTES as usize;
-/// Blocks of one file that are cached.
+/// Number of cached blocks of one file.
 const MAX_CACHED_BLOCKS: usize = 32;
-/// Blocks of one file that are read; a libc takes about ten.
+/// Limit for the blocks that are read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
-/// Bytes of one file that are read; a libc takes about 20000.
+/// Limit for the bytes that are read of one file; a libc takes about 20000.
 const MAX_BYTES: usize = 2 * 1024 * 1024;
 
-/// What the dynamic loader learns from a file.
+/// The parts of an ELF file that the dynamic loader uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElfSummary {
     /// `e_machine`, for instance 62 for x86-64.
@@ -64,7 +64,7 @@ pub struct ElfSummary {
     pub is_64: bool,
     /// PT_INTERP: the dynamic loader that the file requests.
     pub interpreter: Option<String>,
-    /// Whether there is a dynamic section at all.
+    /// Whether the file has a dynamic section.
     pub is_dynamic: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
@@ -94,7 +94,7 @@ pub struct DynamicSymbol<'a> {
     /// For instance `GLIBC_2.38`; `None` for a symbol without one, or of the file's base version.
     pub version: Option<&'a str>,
     pub is_defined: bool,
-    /// If it is undefined: the loader accepts that no file defines it.
+    /// For an undefined symbol: whether the loader accepts that no file defines it.
     pub is_weak: bool,
 }
 
@@ -105,8 +105,8 @@ pub struct GlibcVersion {
 }
 
 impl GlibcVersion {
-    /// Parses the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`; `None` for
-    /// `GLIBC_PRIVATE`, `GLIBC_ABI_DT_RELR` and names of other libraries.
+    /// Parses the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`. Returns `None` for `GLIBC_PRIVATE`,
+    /// `GLIBC_ABI_DT_RELR` and names of other libraries.
     pub fn from_symbol_version(name: &str) -> Option<GlibcVersion> {
         let mut numbers = name.strip_prefix("GLIBC_")?.split('.');
         let major = numbers.next()?.parse().ok()?;
@@ -122,13 +122,13 @@ impl fmt::Display for GlibcVersion {
 }
 
 impl ElfSummary {
-    /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
+    /// Returns the newest glibc version that the file needs, or `None` if it needs no versioned symbols.
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
         strong.filter_map(|need| GlibcVersion::from_symbol_version(&need.version)).max()
     }
 
-    /// The newest glibc version that the file, a libc, defines.
+    /// Returns the newest glibc version that the file, a libc, defines.
     pub fn glibc_defined(&self) -> Option<GlibcVersion> {
         self.version_definitions
             .iter()
@@ -139,10 +139,10 @@ impl ElfSummary {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
-    /// It does not begin as an ELF file does.
+    /// The file does not start with the ELF magic number.
     #[error("not an ELF file")]
     NotElf,
-    /// A header or table lies outside the file, or a count is higher than in any real file.
+    /// A header or table lies outside the file, or a count exceeds its limit.
     #[error("malformed ELF file: {0}")]
     Malformed(&'static str),
 }
@@ -172,12 +172,12 @@ fn is_64<'d, R: ReadRef<'d>>(data: R) -> Result<bool, ElfError> {
     Ok(ident.get(4) == Some(&2))
 }
 
-/// Reads what the dynamic loader would learn from a file.
+/// Reads the parts of a file that the dynamic loader uses.
 pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<ElfSummary, ElfError> {
     with_file!(data, summarize())
 }
 
-/// Shows each symbol that a file defines for others or needs from them, in the order of its table.
+/// Calls `visit` with each symbol that a file exports or imports, in the order of its table.
 pub fn each_symbol<'d, R: ReadRef<'d>>(
     data: R,
     visit: &mut dyn FnMut(DynamicSymbol<'_>),
@@ -185,23 +185,23 @@ pub fn each_symbol<'d, R: ReadRef<'d>>(
     with_file!(data, each_symbol(visit))
 }
 
-/// The strings among the constants of a file that contain one of `words`: what its code was compiled with.
+/// Returns the string constants of a file that contain one of `words`.
 pub fn find_strings<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
     with_file!(data, find_strings(words))
 }
 
-/// Paths that a loader of glibc was compiled with.
+/// Paths that are compiled into a glibc loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoaderPaths {
-    /// The directories that it searches last (elf/dl-load.c, `system_dirs`).
+    /// The directories that the loader searches last (elf/dl-load.c, `system_dirs`).
     pub library_dirs: Vec<PathBuf>,
     /// ld.so.cache.
     pub cache: Option<PathBuf>,
-    /// The list of libraries to preload. Nix's loader reads /etc/ld-nix.so.preload.
+    /// The path of the preload list. Nix's loader reads /etc/ld-nix.so.preload.
     pub preload_list: Option<PathBuf>,
 }
 
-/// Finds the paths that a loader of glibc was compiled with.
+/// Finds the paths that are compiled into a glibc loader.
 pub fn find_loader_paths<'d, R: ReadRef<'d>>(data: R) -> Result<LoaderPaths, ElfError> {
     let mut paths = LoaderPaths::default();
     for string in find_strings(data, &["/lib", "/ld.so.cache", ".preload"])? {
@@ -220,25 +220,25 @@ pub fn find_loader_paths<'d, R: ReadRef<'d>>(data: R) -> Result<LoaderPaths, Elf
     Ok(paths)
 }
 
-/// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
-/// where that is in it.
+/// Returns the dynamic loader that a program requests (PT_INTERP), or `None` for a static program. `beginning` must
+/// include the program headers and the loader's path.
 pub fn parse_interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
     with_file!(beginning, interpreter())
 }
 
-/// As [`summarize`], of an open file of `length` bytes.
+/// Like [`summarize`], for an open file of `length` bytes.
 pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<ElfSummary, ElfError> {
     summarize(&block_reader(file, length))
 }
 
-/// An open file of `length` bytes, to be read in part. It is not mapped: if a mapped file is truncated, its reader is
-/// killed.
+/// Returns a reader for an open file of `length` bytes. The file is not mapped, because truncating a mapped file kills
+/// its reader.
 pub fn block_reader(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
     ReadCache::new(BlockReader::new(file, length))
 }
 
-/// In each structure of constants that begins with a pointer to `name`, two numbers and another pointer: the numbers.
-/// Only structures of 64-bit files are found whose pointers the loader adjusts one by one (DT_RELA).
+/// Finds constant structures that consist of a pointer to `name`, two numbers and another pointer, and returns the
+/// numbers. Only structures in 64-bit files whose pointers have DT_RELA relocations are found.
 pub fn find_numbers_after_name(
     file: &std::fs::File,
     length: u64,
@@ -251,13 +251,13 @@ pub fn find_numbers_after_name(
     ElfFile::<elf::FileHeader64<Endianness>, _>::open(data)?.find_numbers_after_name(name)
 }
 
-/// A file read in blocks, with a small cache: the names and the tables that point to them are in
-/// two or three places, and the reader goes back and forth between them.
+/// Reads a file in blocks with a small cache, since the reader alternates between two or three places: tables and the
+/// names that they refer to.
 struct BlockReader<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
-    /// Where each cached block starts, and its bytes; the most recently used one is last.
+    /// The offset and bytes of each cached block, the most recently used one last.
     blocks: Vec<(u64, Vec<u8>)>,
     blocks_left: usize,
     bytes_left: usize,
@@ -295,7 +295,7 @@ impl<'a> BlockReader<'a> {
         Ok(())
     }
 
-    /// A table or a segment is read once.
+    /// Reads without the cache, for a table or segment that is read once.
     fn read_uncached(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
         let blocks = buffer.len().div_ceil(MAX_CACHED_READ);
         self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
@@ -352,7 +352,7 @@ impl ReadCacheOps for BlockReader<'_> {
     }
 }
 
-/// The first string from `at` on that contains one of the words; `at` is behind it then.
+/// Returns the first string after `offset` that contains one of the words, and sets `offset` to its end.
 fn next_with<'d>(bytes: &'d [u8], offset: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
     let rest = bytes.get(*offset..)?;
     let hit = words.iter().filter_map(|word| word.find(rest)).min()?;
@@ -372,8 +372,8 @@ struct ElfFile<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     text_left: Cell<usize>,
 }
 
-/// What was read last of a file, and where it begins. Names stand beside each other, and so do the records of a table:
-/// `object`'s cache takes a piece of memory and two hashes for each piece that it is asked for.
+/// The last read piece of a file and its offset, since names are adjacent, and so are the records of a table.
+/// `object`'s cache needs an allocation and two hashes for each piece.
 #[derive(Default)]
 struct CachedRange<'d>(Cell<(u64, &'d [u8])>);
 
@@ -396,7 +396,7 @@ fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
     bytes.get(..usize::try_from(size).ok()?)
 }
 
-/// The entries of a dynamic section that matter here.
+/// The entries of a dynamic section that are used here.
 #[derive(Default)]
 struct DynamicEntries {
     strings: Option<u64>,
@@ -408,11 +408,11 @@ struct DynamicEntries {
     verneed: Option<u64>,
     verdef: Option<u64>,
     symbols: Option<u64>,
-    /// The version of each symbol.
+    /// Address of the table with each symbol's version (DT_VERSYM).
     versions: Option<u64>,
     hash: Option<u64>,
     gnu_hash: Option<u64>,
-    /// Where they are, and their bytes.
+    /// Address and size in bytes.
     relocations: Option<(u64, u64)>,
 }
 
@@ -514,7 +514,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         Ok(())
     }
 
-    /// The names of the versions that symbols refer to by an index.
+    /// Returns the version names by the index that symbols use.
     fn version_names(&self, dynamic: &DynamicEntries) -> Result<BTreeMap<u16, String>, ElfError> {
         let needs = self.version_needs(dynamic)?.into_iter();
         let mut names: BTreeMap<u16, String> =
@@ -523,7 +523,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         Ok(names)
     }
 
-    /// How many symbols there are; only the hash tables tell, and those need not list the first ones.
+    /// Returns the number of symbols, which only the hash tables contain.
     fn symbol_count(&self, dynamic: &DynamicEntries) -> Result<u64, ElfError> {
         let malformed = Malformed("symbol hash table");
         let number = |value: &U32<Endianness>| u64::from(value.get(self.endian));
@@ -574,7 +574,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             let bytes = bytes.map_err(|()| Malformed("segment"))?;
             let mut position = 0;
             while let Some(string) = next_with(bytes, &mut position, &words) {
-                // Of each that does not count either: the rest is searched once more.
+                // Matches that are rejected below count too, since each costs a search of the rest.
                 matches_left = matches_left.checked_sub(1).ok_or(too_many)?;
                 if string.len() <= MAX_NAME_BYTES as usize
                     && let Ok(text) = std::str::from_utf8(string)
@@ -610,7 +610,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         Ok(found)
     }
 
-    /// Pointers in the file's own data, and where in the file they lead.
+    /// Returns the relocated pointers in the file's data and the file offsets that they point to.
     fn read_pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
         let Some(DynamicEntries { relocations: Some((table, size)), .. }) = self.dynamic()? else {
             return Ok(BTreeMap::new());
@@ -720,8 +720,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         if self.data.len().is_ok_and(|length| length < end) {
             return Err(malformed);
         }
-        // Most names are short, and searching so few bytes costs less than the processor features
-        // that `object`'s search queries first.
+        // Most names are short, and searching them directly costs less than `object`'s search, which queries the
+        // processor's features first.
         let begin = self.names.bytes(self.data, start, room.min(SHORT_NAME_BYTES));
         let bytes = match begin.ok().and_then(until_nul) {
             Some(bytes) => bytes,
@@ -734,7 +734,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         text(bytes, "name is not UTF-8")
     }
 
-    /// The file offset of an address in the loaded image.
+    /// Converts an address in the loaded image to a file offset.
     fn file_offset(&self, address: u64) -> Result<u64, ElfError> {
         let segments = self.segments.iter();
         for segment in segments.filter(|s| s.p_type(self.endian) == elf::PT_LOAD) {
@@ -756,7 +756,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         pod::from_bytes::<T>(bytes).map(|(record, _)| record).map_err(|()| malformed)
     }
 
-    /// Each with the index by which symbols refer to it.
+    /// Returns each entry with the index that symbols use for it.
     fn version_needs(&self, dynamic: &DynamicEntries) -> Result<Vec<(u16, VersionNeed)>, ElfError> {
         let mut needs = Vec::new();
         let Some(mut address) = dynamic.verneed else {
@@ -790,7 +790,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         }
     }
 
-    /// Each with the index by which symbols refer to it.
+    /// Returns each entry with the index that symbols use for it.
     fn version_definitions(
         &self,
         dynamic: &DynamicEntries,
@@ -824,7 +824,7 @@ fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
     sum.ok_or(Malformed("version table"))
 }
 
-/// The name before the first NUL; `None` if there is no NUL.
+/// Returns the bytes before the first NUL, or `None` without a NUL.
 fn until_nul(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     bytes.get(..end)

@@ -1,14 +1,14 @@
-//! A failure, as one line for people: what was being done, to which path or name, why it failed, what to do.
+//! Errors as one line for people: what was being done, to which path or name, why it failed, what to do.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use crate::text::ErrorChain;
 
-/// A sentence, and what caused it.
+/// An error message and its causes.
 ///
-/// `{}` is the sentence alone and `{:#}` the sentence with its causes, each after a colon. A caller that has to tell
-/// failures apart gets a type of its own instead.
+/// `{}` formats only the message, and `{:#}` the message and its causes, separated by colons. Functions whose callers
+/// distinguish failures return a separate type.
 #[derive(Debug)]
 pub struct Error(Repr);
 
@@ -20,7 +20,7 @@ enum Repr {
 
 type Cause = Box<dyn StdError + Send + Sync>;
 
-/// A result whose failure is a sentence.
+/// A result with an [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -39,7 +39,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Two failures are the same if people read the same.
+/// Errors are equal if their texts are equal.
 impl PartialEq for Error {
     fn eq(&self, other: &Self) -> bool {
         format!("{self:#}") == format!("{other:#}")
@@ -55,7 +55,7 @@ impl StdError for Error {
     }
 }
 
-/// An error that some callers match on; for the others `?` makes a sentence of it.
+/// An error that some callers match on. `?` converts it to an [`Error`] in other callers.
 pub trait TypedError: StdError + Send + Sync + 'static {}
 
 impl<E: TypedError> From<E> for Error {
@@ -64,10 +64,10 @@ impl<E: TypedError> From<E> for Error {
     }
 }
 
-/// Says what was being done when something failed.
+/// Adds what was being done to an error.
 pub trait Context<T> {
     fn context(self, sentence: impl Into<String>) -> Result<T>;
-    /// As [`Context::context`], for a sentence that has to be made.
+    /// Like [`Context::context`], for a message that is formatted only on failure.
     fn with_context<S: Into<String>>(self, sentence: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -81,19 +81,19 @@ impl<T, E: Into<Cause>> Context<T> for Result<T, E> {
     }
 }
 
-/// Makes an [`Error`] of a format string.
+/// Creates an [`Error`] from a format string.
 #[macro_export]
 macro_rules! error {
     ($($sentence:tt)*) => { $crate::error::Error::new(format!($($sentence)*)) };
 }
 
-/// Returns with an [`Error`] of a format string, or whatever the function's error is made from one.
+/// Returns from the function with an [`Error`] from a format string, converted to the function's error type.
 #[macro_export]
 macro_rules! bail {
     ($($sentence:tt)*) => { return Err($crate::error!($($sentence)*).into()) };
 }
 
-/// Types that serde reads as a text, by their `FromStr`.
+/// Implements `Deserialize` from a string for types with `FromStr`.
 #[macro_export]
 macro_rules! read_as_text {
     ($($name:ty)*) => {$(
@@ -107,7 +107,7 @@ macro_rules! read_as_text {
     )*};
 }
 
-/// Types that serde writes as a text, by their `Display`.
+/// Implements `Serialize` as a string for types with `Display`.
 #[macro_export]
 macro_rules! written_as_text {
     ($($name:ty)*) => {$(

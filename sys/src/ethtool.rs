@@ -1,5 +1,5 @@
-//! What ethtool(8) sets of an interface and rtnetlink does not tell: how its packets come to queues. Numbers and layouts
-//! are those of include/uapi/linux/ethtool.h, in the bytes of a 64-bit machine; elsewhere nothing is told.
+//! Channels, RSS and flow rules of an interface (ethtool(8)), which rtnetlink does not report. Numbers and layouts are
+//! those of include/uapi/linux/ethtool.h on 64-bit machines; on others all requests fail with EOPNOTSUPP.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -18,27 +18,28 @@ const SET_CHANNELS: u32 = 0x3d;
 const GET_SPREAD: u32 = 0x46;
 const SET_SPREAD: u32 = 0x47;
 
-/// `struct ethtool_channels`: after the command what can be, and then what is.
+/// `struct ethtool_channels`: the command, the maximum counts, and the present counts.
 const CHANNELS: usize = 36;
 const CHANNEL_COUNTS: usize = 20;
-/// `struct ethtool_rxfh` without its table and key: their lengths, and two bytes of how packets are hashed.
+/// `struct ethtool_rxfh` without its table and key. `HASH` has two bytes: the hash function and the input
+/// transformation.
 const SPREAD: usize = 24;
 const TABLE_LENGTH: usize = 8;
 const KEY_LENGTH: usize = 12;
 const HASH: usize = 16;
-/// `struct ethtool_rxnfc` without the list of places, and how much longer the kernel takes it for. In it is
-/// `struct ethtool_rx_flow_spec`, which has its place near its end, and the number of rules or the context of one.
+/// `struct ethtool_rxnfc` without its list of locations, and the padding that the kernel counts as part of it. It
+/// contains `struct ethtool_rx_flow_spec`, which has the rule's location near its end, and the number of rules.
 const RULES: usize = 188;
 const PADDING: usize = 4;
 const RULE: std::ops::Range<usize> = 16..188;
 const PLACE: usize = 16 + 160;
 const COUNT: usize = 184;
 
-/// The most of each that is read: no adapter has a longer table or key.
+/// Limits for the RSS table and key. No adapter has longer ones.
 const MAX_TABLE: u32 = 4096;
 const MAX_KEY: u32 = 256;
 
-/// An interface of this process's own network namespace.
+/// An interface in this process's network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -48,14 +49,14 @@ pub struct Ethtool {
 /// How packets are spread over queues (RSS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RssConfig {
-    /// A queue for each value of the hash.
+    /// The queue for each hash value.
     pub table: Vec<u32>,
     pub key: Vec<u8>,
-    /// The hash function, and what is done with the addresses before.
+    /// The hash function and the input transformation.
     pub hash: [u8; 2],
 }
 
-/// The attribute of the ioctl (`struct ifreq`).
+/// The argument of the ioctl (`struct ifreq`).
 #[repr(C)]
 struct Ifreq {
     name: [u8; libc::IFNAMSIZ],
@@ -64,15 +65,16 @@ struct Ifreq {
 }
 
 impl Ethtool {
-    /// An interface by its name; none for a name that none has.
+    /// Opens a socket for requests about an interface. Returns `None` if the name is too long for any interface.
     pub fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
         let mut padded_name = [0; libc::IFNAMSIZ];
-        // Room for the null byte at its end stays.
+        // Leaves room for the null byte at the end.
         let Some(target) = padded_name[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
             return Ok(None);
         };
         target.copy_from_slice(name);
-        // Sockets of every family take it, and a unit may be let have few of them.
+        // The ioctl works on sockets of every family, and a systemd unit may allow only some
+        // (RestrictAddressFamilies=).
         let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok(Some(Ethtool { socket, name: padded_name }))
@@ -95,7 +97,7 @@ impl Ethtool {
         self.ioctl(&mut buffer)
     }
 
-    /// Leaves the interface one channel that receives packets.
+    /// Reduces the interface to one channel that receives packets.
     pub fn set_one_channel(&self) -> Result<(), Errno> {
         // Drivers have channels for both directions, or for one each.
         self.set_channels(match self.channels()? {
@@ -115,7 +117,7 @@ impl Ethtool {
         let mut buffer = new_command(GET_SPREAD, table_end + length(key));
         put_u32(&mut buffer, TABLE_LENGTH, table);
         put_u32(&mut buffer, KEY_LENGTH, key);
-        // Without both the kernel tells their lengths again, and nothing more.
+        // Unless both lengths are set, the kernel returns only the lengths.
         self.ioctl(&mut buffer)?;
         let part = |range| buffer.get::<std::ops::Range<usize>>(range).unwrap_or_default();
         Ok(RssConfig {
@@ -138,7 +140,7 @@ impl Ethtool {
         self.ioctl(&mut buffer)
     }
 
-    /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; E2BIG for more than `most`.
+    /// Returns the ntuple rules, as the kernel encodes them. Fails with E2BIG if there are more than `max`.
     pub fn ntuple_rules(&self, max: u32) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = new_command(GET_RULE_COUNT, RULES + PADDING);
         self.ioctl(&mut buffer)?;
@@ -178,7 +180,7 @@ impl Ethtool {
         self.ioctl(&mut buffer)
     }
 
-    /// Does what the first word of a buffer says. The buffer is as long as the lengths in it say.
+    /// Executes the command in the first word of the buffer. The buffer must be as long as the lengths in it say.
     #[cfg(target_pointer_width = "64")]
     #[expect(unsafe_code, reason = "no library in the tree has SIOCETHTOOL")]
     fn ioctl(&self, buffer: &mut [u8]) -> Result<(), Errno> {

@@ -9,13 +9,13 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
-/// Entries that are read; a large installation has about 5000.
+/// Limit for the entries of the cache; a large installation has about 5000.
 const MAX_ENTRIES: usize = 65536;
-/// Paths of one name that are returned.
+/// Limit for the paths returned for one name.
 const MAX_PATHS: usize = 16;
 
-/// The paths of the libraries with a name, in the order of the file, in which the loader prefers later hardware
-/// capabilities. A file that is damaged, or in another format, has none.
+/// Returns the paths of the libraries with a name, in the order of the file, in which the loader prefers later hardware
+/// capabilities. Returns none if the file is damaged or in another format.
 pub fn find_library_paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
     let mut paths = Vec::new();
     let Some(cache) = skip_old_format(cache).filter(|cache| cache.starts_with(MAGIC)) else {
@@ -40,7 +40,7 @@ pub fn find_library_paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
     paths
 }
 
-/// Older loaders find their list before the one that is read here.
+/// Skips the list for older loaders, which precedes the one that is read here.
 fn skip_old_format(cache: &[u8]) -> Option<&[u8]> {
     if !cache.starts_with(OLD_MAGIC) {
         return Some(cache);
@@ -50,7 +50,7 @@ fn skip_old_format(cache: &[u8]) -> Option<&[u8]> {
     cache.get(end.next_multiple_of(8)..)
 }
 
-/// The cache is read on the machine that it was written for.
+/// Reads a number in native byte order, since the cache is read on the machine that it was written for.
 fn number(cache: &[u8], offset: usize) -> Option<usize> {
     let bytes = cache.get(offset..)?.first_chunk::<4>()?;
     usize::try_from(u32::from_ne_bytes(*bytes)).ok()

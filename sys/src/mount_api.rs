@@ -1,5 +1,5 @@
-//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2), fsmount(2). rustix lacks the
-//! second one, so it is called here and nowhere else.
+//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2), fsmount(2). rustix lacks mount_setattr(2),
+//! which is called only here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::mount::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Bytes of the stack of a thread that mounts something.
+/// Stack size of the thread that mounts, in bytes.
 const STACK: usize = 64 * 1024;
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
@@ -34,7 +34,7 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// A detached copy of a mount. Dropping it removes it.
+/// Creates a detached copy of a mount, which is removed with its last descriptor.
 pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, is_recursive: bool) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if is_recursive {
@@ -43,9 +43,8 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, is_recursive: bool) -> Resul
     rustix::mount::open_tree(dir, path, flags)
 }
 
-/// Sets attributes of a copy, and removes it from its peer group: a mount that stays shared
-/// propagates what is mounted on it in the container to the host, and the other way round. ENOSYS
-/// before Linux 5.12.
+/// Sets attributes of a copy and removes it from its peer group: a mount that stays shared would propagate mounts
+/// between the container and the host. Fails with ENOSYS before Linux 5.12.
 #[expect(unsafe_code, reason = "the library has no mount_setattr(2)")]
 pub fn set_private(tree: &OwnedFd, attributes: u64, is_recursive: bool) -> Result<(), Errno> {
     let attr = MountAttr {
@@ -80,12 +79,12 @@ pub fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, "", target, "", flags)
 }
 
-/// A tmpfs that is mounted nowhere, with a label of SELinux for what is in it. It goes with its last
-/// descriptor and its last copy.
+/// Creates a detached tmpfs whose files have the given SELinux label. It is removed with its last descriptor and its
+/// last copy.
 pub fn create_tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     let options = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(label) = label {
-        // Without SELinux the kernel has no such option, and runtimes pass over the label too.
+        // Without SELinux the kernel rejects this option. Runtimes ignore the label then too.
         let _ = fsconfig_set_string(&options, "context", label);
     }
     fsconfig_create(&options)?;
@@ -93,9 +92,8 @@ pub fn create_tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
     fsmount(&options, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Detached copies of files of a mount that is attached nowhere. Before Linux 6.15 only an attached
-/// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
-/// ends with its thread, and from which nothing propagates to another one.
+/// Returns detached copies of files in a detached mount. Before Linux 6.15 only an attached mount can be copied
+/// (fs/namespace.c, `__do_loopback`), so this attaches it in a private mount namespace of a short-lived thread.
 pub fn clone_detached_files(mount: &OwnedFd, names: &[String]) -> Result<Vec<OwnedFd>, Errno> {
     let copy = || {
         unshare_mount_namespace()?;
@@ -118,7 +116,7 @@ pub fn clone_detached_files(mount: &OwnedFd, names: &[String]) -> Result<Vec<Own
     })
 }
 
-/// Gives this thread a mount namespace of its own, a copy of the one that it had.
+/// Moves this thread to a new mount namespace, a copy of the present one.
 #[expect(unsafe_code, reason = "other flags of unshare(2) are dangerous")]
 fn unshare_mount_namespace() -> Result<(), Errno> {
     // SAFETY: a descriptor keeps its meaning in every thread, since the table of descriptors stays shared.

@@ -4,16 +4,15 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Bytes of a line: a path has up to 4096, each of which may become four, and a file system shows
-/// about as many bytes of options.
+/// Limit for a line in bytes. A path has up to 4096 bytes, each of which may be escaped to four, and the options are
+/// about as long.
 const MAX_LINE: usize = 1024 * 1024;
-/// Mounts of a table; the kernel allows 100,000 in a namespace
-/// (Documentation/admin-guide/sysctl/fs.rst, `mount-max`).
+/// Limit for the mounts of a table; the kernel allows 100,000 in a namespace (Documentation/admin-guide/sysctl/fs.rst,
+/// `mount-max`).
 const MAX_MOUNTS: usize = 1_000_000;
-/// Bytes of lines that are kept.
+/// Limit for all lines that are kept, in bytes.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
-/// Bytes of a file system type that are kept, and the number of types: whoever mounts FUSE chooses
-/// the type.
+/// Limits for the length of a file system type and the number of types, since a user who mounts FUSE chooses the type.
 const MAX_TYPE: usize = 64;
 const MAX_TYPES: usize = 64;
 
@@ -21,7 +20,7 @@ const MAX_TYPES: usize = 64;
 pub struct MountinfoLine<'a> {
     /// The mount's id, which statx(2) returns for files on it.
     pub id: u64,
-    /// The part of the file system that it shows, with spaces and the like as octal escapes.
+    /// The root of the mount within its file system, with spaces and the like as octal escapes.
     pub root: &'a [u8],
     /// Its mount point as seen from the process's root, with spaces and the like as octal escapes.
     pub point: &'a [u8],
@@ -41,7 +40,7 @@ pub struct MountsLine<'a> {
     pub options: &'a [u8],
 }
 
-/// Calls `see` for each line of a table, without the newline. A line longer than any real one is an error.
+/// Calls `visit` for each line of a table, without the newline. Fails if a line is longer than any real one.
 pub fn each_line(
     reader: impl Read,
     visit: &mut dyn FnMut(&[u8]) -> io::Result<()>,
@@ -72,7 +71,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// The lines of the wanted mounts of a table; an error where that is more than in any real case.
+/// Returns the lines of the mounts that `is_wanted` accepts. Fails if they are longer than in any real case.
 pub fn filter_lines(
     reader: impl Read,
     is_wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
@@ -91,7 +90,7 @@ pub fn filter_lines(
     Ok(lines)
 }
 
-/// What is kept of each mount of a table, by mount id.
+/// A mount table reduced to the fields of [`MountSummary`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<StoredMount>,
@@ -112,14 +111,14 @@ struct StoredMount {
 pub struct MountSummary<'a> {
     /// As [`MountinfoLine::is_shared`].
     pub is_shared: bool,
-    /// Whether it shows a whole tmpfs.
+    /// Whether it mounts the root of a tmpfs.
     pub is_fresh: bool,
     /// File system type; empty if the table has too many types.
     pub fs_type: &'a [u8],
 }
 
 impl MountTable {
-    /// Reads a table, which has no more mounts than any real one: none is truncated.
+    /// Reads a table. Fails if it has more mounts than any real one, rather than truncating it.
     pub fn read(reader: impl Read) -> io::Result<MountTable> {
         let mut table = MountTable::default();
         each_line(reader, &mut |line| match mount(line) {

@@ -1,4 +1,5 @@
-//! What names a network namespace, and whose it is. The number of its file goes to the next one as soon as it is gone.
+//! Identity and owner of a network namespace. Its inode number does not identify it, since the kernel reuses the number
+//! for the next namespace as soon as this one is gone.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,8 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const GET_USER_NAMESPACE: libc::Ioctl = 0xb701;
 const GET_OWNER: libc::Ioctl = 0xb704;
 
-/// What no other namespace than that of a socket has since boot (SO_NETNS_COOKIE, net/core/sock.c); ENOPROTOOPT before
-/// Linux 5.14.
+/// Returns the cookie of a socket's network namespace, which is unique since boot (SO_NETNS_COOKIE, net/core/sock.c).
+/// Fails with ENOPROTOOPT before Linux 5.14.
 #[expect(unsafe_code, reason = "no library in the tree has SO_NETNS_COOKIE")]
 pub fn cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0u64;
@@ -31,7 +32,7 @@ pub fn cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// The user namespace that a namespace belongs to (ioctl_nsfs(2)); none where that is above this process's own.
+/// Returns the user namespace that owns a namespace (ioctl_nsfs(2)). `None` if it is an ancestor of this process's own.
 #[expect(unsafe_code, reason = "no library in the tree has NS_GET_USERNS")]
 pub fn user_namespace(namespace: BorrowedFd<'_>) -> Option<OwnedFd> {
     // SAFETY: the call takes no argument and writes nothing of this process.
@@ -40,7 +41,7 @@ pub fn user_namespace(namespace: BorrowedFd<'_>) -> Option<OwnedFd> {
     (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The user who made a user namespace.
+/// Returns the user who created a user namespace.
 #[expect(unsafe_code, reason = "no library in the tree has NS_GET_OWNER_UID")]
 pub fn owner_uid(namespace: BorrowedFd<'_>) -> Option<u32> {
     let mut uid: libc::uid_t = 0;

@@ -1,5 +1,4 @@
-//! Processes and their cgroups as the kernel shows them. A process is named by its number and its
-//! start time: the number alone goes to another process once the first has ended.
+//! Processes and their cgroups. A process is identified by its PID and start time, since the kernel reuses PIDs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,21 +14,20 @@ use serde::{Deserialize, Serialize};
 use crate::fs::detached;
 use crate::text::Quoted;
 
-/// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
-/// for each hierarchy.
+/// Limit for small files in /proc and cgroupfs, in bytes: `cgroup` has a path of up to 4096 bytes for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
+/// Number of cgroup v1 directories that are searched below a cgroup. If there are more, the cgroup counts as populated.
 const MAX_DIRECTORIES: usize = 4096;
-/// What names a boot, below /proc.
+/// The file with the boot ID, relative to /proc.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
-/// Where a host has its cgroups.
+/// The mount point of the host's cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// The hierarchy of cgroup v1 that judges devices.
+/// The cgroup v1 controller for devices.
 const DEVICES: &str = "devices";
-/// What every cgroup has, the root of a hierarchy too (cgroups(7)).
+/// A file in every cgroup, also in the root of a hierarchy (cgroups(7)).
 const PROCS: &str = "cgroup.procs";
 
-/// Why a process or a cgroup cannot be looked at.
+/// A file of a process or cgroup that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("reading {path:?}")]
 pub struct ProcessError {
@@ -43,16 +41,16 @@ impl crate::error::TypedError for ProcessError {}
 #[serde(rename_all = "camelCase")]
 pub struct ProcessId {
     pub pid: u32,
-    /// When it started, in clock ticks after boot (proc_pid_stat(5), field 22).
+    /// Start time in clock ticks after boot (proc_pid_stat(5), field 22).
     pub start_time: u64,
-    /// The inode of the PID namespace in which it has that number.
+    /// The inode of the PID namespace that `pid` is relative to.
     pub pid_namespace: u64,
 }
 
-/// A cgroup of one boot. A cgroup that is made again at the same path has another inode.
+/// A cgroup, valid until reboot. A cgroup that is created again at the same path has another inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// Its directory, as the host names it.
+    /// The path of its directory on the host.
     pub path: PathBuf,
     pub inode: u64,
 }
@@ -61,7 +59,7 @@ pub struct Cgroup {
 pub struct Processes {
     proc: PathBuf,
     cgroups: PathBuf,
-    /// Asked for once: a thousand processes may be looked at, and a process's own never changes.
+    /// Read once, since a thousand processes may be inspected and the namespace of this one never changes.
     own_namespace: OnceLock<u64>,
     boot: OnceLock<String>,
 }
@@ -72,7 +70,7 @@ impl Default for Processes {
     }
 }
 
-/// How many descriptors of a process were searched.
+/// The number of descriptors of a process that were searched.
 #[derive(Clone, Copy, Default)]
 struct DescriptorCount {
     pid: u32,
@@ -80,7 +78,7 @@ struct DescriptorCount {
 }
 
 impl Processes {
-    /// Those below another root than `/`.
+    /// Reads /proc and /sys below `root` instead of `/`.
     pub fn at_root(root: &Path) -> Self {
         Processes {
             proc: root.join("proc"),
@@ -90,13 +88,13 @@ impl Processes {
         }
     }
 
-    /// The root that they are below.
+    /// Returns the root directory that contains /proc.
     pub fn root(&self) -> &Path {
         self.proc.parent().unwrap_or(Path::new("/"))
     }
 
-    /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
-    /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
+    /// Returns the boot ID. systemd-nspawn and LXC mount their own file over the kernel's, so that each would take the
+    /// other's containers for those of another boot. In that case this reads the kernel's file in a new mount of /proc.
     pub fn boot_id(&self) -> Result<String, ProcessError> {
         if let Some(known) = self.boot.get() {
             return Ok(known.clone());
@@ -113,7 +111,7 @@ impl Processes {
         Ok(self.boot.get_or_init(|| boot.into_owned()).clone())
     }
 
-    /// The PID namespace that this process and its /proc number processes in.
+    /// Returns the inode of this process's PID namespace.
     fn own_namespace(&self) -> Result<u64, ProcessError> {
         if let Some(known) = self.own_namespace.get() {
             return Ok(*known);
@@ -125,7 +123,7 @@ impl Processes {
         }
     }
 
-    /// The process that has a number now; none where nobody has it.
+    /// Returns the process that has a PID now, or `None`.
     pub fn find(&self, pid: u32) -> Result<Option<ProcessId>, ProcessError> {
         let path = self.process_path(pid, "stat");
         let Some(stat) = read_if_running(&path)? else {
@@ -136,9 +134,9 @@ impl Processes {
         Ok(Some(ProcessId { pid, start_time, pid_namespace: self.own_namespace()? }))
     }
 
-    /// Whether a process has ended. A zombie has, unless other threads of it go on: a program may end
-    /// its first thread alone (pthread_exit(3)). None for a process of another PID namespace, where the
-    /// number means another process, or none.
+    /// Returns whether a process has exited. A zombie has, unless other threads of it still run: a program may end its
+    /// main thread alone (pthread_exit(3)). Returns `None` for a process of another PID namespace, whose PID means
+    /// nothing here.
     pub fn has_ended(&self, process: ProcessId) -> Result<Option<bool>, ProcessError> {
         if self.own_namespace()? != process.pid_namespace {
             return Ok(None);
@@ -150,8 +148,7 @@ impl Processes {
         Ok(Some(!is_same || is_zombie(&stat)))
     }
 
-    /// The directory of a process's cgroup, where it has one that `other` is not in: that of the
-    /// hierarchy that judges devices.
+    /// Returns the device cgroup of process `pid`, if `other` is not in the same one.
     pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessError> {
         let directory = |pid: u32| {
             let lines = read_if_running(&self.process_path(pid, "cgroup"))?;
@@ -159,7 +156,7 @@ impl Processes {
         };
         let (own_path, other) = (directory(pid)?, directory(other)?);
         let own_path = own_path.filter(|path| other.as_ref() != Some(path));
-        // A path that is not there is one of another cgroup namespace, or of another mount.
+        // A missing path belongs to another cgroup namespace or to another mount.
         Ok(own_path.and_then(|path| {
             let inode = rustix::fs::stat(self.cgroups.join(&path)).ok()?.st_ino;
             let path = Path::new(CGROUPS).join(path);
@@ -167,8 +164,8 @@ impl Processes {
         }))
     }
 
-    /// Whether a process is in a cgroup or below it. A cgroup that is gone has none; where no cgroups can be seen, or
-    /// it is not one of theirs, there may be some.
+    /// Returns whether a cgroup or its descendants have processes. A removed cgroup has none. Returns true if the
+    /// host's cgroups cannot be read or the path is outside of them.
     pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessError> {
         let Some(relative) = below_cgroups(&cgroup.path) else {
             return Ok(true);
@@ -188,21 +185,22 @@ impl Processes {
         has_process_below(path, &mut budget)
     }
 
-    /// Whether the file system of the cgroups is there: a container may have an empty directory in its place.
+    /// Returns whether a cgroup file system is mounted. A container may have an empty directory in its place.
     fn sees_cgroups(&self) -> bool {
         let roots = [self.cgroups.clone(), self.cgroups.join(DEVICES)];
         roots.iter().any(|root| root.join(PROCS).exists())
     }
 
-    /// Finds a process that has a character device open, with the name of its program, as far as this process may look.
-    /// Fails with [`ErrorKind::TimedOut`], and names the process with the most descriptors, if there was no time to look at
-    /// all of them: any process may have very many.
+    /// Finds a process that has a character device open, and the name of its program, among the processes that this one
+    /// may inspect. Fails with [`ErrorKind::TimedOut`] at the deadline, naming the process with the most descriptors:
+    /// any process may open very many.
     pub fn find_opener(&self, node: &Path, deadline: Instant) -> io::Result<Option<(u32, String)>> {
         self.find_opener_among(&|_| true, node, deadline)
     }
 
-    /// The same among some processes, by the directory that shows the descriptor: the process's, or a thread's where the
-    /// first has ended, and the process has no namespaces to show.
+    /// Like [`Processes::find_opener`], among the processes that `is_candidate` accepts. It receives the directory in
+    /// /proc that lists the descriptor: the process's, or a thread's if the main thread has exited, when the process's
+    /// own directory shows no namespaces.
     pub fn find_opener_among(
         &self,
         is_candidate: &dyn Fn(&Path) -> bool,
@@ -233,7 +231,7 @@ impl Processes {
         Ok(None)
     }
 
-    /// `largest` is the one of the processes that were searched with the most descriptors.
+    /// `largest` is the process with the most descriptors among those that were searched.
     fn search_timeout_error(&self, largest: DescriptorCount) -> io::Error {
         let DescriptorCount { pid, count } = largest;
         if count == 0 {
@@ -248,7 +246,8 @@ impl Processes {
         io::Error::new(ErrorKind::TimedOut, text)
     }
 
-    /// The real user of a process. The owner of its directory in /proc may be root, as the process chooses (PR_SET_DUMPABLE).
+    /// Returns the real user ID of a process. The owner of its directory in /proc may be root instead
+    /// (PR_SET_DUMPABLE).
     fn user(&self, pid: u32) -> Option<u32> {
         let status = read(&self.process_path(pid, "status")).ok()?;
         let status = String::from_utf8_lossy(&status).into_owned();
@@ -256,7 +255,7 @@ impl Processes {
         users.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    /// The links of all descriptors in /proc, as far as this process may look, each with whose it is.
+    /// Iterates over the descriptor links of all processes that this one may inspect, with their PIDs.
     pub fn descriptors(&self) -> impl Iterator<Item = (u32, PathBuf)> {
         let processes = entries(&self.proc).filter_map(|process| {
             let pid = process.file_name()?.to_str()?.parse().ok()?;
@@ -265,7 +264,7 @@ impl Processes {
         processes.flat_map(|(pid, process)| list_descriptors(&process).map(move |link| (pid, link)))
     }
 
-    /// The name of its program, which it chooses itself.
+    /// Returns the program name of a process. Processes can set it to anything.
     pub fn program_name(&self, pid: u32) -> String {
         let program = read(&self.process_path(pid, "comm")).unwrap_or_default();
         String::from_utf8_lossy(program.trim_ascii_end()).into_owned()
@@ -276,8 +275,8 @@ impl Processes {
     }
 }
 
-/// The links of a process's descriptors, by its directory in /proc. Where its first thread has ended, that shows none, and
-/// those of its other threads show them (kernel/exit.c, `exit_files`).
+/// Iterates over the descriptor links of a process, given its directory in /proc. After the main thread has exited,
+/// only the directories of the other threads list them (kernel/exit.c, `exit_files`).
 pub fn list_descriptors(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut descriptors = entries(&process.join("fd")).peekable();
     let threads = descriptors.peek().is_none().then(|| other_threads(process));
@@ -285,11 +284,12 @@ pub fn list_descriptors(process: &Path) -> impl Iterator<Item = PathBuf> + use<>
     descriptors.chain(threads.flat_map(|thread| entries(&thread.join("fd"))))
 }
 
-/// The directories of a process's threads but of the first, which shows what the process's own does.
+/// Iterates over the directories of a process's threads, without the main thread, whose directory has the same content
+/// as the process's.
 pub fn other_threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let task = process.join("task");
-    // A link for each thread and two more (fs/proc/base.c, `proc_task_getattr`). Thousands of threads of the kernel have no
-    // other, and one system call tells that.
+    // The link count is the number of threads plus two (fs/proc/base.c, `proc_task_getattr`). Thousands of kernel
+    // threads have a single thread, which one system call shows.
     let is_alone = rustix::fs::stat(&task).is_ok_and(|stat| stat.st_nlink == 3);
     let threads = (!is_alone).then(|| entries(&task)).into_iter().flatten();
     let first = process.file_name().map(OsStr::to_owned);
@@ -301,8 +301,8 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// The numbers of the character device that a descriptor has open, where they are wanted. Its path tells nothing: a container
-/// renames and removes its nodes, and has others called as they were.
+/// Returns the device number of the character device that a descriptor has open, if `is_wanted` accepts it. The path of
+/// the link proves nothing, since a container can rename its nodes.
 pub fn open_device(
     descriptor: &Path,
     is_wanted: &dyn Fn((u32, u32)) -> bool,
@@ -311,7 +311,7 @@ pub fn open_device(
     (!is_path_only(descriptor)).then_some(number)
 }
 
-/// Whether a descriptor was made with O_PATH: that opens nothing, so that nobody asks whether a container may open the node.
+/// Returns whether a descriptor was opened with O_PATH, which does not open the device and needs no permission for it.
 fn is_path_only(descriptor: &Path) -> bool {
     let read_flags = || {
         let (directory, name) = (descriptor.parent()?, descriptor.file_name()?);
@@ -323,15 +323,15 @@ fn is_path_only(descriptor: &Path) -> bool {
     read_flags().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
 }
 
-/// The numbers of a character device. A file that is none may be on a server that never answers, so
-/// nobody is asked for what the kernel does not know (statx(2), AT_STATX_DONT_SYNC).
+/// Returns the device number of a character device. Uses AT_STATX_DONT_SYNC (statx(2)), because the path may be a
+/// regular file on a server that never answers.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
     let is_character = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
     is_character.then_some((stat.stx_rdev_major, stat.stx_rdev_minor))
 }
 
-/// Whether a file is on the file system of a directory, and not on one that is mounted over its name.
+/// Returns whether a file is on the same file system as a directory, so that no other one is mounted over the file.
 fn is_on_file_system_of(path: &Path, dir: &Path) -> rustix::io::Result<bool> {
     Ok(rustix::fs::stat(path)?.st_dev == rustix::fs::stat(dir)?.st_dev)
 }
@@ -365,8 +365,8 @@ fn read(path: &Path) -> Result<Vec<u8>, ProcessError> {
     read(path).map_err(|error| process_error(path, error))
 }
 
-/// A file of a process or a cgroup that may have ended: ESRCH and ENODEV come from an open file whose
-/// process or cgroup went away.
+/// Reads a file of a process or cgroup. Returns `None` if it is gone: reading an open file then fails with ESRCH or
+/// ENODEV.
 fn read_if_running(path: &Path) -> Result<Option<Vec<u8>>, ProcessError> {
     match read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -380,8 +380,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| gone.contains(&code))
 }
 
-/// The fields of proc_pid_stat(5) from the third on. The second is the program's name in brackets and
-/// may hold anything, so the count begins behind the last bracket.
+/// Iterates over the fields of proc_pid_stat(5), starting with the third. The second is the program name in
+/// parentheses, which may contain anything, so parsing starts after the last parenthesis.
 fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = stat.iter().rposition(|byte| *byte == b')');
     let rest = end.map_or(&[][..], |index| &stat[index + 1..]);
@@ -389,22 +389,20 @@ fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     fields.filter(|field| !field.is_empty())
 }
 
-/// When a process started, in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). None where `stat` is
-/// cut short.
+/// Returns the start time of a process in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). `None` if
+/// `stat` is truncated.
 pub fn start_time(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(fields(stat).nth(19)?).ok()?.parse().ok()
 }
 
-/// Whether the state, field 3, is that of a process that has ended, and field 20 counts no thread but
-/// the first.
+/// Returns whether a process has exited by its state (field 3) and has no other threads (field 20).
 pub fn is_zombie(stat: &[u8]) -> bool {
     let has_ended = matches!(fields(stat).next(), Some(b"Z" | b"X"));
     has_ended && matches!(fields(stat).nth(17), Some(b"0" | b"1"))
 }
 
-/// The path of the cgroup that judges devices, below /sys/fs/cgroup, from lines
-/// `NUMBER:CONTROLLERS:PATH` (cgroups(7)); none for a root cgroup, which is everybody's, and for one
-/// outside the reader's cgroup namespace.
+/// Parses the path of the device cgroup, relative to /sys/fs/cgroup, from lines `NUMBER:CONTROLLERS:PATH` (cgroups(7)).
+/// Returns `None` for the root cgroup, which all processes share, and for one outside this process's cgroup namespace.
 fn cgroup(lines: &[u8]) -> Option<PathBuf> {
     let line = |controller: &[u8]| {
         lines.split(|byte| *byte == b'\n').find_map(|line| {
@@ -423,13 +421,13 @@ fn cgroup(lines: &[u8]) -> Option<PathBuf> {
     is_plain(path).then(|| Path::new(mount).join(path))
 }
 
-/// The path of a cgroup below that of all of them.
+/// Returns the path of a cgroup relative to the mount point.
 fn below_cgroups(path: &Path) -> Option<&Path> {
     let relative = path.strip_prefix(CGROUPS).ok()?;
     is_plain(relative).then_some(relative)
 }
 
-/// Whether a path leads down, and to nothing above or beside it.
+/// Returns whether a relative path has only ordinary components, and at least one.
 fn is_plain(path: &Path) -> bool {
     let mut parts = path.components();
     path != Path::new("") && parts.all(|part| matches!(part, Component::Normal(_)))

@@ -40,7 +40,7 @@ impl fmt::Display for ShortList<'_> {
     }
 }
 
-/// So many of some names, and how many more there are.
+/// Joins the first `max` names and appends the number of the others.
 pub fn join_first(names: &[String], max: usize) -> String {
     let shown = names.get(..max).unwrap_or(names).join(", ");
     match names.len().saturating_sub(max) {
@@ -49,18 +49,18 @@ pub fn join_first(names: &[String], max: usize) -> String {
     }
 }
 
-/// A number in decimal digits alone: without a sign.
+/// Parses a number that consists of decimal digits, without a sign.
 pub fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// As [`parse_digits`], in the one way to write it: without leading zeros too.
+/// Like [`parse_digits`], but rejects leading zeros.
 pub fn parse_decimal(text: &str) -> Option<u32> {
     parse_digits(text).filter(|number: &u32| number.to_string() == text)
 }
 
-/// A size with a binary unit, in KiB: `2Mi` is 2048.
+/// Parses a size with a binary unit and returns it in KiB: 2048 for `2Mi`.
 pub fn parse_kib(text: &str) -> Option<u64> {
     let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)];
     let (number, shift) =
@@ -68,7 +68,7 @@ pub fn parse_kib(text: &str) -> Option<u64> {
     parse_digits::<u64>(number)?.checked_mul(1 << shift)
 }
 
-/// A number with its noun, and whatever else depends on there being one: `1 page is`, `3 pages are`.
+/// Formats a number with a noun, or longer phrase, in the singular or plural: `1 page is`, `3 pages are`.
 pub fn format_count<N: Copy + fmt::Display + PartialEq + From<u8>>(
     number: N,
     singular: &str,
@@ -93,8 +93,8 @@ impl fmt::Display for ErrorChain<'_> {
     }
 }
 
-/// Whether a character makes a terminal do something else than show it: control characters, and those that turn the
-/// direction of what follows, so that a line reads otherwise than it is (Unicode Standard Annex 9, CVE-2021-42574).
+/// Returns whether a terminal interprets a character instead of showing it: control characters, and those that reverse
+/// the direction of the following text (Unicode Standard Annex 9, CVE-2021-42574).
 pub fn is_terminal_control(character: char) -> bool {
     let turns = matches!(
         character,
@@ -103,7 +103,7 @@ pub fn is_terminal_control(character: char) -> bool {
     character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
 }
 
-/// Makes a message one line by escaping the characters that steer a terminal.
+/// Makes a message one line by escaping the characters that a terminal interprets.
 pub fn to_one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
     for character in message.chars() {
@@ -116,7 +116,7 @@ pub fn to_one_line(message: &str) -> String {
     line
 }
 
-/// As [`to_one_line`], of a text of several lines, which stay as they are.
+/// Like [`to_one_line`], but keeps line breaks.
 pub fn escape_controls(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(to_one_line).collect();
     lines.join("\n")
@@ -124,15 +124,15 @@ pub fn escape_controls(text: &str) -> String {
 
 /// A name, path or value as one word of a command that people copy into a shell.
 ///
-/// Common words stay as they are, and other printable ASCII goes between single quotes. Words with any other
-/// byte become `$'…'`, of which a terminal sees octal digits alone. bash, zsh, ksh and busybox read that; a
-/// shell that does not takes it for a text that names nothing, since no quote stands inside.
+/// Common words are returned unchanged, and other printable ASCII is put in single quotes. A word with any other byte
+/// becomes `$'…'` with octal escapes. bash, zsh, ksh and busybox support this; other shells read it as a literal that
+/// names nothing, since it contains no quote.
 ///
-/// The program still reads a word that begins with `-` as an option: callers put it where none is expected.
+/// The program still reads a word that begins with `-` as an option, so callers place it where no option is expected.
 pub fn quote_for_shell(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_bytes();
     let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
-    // Elsewhere than at the beginning, no shell makes anything of these.
+    // No shell interprets these, except at the beginning of a word.
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
     let begins = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./".contains(byte);
     if bytes.first().is_some_and(begins) && bytes.iter().all(is_plain) {

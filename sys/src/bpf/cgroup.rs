@@ -24,7 +24,7 @@ const REPLACE: u32 = 4;
 
 /// `BPF_CGROUP_MAX_PROGS` (kernel/bpf/cgroup.c).
 const MAX_ATTACHED: usize = 64;
-/// Instructions of one program that are read; a runtime's program has about a hundred.
+/// Limit for the instructions of a program; a runtime's program has about a hundred.
 const MAX_INSNS: usize = 1 << 16;
 
 /// An instruction, `struct bpf_insn`, in the machine's byte order.
@@ -32,7 +32,7 @@ pub type Insn = u64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttachedPrograms {
-    /// The attach flags of the first one, `BPF_F_…`; later ones are attached the same way.
+    /// The attach flags of the first program (`BPF_F_…`). The others have the same.
     pub flags: u32,
     pub ids: Vec<u32>,
 }
@@ -40,7 +40,7 @@ pub struct AttachedPrograms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfProgram {
     pub name: [u8; 16],
-    /// Whether its licence is GPL-compatible.
+    /// Whether the program's licence is GPL-compatible.
     pub is_gpl: bool,
     /// Empty if the kernel does not show them.
     pub insns: Vec<Insn>,
@@ -69,7 +69,7 @@ impl AttachAttr {
 
 impl BpfAttr for AttachAttr {}
 
-/// The programs attached to this very cgroup.
+/// Returns the programs attached to this cgroup, without those of its ancestors.
 pub fn query(cgroup: BorrowedFd<'_>) -> Result<AttachedPrograms, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
     let mut attr = ProgQueryAttr {
@@ -84,12 +84,12 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<AttachedPrograms, Errno> {
     Ok(AttachedPrograms { flags: attr.attach_flags, ids })
 }
 
-/// ENOENT if the program is gone.
+/// Opens a program by ID. Fails with ENOENT if it is gone.
 pub fn open_program(id: u32) -> Result<OwnedFd, Errno> {
     syscall::open_by_id(PROG_GET_FD_BY_ID, id)
 }
 
-/// E2BIG for a program that no runtime would write.
+/// Reads a program. Fails with E2BIG if it is longer than any runtime's.
 pub fn read(program: &OwnedFd) -> Result<BpfProgram, Errno> {
     let mut info = ProgramInfo::default();
     read_info(program, &mut info)?;
@@ -119,7 +119,7 @@ pub fn program_id(program: &OwnedFd) -> Result<u32, Errno> {
     Ok(info.id)
 }
 
-/// Loads a program, which the kernel's verifier checks.
+/// Loads a program. The kernel's verifier checks it.
 pub fn load(program: &BpfProgram) -> Result<OwnedFd, Errno> {
     let license = if program.is_gpl { c"GPL" } else { c"" };
     let mut attr = ProgLoadAttr {
@@ -151,7 +151,7 @@ pub fn replace(
     bpf(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
-/// Attaches a program beside the existing ones.
+/// Attaches a program in addition to the existing ones.
 pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     let mut attr = AttachAttr { attach_flags: ALLOW_MULTI, ..AttachAttr::new(cgroup, program) };
     bpf(PROG_ATTACH, &mut attr).map(|_| ())

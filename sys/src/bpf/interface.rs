@@ -1,5 +1,6 @@
-//! BPF programs on an interface that netlink does not take away: those of tcx stay on it through a move (net/core/dev.c,
-//! `__dev_change_net_namespace`), and an XDP program that a link holds goes with the link alone.
+//! BPF programs on an interface that netlink cannot detach: tcx programs stay attached when the interface moves
+//! (net/core/dev.c, `__dev_change_net_namespace`), and an XDP program that a BPF link attached is detached only through
+//! the link.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ const TCX_ATTACH_TYPES: [u32; 2] = [46, 47];
 const XDP_PROGRAM: u32 = 6;
 const XDP_LINK: u32 = 6;
 const MAX_ATTACHED: usize = 64;
-/// Links or programs of the whole machine that are looked at.
+/// Limit for the links or programs of the machine that are examined.
 const MAX_IDS: usize = 65536;
 
 /// The beginning of `struct bpf_link_info`, for a link of XDP.
@@ -40,14 +41,14 @@ struct LinkInfo {
 
 impl BpfAttr for LinkInfo {}
 
-/// A program of tcx: its number, and that of the link that holds it, or 0.
+/// A tcx program: its ID, and the ID of its BPF link or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TcxProgram {
     program: u32,
     link: u32,
 }
 
-/// Whether programs of tcx are on an interface of this process's own network namespace.
+/// Returns whether an interface in this process's network namespace has tcx programs.
 pub fn has_tcx_programs(link: &Link) -> bool {
     let mut attach_types = TCX_ATTACH_TYPES.into_iter();
     attach_types.any(|attach_type| {
@@ -55,13 +56,13 @@ pub fn has_tcx_programs(link: &Link) -> bool {
     })
 }
 
-/// Takes what netlink does not take from an interface of this process's own network namespace.
+/// Detaches the programs that netlink cannot detach from an interface in this process's network namespace.
 pub fn detach_all(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
     }
     for attach_type in TCX_ATTACH_TYPES {
-        // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
+        // Fails with EINVAL on kernels without tcx, and with ENOSYS on those without bpf(2). Neither has such programs.
         for program in query_tcx_programs(link.index, attach_type).unwrap_or_default() {
             match detach(link.index, attach_type, program) {
                 Err(Errno::NOENT) | Ok(()) => {}
@@ -72,7 +73,7 @@ pub fn detach_all(link: &Link) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
+/// Returns the IDs of the machine's XDP programs with a name. Programs that cannot be examined are skipped.
 pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     let mut last = 0;
@@ -122,7 +123,8 @@ fn detach(ifindex: u32, attach_type: u32, attached: TcxProgram) -> Result<(), Er
     bpf(PROG_DETACH, &mut attr).map(drop)
 }
 
-/// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
+/// Detaches XDP links of an interface. Links of all network namespaces are listed and report only an interface index,
+/// so they are matched by the ID of the attached program.
 fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
     let mut last = 0;
     for _ in 0..MAX_IDS {

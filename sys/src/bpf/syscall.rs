@@ -1,4 +1,4 @@
-//! bpf(2): the one place that calls it. Who asks for something brings the attribute of its command.
+//! The only place that calls bpf(2). Callers pass the attribute of their command.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -10,13 +10,13 @@ pub(super) const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 pub(super) const PROG_QUERY: libc::c_long = 16;
 
-/// The attribute structures, and what the kernel tells of an object: plain numbers without padding, so each is exactly
-/// what the kernel reads or writes. Each address in
-/// one comes from [`address`], of a vector, string or structure of plain numbers that outlives the call and with its
-/// length beside it; what the kernel writes to comes from a mutable reference.
+/// Attribute structures and the info structures that the kernel fills in. They consist of plain numbers without
+/// padding, so that their bytes are exactly those that the kernel reads or writes. Each address in one comes from
+/// [`address`], and belongs to a vector, string or structure of plain numbers that outlives the call and whose length
+/// is passed too. If the kernel writes to it, it comes from a mutable reference.
 pub(super) trait BpfAttr {}
 
-/// `union bpf_attr` of the commands that take numbers alone.
+/// `union bpf_attr` of the commands that take only numbers.
 #[repr(C)]
 pub(super) struct NumberAttr(pub(super) [u32; 6]);
 
@@ -24,7 +24,7 @@ pub(super) struct NumberAttr(pub(super) [u32; 6]);
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ProgQueryAttr {
-    /// The descriptor of a cgroup, or the number of an interface.
+    /// The descriptor of a cgroup, or the index of an interface.
     pub(super) target: u32,
     pub(super) attach_type: u32,
     pub(super) query_flags: u32,
@@ -112,7 +112,7 @@ pub(super) fn bpf<A: BpfAttr>(command: libc::c_long, attr: &mut A) -> Result<lib
     Ok(result)
 }
 
-/// The descriptor that a command answers with.
+/// Wraps the descriptor that a command returned.
 #[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
 pub(super) fn descriptor(result: libc::c_long) -> OwnedFd {
     // SAFETY: the commands whose result arrives here return a new close-on-exec descriptor (kernel/bpf/syscall.c,
@@ -120,8 +120,8 @@ pub(super) fn descriptor(result: libc::c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
 }
 
-/// Loads a program. A signal to the thread, such as one of a child that ended, stops the kernel's verifier with EAGAIN
-/// (kernel/bpf/verifier.c, `do_check`); it is delivered before the next try.
+/// Loads a program. A signal to the thread, such as SIGCHLD, stops the verifier with EAGAIN (kernel/bpf/verifier.c,
+/// `do_check`). It is delivered before the next attempt.
 pub(super) fn load(attr: &mut ProgLoadAttr) -> Result<OwnedFd, Errno> {
     loop {
         match bpf(PROG_LOAD, attr) {
@@ -131,12 +131,12 @@ pub(super) fn load(attr: &mut ProgLoadAttr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A link or program by its number; ENOENT if it is gone.
+/// Opens a link or program by ID. Fails with ENOENT if it is gone.
 pub(super) fn open_by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
     bpf(command, &mut word(id)).map(descriptor)
 }
 
-/// Has what the kernel knows of a link or program written to `info`.
+/// Reads the info structure of a link or program.
 pub(super) fn read_info<I: BpfAttr>(object: &OwnedFd, info: &mut I) -> Result<(), Errno> {
     let mut attr = ObjInfoAttr {
         fd: number(object.as_fd()),

@@ -1,6 +1,6 @@
-//! Replaces files completely or not at all: writes a temporary file in the same directory,
-//! synchronises it, renames it over the old one, and synchronises the directory. The directory is
-//! given as a descriptor, so nobody can exchange it meanwhile.
+//! Replaces files completely or not at all: writes a temporary file in the same directory, synchronises it, renames it
+//! over the old one, and synchronises the directory. The directory is passed as a descriptor, so that it cannot be
+//! exchanged in between.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use rustix::fs::{
 };
 use thiserror::Error;
 
-/// Why a file could not be replaced. The old file is then unchanged, and the temporary one removed.
+/// A file could not be replaced. The old file is unchanged, and the temporary one was removed.
 #[derive(Debug, Error)]
 #[error("{action} {}", .name.display())]
 pub struct WriteError {
@@ -30,14 +30,14 @@ const PREFIX: &str = ".onload-ctk-";
 const SUFFIX: &str = ".tmp";
 const ATTEMPTS: u32 = 64;
 
-/// Whether this is the name of one of this module's temporary files, which a killed process leaves
-/// behind. CDI readers ignore it, since it ends in neither `.json` nor `.yaml`.
+/// Returns whether this is the name of one of this module's temporary files, which a killed process leaves behind. CDI
+/// readers ignore it, since it ends in neither `.json` nor `.yaml`.
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// A new file that gets its name when it is complete. Dropped earlier, it is removed.
+/// A file under a temporary name, renamed once it is complete. It is removed if it is dropped before.
 #[derive(Debug)]
 pub struct TempFile<'dir> {
     dir: BorrowedFd<'dir>,
@@ -47,8 +47,8 @@ pub struct TempFile<'dir> {
 }
 
 impl<'dir> TempFile<'dir> {
-    /// Creates it in `dir`, to become `name`, with exactly the permission bits of `mode` whatever
-    /// the umask.
+    /// Creates a temporary file in `dir` that will replace `name`, with the permission bits of `mode` regardless of the
+    /// umask.
     pub fn create(dir: BorrowedFd<'dir>, name: &OsStr, mode: u32) -> Result<Self, WriteError> {
         let bytes = name.as_encoded_bytes();
         if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
@@ -64,7 +64,7 @@ impl<'dir> TempFile<'dir> {
         Ok(temp)
     }
 
-    /// The open file, for writing and for setting its owner and labels.
+    /// Returns the open file, for writing and for setting its owner and labels.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
@@ -74,18 +74,19 @@ impl<'dir> TempFile<'dir> {
         written.map_err(write_error("writing", &self.name))
     }
 
-    /// Synchronises it, renames it to its name, and synchronises the directory. Where that last step alone failed, the
-    /// new file is in place.
+    /// Synchronises the file, renames it and synchronises the directory. If only the last step fails, the new file is
+    /// in place.
     pub fn commit(self) -> Result<(), WriteError> {
         self.commit_with_flags(RenameFlags::empty())
     }
 
-    /// As [`TempFile::commit`], where nothing has its name (EEXIST).
+    /// Like [`TempFile::commit`], but fails with EEXIST if the name is taken.
     pub fn commit_new(self) -> Result<(), WriteError> {
         self.commit_with_flags(RenameFlags::NOREPLACE)
     }
 
-    /// As [`TempFile::commit`], where a file has its name (ENOENT): the two are exchanged, and the old one goes.
+    /// Like [`TempFile::commit`], but fails with ENOENT unless a file has the name. Exchanges the two files and removes
+    /// the old one.
     pub fn commit_over(self) -> Result<(), WriteError> {
         self.commit_with_flags(RenameFlags::EXCHANGE)
     }
@@ -103,7 +104,7 @@ impl<'dir> TempFile<'dir> {
             renamed.map_err(write_error("renaming a temporary file to", name))?;
         }
         let synced = fsync(dir).map_err(write_error("synchronising the directory of", name));
-        // After an exchange the old file has the temporary name, and goes with it.
+        // After an exchange the old file has the temporary name and is removed with it.
         if flags != RenameFlags::EXCHANGE {
             self.temporary = None;
         }
@@ -120,11 +121,11 @@ impl Drop for TempFile<'_> {
     }
 }
 
-/// A name that exists, even as somebody's link, is skipped.
+/// Creates a file under the first free temporary name. A symbolic link also occupies a name.
 fn create_exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..ATTEMPTS {
-        // Nobody can create all names in advance: the state comes from the kernel's random bytes.
+        // Another user cannot create all names in advance, since the hasher is seeded with the kernel's random bytes.
         let random = RandomState::new().build_hasher().finish();
         let name = OsString::from(format!("{PREFIX}{random:016x}{SUFFIX}"));
         match openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
@@ -148,7 +149,7 @@ pub fn write_atomic(
     temp.commit()
 }
 
-/// As [`write_atomic`], in a directory where others call [`remove_leftover`] meanwhile.
+/// Like [`write_atomic`], in a directory where other processes call [`remove_leftover`] at the same time.
 pub fn write_atomic_locked(
     dir: impl AsFd,
     name: &OsStr,
@@ -160,7 +161,7 @@ pub fn write_atomic_locked(
         let locked = flock(&temp.file, FlockOperation::LockExclusive);
         let stat = locked.and_then(|()| fstat(&temp.file));
         let stat = stat.map_err(write_error("locking a temporary file for", name))?;
-        // Before it was locked, it was anybody's to remove.
+        // Another process may have removed the file before it was locked.
         if stat.st_nlink > 0 {
             temp.write(bytes)?;
             return temp.commit();
@@ -168,7 +169,7 @@ pub fn write_atomic_locked(
     }
 }
 
-/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_locked`].
+/// Removes a temporary file that a killed process left behind. Keeps files that [`write_atomic_locked`] is writing.
 pub fn remove_leftover(dir: impl AsFd, name: &OsStr) -> Result<(), WriteError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&dir, name, flags, Mode::empty());

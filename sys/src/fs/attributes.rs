@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fsetxattr, fstat};
 use rustix::io::Errno;
 
-/// SELinux's label (security_getxattr(3)). Other security modules keep none on files.
+/// The extended attribute with SELinux's label. Other security modules do not label files.
 const LABEL: &str = "security.selinux";
-/// Bytes of a label; the kernel accepts one page at most.
+/// Limit for a label in bytes; the kernel accepts one page at most.
 const MAX_LABEL_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub struct CopyError {
     pub error: Errno,
 }
 
-/// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied if the
-/// file system has labels.
+/// Copies the owner, mode and label of `old`, whose status is `stat`, to `new`. The label is copied if the file system
+/// supports labels.
 pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), CopyError> {
     let failed = |what| move |error| CopyError { what, error };
     copy_owner(stat, new).map_err(failed("owner"))?;
@@ -37,7 +37,7 @@ fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
     fchmod(new, Mode::from_raw_mode(stat.st_mode & 0o7777))
 }
 
-/// Gives `new` the label of `old`, if the file system has labels.
+/// Copies the label of `old` to `new`, if the file system supports labels.
 pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
     let mut label = vec![0; MAX_LABEL_BYTES];
     let length = match fgetxattr(old, LABEL, &mut label[..]) {
@@ -49,7 +49,7 @@ pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
     fsetxattr(new, LABEL, &label, XattrFlags::empty())
 }
 
-/// Gives a file a label of SELinux, if the file system has labels.
+/// Sets the SELinux label of a file, if the file system supports labels.
 pub fn set_label(file: &File, label: &str) -> Result<(), Errno> {
     match fsetxattr(file, LABEL, label.as_bytes(), XattrFlags::empty()) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

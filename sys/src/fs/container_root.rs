@@ -20,15 +20,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Components of one path that still have to be walked, with links expanded; PATH_MAX allows half
-/// as many.
+/// Limit for the components of one path that are left to walk, with links expanded; PATH_MAX allows half as many.
 const MAX_COMPONENTS: usize = 4096;
 
-/// Components that are looked up in one root, for all paths together: a container has a few dozen
-/// mounts, and links that lead up and down again could turn each into a hundred thousand lookups.
+/// Limit for the components that are looked up in one root, for all paths together. A container has a few dozen mounts,
+/// and links that lead up and down again could turn each into a hundred thousand lookups.
 const MAX_LOOKUPS: usize = 50_000;
 
-/// Why a file in a container's root is not read.
+/// A file in a container's root that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("looking up {0:?} in the container's root")]
@@ -38,12 +37,12 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Whether there is simply no such file.
+    /// Returns whether the file does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::NOENT | Errno::NOTDIR))
     }
 
-    /// Whether another mount is on the way to it.
+    /// Returns whether another mount is on the path.
     pub fn is_behind_mount(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::XDEV))
     }
@@ -52,19 +51,18 @@ impl FileError {
 #[derive(Debug)]
 pub struct ContainerRoot {
     fd: OwnedFd,
-    /// How a path is walked. Before the runtime has mounted anything, an existing mount is not part
-    /// of the root file system; afterwards, the mounts of the configuration are on the path.
+    /// Flags for walking a path. Before the runtime has mounted anything, an existing mount is not part of the root
+    /// file system; afterwards, the mounts of the configuration are on the path.
     step: ResolveFlags,
-    /// How a file to be read is looked up. Once the configuration's mounts are in place, what is on
-    /// them is not from the image, may be readable to nobody in the container, and may never
-    /// answer.
+    /// Flags for opening a file to read. Once the configuration's mounts are in place, files on them are not from the
+    /// image, may be unreadable in the container, and may be on a file system that never answers.
     files: ResolveFlags,
     lookups_left: Cell<usize>,
 }
 
 impl ContainerRoot {
-    /// Opens the root that a configuration names. The engine chose that path, not the image. The
-    /// host's own root is refused.
+    /// Opens the root that a configuration names. The engine chose that path, not the image. Fails for the host's own
+    /// root.
     pub fn open(path: &Path) -> Result<Self> {
         let open = || rustix::fs::open(path, ROOT, Mode::empty());
         let fd = open_root(path, open, || stat("/"))?;
@@ -76,8 +74,8 @@ impl ContainerRoot {
         })
     }
 
-    /// As [`ContainerRoot::open`], once the runtime has mounted it, and as a process with the root
-    /// directory `above` sees it.
+    /// Like [`ContainerRoot::open`], after the runtime has mounted it. `path` is relative to the root directory
+    /// `above`.
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
@@ -94,7 +92,7 @@ impl ContainerRoot {
         })
     }
 
-    /// The root directory of a process that runs, whose mounts are part of what it sees. They may never answer.
+    /// Wraps the root directory of a running process. Its mounts are part of the tree and may never answer.
     pub fn from_process(fd: OwnedFd) -> Self {
         ContainerRoot {
             fd,
@@ -108,7 +106,7 @@ impl ContainerRoot {
         self.lookup(path, ResolveFlags::empty())
     }
 
-    /// Whether nothing at all is in it; not where that cannot be read.
+    /// Returns whether the root is an empty directory. Returns false if it cannot be read.
     pub fn is_empty(&self) -> bool {
         let mut is_empty = true;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -121,20 +119,20 @@ impl ContainerRoot {
         listed.is_ok() && is_empty
     }
 
-    /// Whether no file can be made in it, since there is no writable layer above the image.
+    /// Returns whether the file system is read-only, as an image is without a writable layer.
     pub fn is_read_only(&self) -> bool {
         let mount = fstatvfs(&self.fd);
         mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
     }
 
-    /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
-    /// be examined.
+    /// Returns whether nothing exists at a path. A dangling link exists, and an entry that cannot be examined counts as
+    /// existing.
     pub fn is_missing(&self, path: &Path) -> bool {
         let mut current = path;
         loop {
             match self.find(current) {
                 Err(Errno::NOENT) => {}
-                // Its directory exists, and the next name does not, or is such a link.
+                // The parent exists, so the next name is missing or a dangling link.
                 Ok(parent) if current != path => return is_missing_entry(&parent, path, current),
                 _ => return false,
             }
@@ -145,13 +143,13 @@ impl ContainerRoot {
         }
     }
 
-    /// As [`ContainerRoot::find`]; EXDEV if another mount is on the way.
+    /// Like [`ContainerRoot::find`], but fails with EXDEV if another mount is on the path.
     pub fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path, ResolveFlags::NO_XDEV)
     }
 
-    /// Opens a regular file for reading, and says how many bytes it has. The file type is checked first, since merely opening a
-    /// device or a FIFO can have effects.
+    /// Opens a regular file for reading and returns its size in bytes. Checks the file type first, since merely opening
+    /// a device or a FIFO can have side effects.
     pub fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
         let failed = |error| FileError::Lookup(path.to_owned(), error);
         let fd = self.lookup(path, self.files).map_err(failed)?;
@@ -172,17 +170,16 @@ impl ContainerRoot {
     }
 }
 
-/// A path in a root: its names, each preceded by a NUL. NUL sorts before every byte of a name, so
-/// whatever lies below a path follows it directly. It is one allocation, since a configuration can
-/// name a hundred thousand.
+/// A path in a root: its names, each preceded by a NUL. NUL sorts before every byte of a name, so that descendants of a
+/// path follow it directly. Each path is a single allocation, since a configuration can have a hundred thousand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerPath(Vec<u8>);
 
 impl ContainerPath {
-    /// Follows every link of a path and returns where it leads. Without a root, as where the image is
-    /// not there yet, nothing on the path is a link. `mounted` says which paths the runtime will have
-    /// mounted over by then. Nothing is looked up below them, since what is there now will be hidden.
-    /// Refused are loops, a `..` below such a mount, and a path that crosses another mount.
+    /// Follows every link of a path and returns the target. Without a root, for an image that is not mounted yet, no
+    /// component is a link. `mounted` returns whether the runtime will mount something at a path. Nothing is looked up
+    /// below such a path, since its present content will be hidden. Fails for loops, for `..` below such a mount, and
+    /// for a path that crosses another mount.
     pub fn resolve(
         root: Option<&ContainerRoot>,
         path: &Path,
@@ -205,7 +202,7 @@ impl ContainerPath {
         let mut links = 0;
         let mut pending = reversed_components(path.as_os_str());
         let mut current = ContainerPath::default();
-        // One descriptor per component of `at`; empty once nothing can be looked up any more.
+        // One descriptor per component of `at`; empty once no further component can be looked up.
         let mut parents: Vec<OwnedFd> = Vec::new();
         let mut is_blind = root.is_none() || is_mounted(&current);
         while let Some(name) = pending.pop() {
@@ -220,7 +217,7 @@ impl ContainerPath {
             if current.0.len() + name.len() > PATH_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
-            // It would count as two names.
+            // A NUL would split it into two names.
             if name.as_bytes().contains(&0) {
                 return Err(Errno::INVAL);
             }
@@ -268,19 +265,19 @@ impl ContainerPath {
         self.0.truncate(end.unwrap_or_default());
     }
 
-    /// Its parent directory; the root is its own parent.
+    /// Returns the parent directory. The root is its own parent.
     pub fn parent(&self) -> ContainerPath {
         let mut parent = self.clone();
         parent.pop();
         parent
     }
 
-    /// Empty for the root.
+    /// Returns the encoded path, which is empty for the root.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its ancestors and itself, the root first.
+    /// Iterates over the ancestors and the path itself, starting with the root.
     pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
@@ -299,7 +296,7 @@ impl std::borrow::Borrow<[u8]> for ContainerPath {
     }
 }
 
-/// Whether a directory has nothing by the name that follows it in a path.
+/// Returns whether the directory lacks the component that follows `ancestor` in `path`.
 fn is_missing_entry(dir: &OwnedFd, path: &Path, ancestor: &Path) -> bool {
     let relative = path.strip_prefix(ancestor).ok();
     let Some(name) = relative.and_then(|relative| relative.components().next()) else {
@@ -314,7 +311,7 @@ fn open_context(path: &Path) -> String {
     format!("opening the container's root {:?}", truncate_for_message(path))
 }
 
-/// As much of a path for a message as a path can have.
+/// Truncates a path for a message to PATH_MAX bytes.
 fn truncate_for_message(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     Path::new(OsStr::from_bytes(&bytes[..bytes.len().min(PATH_MAX)]))
@@ -326,10 +323,10 @@ impl AsFd for ContainerRoot {
     }
 }
 
-/// How a root is opened: only to look things up from it.
+/// Flags to open a root as a starting point for lookups.
 const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens a root through `open`, and refuses that of the host.
+/// Opens a root through `open`. Fails for the host's own root.
 fn open_root(
     path: &Path,
     open: impl FnOnce() -> Result<OwnedFd, Errno>,

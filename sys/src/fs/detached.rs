@@ -1,13 +1,13 @@
-//! A file system of the kernel's own, mounted for this process alone and nowhere in the tree of files: nothing can be
-//! mounted over what is in it.
+//! Detached mounts of kernel file systems such as proc. They are not in the file tree, so that nothing can be mounted
+//! over their files.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// The root of a new mount of `kind`, such as `proc`, as this thread's namespaces see it; read-only. EPERM without
-/// CAP_SYS_ADMIN.
+/// Mounts a file system of type `kind`, such as `proc`, read-only, for this thread's namespaces, and returns its root.
+/// Fails with EPERM without CAP_SYS_ADMIN.
 pub fn mount(kind: &str) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{RawDir, SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Bytes of names that are read at once; most directories have fewer.
+/// Size of the getdents(2) buffer in bytes; most directories fit.
 const BYTES: usize = 8 * 1024;
 
 /// Calls `visit` with each name but `.` and `..`, until it returns false.

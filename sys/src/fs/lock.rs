@@ -1,9 +1,9 @@
-//! Locks between onload-ctk's processes: a file that only its owner can open, a deadline for
-//! waiting, and a message that says who holds the lock.
+//! Locks between onload-ctk's processes: a file that only its owner can open, a deadline for waiting, and a message
+//! that names the process with the lock.
 //!
-//! flock(2) requires no permission: whoever can open a file, even for reading, can lock it.
-//! Directories that others can open are therefore never locked. User 0 of a container that sees the
-//! file can still open it, hence the deadline and the message.
+//! flock(2) requires no permission: a process that can open a file, even for reading, can lock it. Directories that
+//! others can open are therefore never locked. User 0 of a container that sees the file can still open it, hence the
+//! deadline and the message.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -20,22 +20,21 @@ use rustix::process::geteuid;
 
 use crate::text::Quoted;
 
-/// How long a container's start or end waits.
+/// Limit for waiting while a container starts or ends.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a command waits.
+/// Limit for waiting in a command.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
-/// The first pause between two attempts. Each is twice as long as the one before, up to
-/// [`LAST_PAUSE`].
+/// The first pause between two attempts. Pauses double up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
-/// Where the kernel lists locks (proc_locks(5)).
+/// The kernel's list of locks (proc_locks(5)).
 const TABLE: &str = "/proc/locks";
 const MAX_TABLE_BYTES: u64 = 16 * 1024 * 1024;
 const NAMED: usize = 3;
 
-/// Who else may hold the lock at the same time.
+/// Whether other processes may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
     Shared,
@@ -61,8 +60,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes a lock through a file in an open directory, and creates the file if necessary. `path`
-    /// is the directory's, for messages.
+    /// Takes a lock through a file in an open directory, and creates the file if necessary. `path` is the directory's
+    /// path, for messages.
     pub fn acquire(
         dir: impl AsFd,
         path: &Path,
@@ -71,7 +70,7 @@ impl Lock {
         timeout: Duration,
     ) -> Result<Lock, LockError> {
         let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
-        // Whether there is time for another attempt.
+        // Returns whether there is time for another attempt.
         let mut wait = || {
             let remaining = timeout.saturating_sub(since.elapsed());
             std::thread::sleep(pause.min(remaining));
@@ -90,13 +89,14 @@ impl Lock {
         Ok(is_ours.then_some(Lock { file }))
     }
 
-    /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
+    /// Returns whether the lock's file still exists. Removing it does not release the lock, but other processes no
+    /// longer find it.
     pub fn is_linked(&self) -> bool {
         fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
     }
 }
 
-/// As [`Lock::acquire`], but calls `wait` between attempts, which says whether to go on.
+/// Like [`Lock::acquire`], but calls `wait` between attempts and gives up if it returns false.
 pub fn acquire_while(
     dir: impl AsFd,
     path: &Path,
@@ -109,8 +109,7 @@ pub fn acquire_while(
     loop {
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, mode, wait)?;
-        // If somebody removed the file meanwhile, the next process may have created and locked
-        // another one.
+        // If the file was removed in the meantime, another process may have created and locked a new one.
         if is_ours && is_still_at(&dir, &path, name, &file)? {
             return Ok(Lock { file });
         }
@@ -135,7 +134,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(error) => return Err(file_error("opening", path)(error)),
     };
     let stat = fstat(&file).map_err(file_error("looking at", path))?;
-    // Others may depend on the mode of a file that has several names.
+    // A file with several hard links is not ours alone, so its mode must not change.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }
@@ -150,7 +149,7 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockEr
     move |source| LockError::File { action, path: path.to_owned(), source }
 }
 
-/// Whether it became free before `wait` gave up.
+/// Takes the lock. Returns false if `wait` gave up before it became free.
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
@@ -171,7 +170,7 @@ fn lock_open(
     }
 }
 
-/// Whether an open file is still the one with its name.
+/// Returns whether `name` still refers to an open file.
 fn is_still_at(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
     let same = |named: Stat| {
         let own_stat = fstat(file)?;
@@ -191,9 +190,9 @@ fn held_error(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     LockError::Held { path, waited, holders: describe(&pids.unwrap_or_default(), &command) }
 }
 
-/// The processes that hold a lock on a file, according to the kernel's table. Its lines look like
-/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, with the device in hexadecimal; lines of
-/// waiting processes have `->` after the first field (fs/locks.c, `lock_get_status`).
+/// Returns the processes that hold a lock on a file, according to the kernel's table. Its lines look like `3: FLOCK
+/// ADVISORY WRITE 1234 00:1b:567 0 EOF`, with the device in hexadecimal; lines of waiting processes have `->` after the
+/// first field (fs/locks.c, `lock_get_status`).
 fn parse_lock_owners(table: impl BufRead, file: &Stat) -> Vec<u32> {
     let (major, minor) = (major(file.st_dev), minor(file.st_dev));
     let file_id = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
@@ -212,7 +211,7 @@ fn parse_lock_owners(table: impl BufRead, file: &Stat) -> Vec<u32> {
     pids
 }
 
-/// Who holds a lock, for messages; `command` returns the name of a process's program.
+/// Describes the processes that hold a lock. `command` returns the program name of a process.
 fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
     if pids.is_empty() {
         return "/proc/locks does not say who holds it".to_owned();
@@ -222,7 +221,7 @@ fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
             let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
             format!("process {pid} ({}) holds it", Quoted(&name))
         }
-        // A process that it started has inherited the open file.
+        // The process that took the lock is gone, and a child has inherited the open file.
         None => format!(
             "process {pid} has ended, but another process still has it open (fuser shows which)"
         ),

@@ -1,7 +1,7 @@
-//! Files, opened with care: inside a root ([`open`]), inside that of a container ([`container_root`]), only where nobody but root could have changed
-//! them ([`trust`]), only where they are files ([`regular`]), replaced whole ([`atomic`]), given the owner
-//! and labels of another ([`attributes`]), and locked between processes of ours ([`lock`]); the names in a directory
-//! ([`list`]); and file systems of the kernel that nothing is mounted over ([`detached`]).
+//! Safe file operations: opening paths inside a root ([`open`]) or a container's root ([`container_root`]), trusting
+//! only files that root alone can change ([`trust`]), reading only regular files ([`regular`]), replacing files
+//! atomically ([`atomic`]), copying owners and labels ([`attributes`]), locking ([`lock`]), listing directories
+//! ([`list`]), and mounting kernel file systems where nothing can cover them ([`detached`]).
 
 pub mod atomic;
 pub mod attributes;

@@ -1,5 +1,5 @@
-//! Opens files inside a root: openat2(2) with one rule for retries, and what every
-//! component-by-component walk needs.
+//! Opens files inside a root by openat2(2) with retries, and provides helpers for walking a path component by
+//! component.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,21 +11,21 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Symbolic links that are followed in one path, as in the kernel (path_resolution(7)).
+/// Limit for symbolic links in one path, as in the kernel (path_resolution(7)).
 pub const MAX_LINKS: usize = 40;
 
-/// Bytes of a path (PATH_MAX); no system call accepts a longer one.
+/// Limit for a path in bytes (PATH_MAX); no system call accepts a longer one.
 pub const PATH_MAX: usize = 4096;
 
-/// How often opening is tried. The kernel counts renames and mounts on the whole machine, so a busy
-/// machine can disturb many attempts in a row. Each takes a few microseconds.
+/// Limit for attempts to open a path. Renames and mounts anywhere on the machine disturb an attempt, so that many may
+/// fail in a row on a busy machine. An attempt takes a few microseconds.
 const ATTEMPTS: usize = 1000;
 
-/// Opens a path below a directory, which stands for `/`: no link and no `..` leads out of it, and
-/// magic links of /proc are not followed. `more` adds restrictions.
+/// Opens a path below a directory that is treated as `/`: no link and no `..` leads out of it, and magic links of /proc
+/// are not followed. `more` adds restrictions.
 ///
-/// If something is renamed or mounted at the same time, anywhere on the machine, the kernel cannot
-/// tell whether `..` stayed inside, and asks the caller to try again (openat2(2), `EAGAIN`): [`ATTEMPTS`] times here.
+/// If a file is renamed or a file system mounted at the same time, anywhere on the machine, the kernel cannot tell
+/// whether `..` stayed inside and fails with EAGAIN (openat2(2)). This retries up to [`ATTEMPTS`] times.
 pub fn open_in_root(
     root: impl AsFd,
     path: &Path,
@@ -58,20 +58,18 @@ fn retry_on_eagain(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<O
     open()
 }
 
-/// Whether something is at a path, including a dangling link. What cannot be examined counts as
-/// existing.
+/// Returns whether a path exists, possibly as a dangling link. A path that cannot be examined counts as existing.
 pub fn may_exist(path: &Path) -> bool {
     !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
-/// Whether something is mounted exactly there.
+/// Returns whether a descriptor refers to the root of a mount.
 pub fn is_mount_root(fd: impl AsFd) -> Result<bool, Errno> {
     let stat = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// The components of a path, the last one first, so that a walk pops them from the end. `.` is
-/// dropped.
+/// Returns the components of a path without `.`, the last one first, so that a walk pops them from the end.
 pub fn reversed_components(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/');
     parts

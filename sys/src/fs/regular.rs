@@ -1,5 +1,5 @@
-//! Files that a person names. Only a regular file is read or replaced: a pipe would wait for its
-//! writer, a device may never end, and a node in /dev would be gone for a file of ours.
+//! Files named on the command line. Only regular files are read or replaced: reading a pipe would block, a device may
+//! have no end, and replacing a node in /dev would destroy it.
 
 use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
@@ -11,14 +11,15 @@ use rustix::fs::{Mode, OFlags};
 /// Reads a file of at most `limit` bytes.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     refuse_unusual(&path.metadata()?)?;
-    // It may be exchanged meanwhile: no pipe holds this, and what was opened is looked at once more.
+    // The file may be exchanged between check and open, so opening must not block on a pipe, and the type is checked
+    // again.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     refuse_unusual(&file.metadata()?)?;
     read_at_most(file, limit)
 }
 
-/// Reads to the end, or at most `limit` bytes.
+/// Reads to the end. Fails if there are more than `limit` bytes.
 pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(limit + 1).read_to_end(&mut bytes)?;
@@ -29,10 +30,9 @@ pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads to the end, or `limit` bytes, of a file that had `size` bytes when it was opened; 0 if that is not known.
+/// Reads at most `limit` bytes of a file whose size was `size` when it was opened, or 0 if unknown.
 ///
-/// # Errors
-/// It cannot be read.
+/// # Errors The file cannot be read.
 pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if size > 0 {
@@ -42,7 +42,8 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
             read => read?,
         };
         bytes.truncate(count);
-        // All that it had, and less than was asked for, is all of it: the kernel need not be asked again.
+        // The read returned the whole size and less than requested, so this is the end of the file, and no further
+        // system call is needed.
         if count == size {
             return Ok(bytes);
         }
@@ -52,7 +53,7 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
     Ok(bytes)
 }
 
-/// Refuses to replace what is there and no regular file, behind links too.
+/// Fails if `path`, after following links, exists and is not a regular file.
 pub fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Ok(metadata) => refuse_unusual(&metadata),
@@ -68,7 +69,7 @@ pub fn refuse_unusual(metadata: &Metadata) -> io::Result<()> {
     }
 }
 
-/// The error that something is in the place of a file.
+/// Returns the error for a path that is not a regular file.
 pub fn not_regular_error(what: &str) -> io::Error {
     let message = format!("it is {what}, not a regular file");
     io::Error::new(io::ErrorKind::InvalidInput, message)

@@ -1,11 +1,11 @@
-//! Trusted files of the host: every directory on the path, every symbolic link and the file itself
-//! belong to root, and nobody else can write to them.
+//! Trusted files of the host: every directory on the path, every symbolic link and the file itself belong to root, and
+//! no other user can write to them.
 //!
-//! In the user namespace of a rootless engine a directory on the way may be one in which others make entries too, if it is
-//! sticky: only theirs are refused.
+//! In the user namespace of a rootless engine other users may create entries in a directory on the path, if it is
+//! sticky. Only their entries are rejected.
 //!
-//! Every step is made on a descriptor and checked by fstat(2) on that descriptor, and the file that
-//! was checked is the one that is read: a path is looked up only once.
+//! Each component is opened relative to its parent's descriptor and checked by fstat(2), and the file is read through
+//! the checked descriptor, so that a path is looked up only once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ use super::open::{MAX_LINKS, is_mount_root, reversed_components};
 use super::regular::read_sized;
 use crate::error::{Context as _, Error, TypedError, bail, error};
 
-/// Why a file is not trusted or cannot be read.
+/// A file that is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     #[error("opening {path:?}")]
@@ -51,7 +51,7 @@ fn wrong_type_error(path: &Path, expected: &str) -> TrustError {
 }
 
 impl TrustError {
-    /// Whether the file, or a directory above it, does not exist.
+    /// Returns whether the file or a directory above it does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, TrustError::Open { source: error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
@@ -60,46 +60,46 @@ impl TrustError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedOwners {
     users: Vec<u32>,
-    /// Those of them whose entries count in a directory of theirs that everybody may write to and that is sticky, so that
-    /// nobody else can replace them. rootlesskit mounts such a tmpfs over /etc and /run, and fills it with links.
+    /// The owners whose entries are trusted in a sticky, world-writable directory of a trusted owner, where no other
+    /// user can replace them. rootlesskit mounts such a tmpfs over /etc and /run and fills it with links.
     in_sticky: Vec<u32>,
 }
 
 impl TrustedOwners {
-    /// Only root of the initial user namespace.
+    /// Trusts only root of the initial user namespace.
     pub fn root() -> Self {
         TrustedOwners::from_users(&[0])
     }
 
-    /// The owners to trust in another user namespace. There, a process cannot tell root from other
-    /// users that are not mapped: the kernel shows all of them as the overflow user
-    /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
-    /// and has no more privileges than that user.
+    /// Returns the owners to trust in another user namespace. There, a process cannot distinguish root from other
+    /// unmapped users: the kernel shows all of them as the overflow user (user_namespaces(7)). The process trusts that
+    /// user and the user `caller` who started it, whose privileges it does not exceed.
     pub fn rootless(caller: u32, overflow: u32) -> Self {
         TrustedOwners {
             users: vec![0, caller, overflow],
-            // Whoever is shown as the overflow user may be anybody, a container's user of that number too.
+            // The overflow user is left out: it may be any unmapped user, even a container's user with the same ID.
             in_sticky: vec![0, caller],
         }
     }
 
-    /// These users, for trees that represent a host.
+    /// Trusts the given users, for trees that represent a host.
     pub fn from_users(users: &[u32]) -> Self {
         TrustedOwners { users: users.to_vec(), in_sticky: Vec::new() }
     }
 
-    /// Whether what others make in this directory can be told from what these users do.
+    /// Returns whether this is a sticky directory of a trusted owner, in which the owner of an entry shows who created
+    /// it.
     fn is_trusted_sticky_dir(&self, dir: &Stat) -> bool {
         let mode = dir.st_mode & 0o7777;
         mode & 0o022 != 0 && mode & STICKY != 0 && self.in_sticky.contains(&dir.st_uid)
     }
 }
 
-/// The tree in which paths are looked up, and the owners that are trusted there.
+/// A tree in which paths are looked up, and the owners that are trusted there.
 #[derive(Debug)]
 pub struct TrustedTree {
     root: OwnedFd,
-    /// Whether the root was checked; once is enough for all paths.
+    /// Whether the root was checked already. One check is enough for all paths.
     is_checked: AtomicBool,
     owners: TrustedOwners,
 }
@@ -112,7 +112,7 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
-    /// Bytes that it had when it was opened.
+    /// Returns the file's size in bytes when it was opened.
     pub fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or(u64::MAX)
     }
@@ -121,7 +121,7 @@ impl TrustedFile {
         self.stat.st_mode & 0o111 != 0
     }
 
-    /// Reads it, up to a size that no real one has.
+    /// Reads the file. Fails if it is longer than `limit` bytes.
     pub fn read(self, limit: u64) -> Result<Vec<u8>, TrustError> {
         let (path, size) = (&self.path, self.size());
         let in_memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -142,7 +142,7 @@ impl TrustedTree {
         TrustedTree::for_tree(Path::new("/"), owners)
     }
 
-    /// A tree that represents a host, and in which its links stay.
+    /// Opens a tree that represents a host. Absolute links in it are relative to its root.
     pub fn for_tree(root: &Path, owners: TrustedOwners) -> Result<Self, TrustError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
@@ -154,7 +154,7 @@ impl TrustedTree {
         Ok(self.open_resolved(path)?.0)
     }
 
-    /// As [`TrustedTree::open`], and as [`TrustedTree::resolve`].
+    /// Opens a file and returns its path without links.
     pub fn open_resolved(&self, path: &Path) -> Result<(TrustedFile, PathBuf), TrustError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (fd, stat, resolved) = self.walk(path, flags)?;
@@ -165,7 +165,7 @@ impl TrustedTree {
         Ok((opened, resolved))
     }
 
-    /// Checks a regular file without opening it for reading; its device and inode.
+    /// Checks a regular file without opening it for reading. Returns its device and inode.
     pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
         let (_, stat, _) = self.walk(path, OFlags::PATH)?;
         if file_type(&stat) != FileType::RegularFile {
@@ -174,7 +174,7 @@ impl TrustedTree {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Where a path leads once every link on it is followed.
+    /// Returns a path with all links resolved.
     pub fn resolve(&self, path: &Path) -> Result<PathBuf, TrustError> {
         Ok(self.walk(path, OFlags::PATH)?.2)
     }
@@ -187,8 +187,8 @@ impl TrustedTree {
         Ok(TrustedDir { fd, path: path.to_owned(), owners: &self.owners })
     }
 
-    /// Opens a regular file for appending, and makes it with mode 0600 where there is none; a symbolic
-    /// link in its place is refused, a link on the way to it is not. Nothing is waited for.
+    /// Opens a regular file for appending, or creates it with mode 0600. Fails if the last component is a symbolic
+    /// link; links before it are followed. Does not block.
     pub fn append(&self, path: &Path) -> Result<TrustedFile, TrustError> {
         match (path.parent(), path.file_name()) {
             (Some(dir), Some(name)) => self.open_dir(dir)?.append(name),
@@ -196,11 +196,12 @@ impl TrustedTree {
         }
     }
 
-    /// Walks to a path, each step judged, and opens its end with `flags`; its path without links is last.
+    /// Walks a path, checking each component, and opens the last one with `flags`. The third value is the path without
+    /// links.
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat, PathBuf), TrustError> {
         let mut links = 0;
         let mut pending = reversed_components(path.as_os_str());
-        // The directories above, so that `..` needs no lookup, and whether others may make entries in them.
+        // The parent directories, so that `..` needs no lookup, and whether other users may create entries in them.
         let mut parents: Vec<(OwnedFd, bool)> = Vec::new();
         let mut current = PathBuf::from("/");
         if !self.is_checked.load(Ordering::Relaxed) {
@@ -225,7 +226,7 @@ impl TrustedTree {
             };
             let fd = opened.map_err(|error| open_error(current.clone(), error))?;
             let stat = stat_of(&fd, &current)?;
-            // Who may mount there may do everything there.
+            // A mount is trusted, since only a privileged user can mount there.
             if is_shared && !is_mount_root(&fd).unwrap_or(false) {
                 check_owner(&self.owners.in_sticky, &current, &stat)?;
             }
@@ -260,7 +261,7 @@ impl TrustedTree {
                 }
             }
         }
-        // The path ended at a directory that was checked on the way: `/`, or `..` after a link.
+        // The path ended at a directory that was already checked: `/`, or `..` after a link.
         let dir = parents.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
         let fd = open_component(dir, OsStr::new("."), flags)
             .map_err(|error| open_error(current.clone(), error))?;
@@ -290,7 +291,7 @@ impl From<TrustedDir<'_>> for OwnedFd {
 }
 
 impl TrustedDir<'_> {
-    /// The names in it that `is_wanted` accepts, sorted. More than `limit` of them are an error.
+    /// Returns the names in the directory that `is_wanted` accepts, sorted. Fails if there are more than `limit`.
     pub fn list_names(
         &self,
         is_wanted: impl Fn(&[u8]) -> bool,
@@ -312,18 +313,18 @@ impl TrustedDir<'_> {
         Ok(names)
     }
 
-    /// Opens a regular file in it, and refuses a symbolic link.
+    /// Opens a regular file in the directory. Fails for a symbolic link.
     pub fn open(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
         self.open_regular(name, OFlags::RDONLY)
     }
 
-    /// The same for appending; see [`TrustedTree::append`].
+    /// Opens a regular file in the directory for appending; see [`TrustedTree::append`].
     fn append(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
         let file = self.open_regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
-        // By another name it could stand where somebody else means it to hold something else.
+        // The file could be a hard link to a file that another program uses.
         if file.stat.st_nlink > 1 {
             let path = file.path;
-            bail!("{path:?} has more than one name (hard link); give it one of its own");
+            bail!("{path:?} has several hard links; replace it with a separate copy");
         }
         Ok(file)
     }
@@ -332,7 +333,7 @@ impl TrustedDir<'_> {
         let path = self.path.join(name);
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = open_component(self.fd.as_fd(), name, flags).map_err(|error| match error {
-            // A symbolic link; for writing, a directory, and a pipe or socket that nobody reads.
+            // LOOP is a symbolic link. For writing, ISDIR is a directory and NXIO a pipe or socket without a reader.
             Errno::LOOP | Errno::ISDIR | Errno::NXIO => wrong_type_error(&path, REGULAR),
             error => open_error(path.clone(), error),
         })?;
@@ -345,7 +346,7 @@ impl TrustedDir<'_> {
     }
 }
 
-/// Opens one component; a file that is made belongs to its maker alone.
+/// Opens one component. A new file is accessible only to its owner.
 fn open_component(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mode = Mode::RUSR | Mode::WUSR;
     openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)

@@ -19,11 +19,11 @@ pub struct Address {
     /// The index of the interface.
     pub index: u32,
     pub address: IpAddr,
-    /// The length of its network's prefix, in bits.
+    /// Prefix length in bits.
     pub prefix: u8,
 }
 
-/// The bytes of an address, in network order.
+/// Returns the bytes of an address in network order.
 pub(super) fn address_octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -38,7 +38,7 @@ pub(super) fn address_family(address: IpAddr) -> u8 {
     }
 }
 
-/// An address of those bytes: four, or sixteen.
+/// Parses four or sixteen bytes in network order.
 pub(super) fn parse_octets(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
@@ -48,12 +48,12 @@ pub fn dump_payload() -> Vec<u8> {
     vec![0; HEADER]
 }
 
-/// One address, of a message about it.
+/// Parses an `RTM_NEWADDR` message. Returns `None` if it is malformed.
 pub fn parse(payload: &[u8]) -> Option<Address> {
     let [family, prefix] = *payload.first_chunk()?;
     let index = u32_at(payload, 4)?;
     let attributes = payload.get(HEADER..)?;
-    // Of IPv4 the local one is the interface's; the other is that of a peer.
+    // For IPv4, `IFA_LOCAL` is the interface's address and `IFA_ADDRESS` may be that of the peer.
     let bytes =
         find_attribute(attributes, LOCAL).or_else(|| find_attribute(attributes, ADDRESS))?;
     Some(Address {
@@ -63,8 +63,8 @@ pub fn parse(payload: &[u8]) -> Option<Address> {
     })
 }
 
-/// Whether somebody on the link has an IPv6 address already is not asked (RFC 4862, 5.4): no program could bind it for a
-/// second or more (net/ipv6/addrconf.c, `addrconf_dad_begin`).
+/// Returns the payload that adds an address. Duplicate address detection (RFC 4862, 5.4) is skipped for IPv6, because
+/// no program could bind the address for a second or more (net/ipv6/addrconf.c, `addrconf_dad_begin`).
 pub fn add_payload(new: Address) -> Vec<u8> {
     let bytes = address_octets(new.address);
     let flags = if new.address.is_ipv6() { NO_DAD } else { 0 };

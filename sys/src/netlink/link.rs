@@ -1,5 +1,5 @@
-//! Network interfaces: as the kernel lists them, and what it is told of one (rtnetlink(7),
-//! include/uapi/linux/if_link.h). What a container may have set is bytes here: names need be no text.
+//! Network interfaces as the kernel lists them, and changes to them (rtnetlink(7), include/uapi/linux/if_link.h). Names
+//! and other values that a container may have set are bytes, since they need not be UTF-8.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -46,8 +46,8 @@ const PARENT: u16 = 56;
 const PARENT_BUS: u16 = 57;
 /// `IFLA_GROUP`.
 pub const GROUP: u16 = 27;
-/// [`GROUP`], and `IFLA_GSO_MAX_SEGS`, `…_SIZE`, `IFLA_GRO_MAX_SIZE` and those of IPv4, which follow from the
-/// others where they are not set themselves.
+/// [`GROUP`], `IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE` and the latter two for IPv4, which the
+/// kernel derives from the others unless they are set.
 const WORDS: [u16; 6] = [GROUP, 40, 41, 58, 63, 64];
 const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
 const INFO_DATA: u16 = 2; // IFLA_INFO_DATA
@@ -58,63 +58,63 @@ const VLAN_PROTOCOL: u16 = 5; // IFLA_VLAN_PROTOCOL
 const XDP_FD: u16 = 1;
 const XDP_ATTACHED: u16 = 2;
 const XDP_FLAGS: u16 = 3;
-/// `IFLA_XDP_PROG_ID`, and those of the driver, of the kernel's own path and of the hardware.
+/// `IFLA_XDP_PROG_ID`, and the IDs for each mode: driver, generic and hardware.
 const XDP_PROGRAMS: [u16; 4] = [4, 5, 6, 7];
 const WITHOUT_STATISTICS: u32 = 8; // RTEXT_FILTER_SKIP_STATS
 pub const UP: u32 = 0x1; // IFF_UP
 pub const PROMISCUOUS: u32 = 0x100; // IFF_PROMISC
-/// `IFF_UP`, `IFF_NOARP`, `IFF_PROMISC`, `IFF_ALLMULTI` and `IFF_MULTICAST`: what of the flags is somebody's choice.
+/// The flags that administrators set: `IFF_UP`, `IFF_NOARP`, `IFF_PROMISC`, `IFF_ALLMULTI` and `IFF_MULTICAST`.
 pub const SETTABLE_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
-/// Bytes of the longest hardware address (`MAX_ADDR_LEN`).
+/// Length of the longest hardware address in bytes (`MAX_ADDR_LEN`).
 const MAX_ADDRESS: usize = 32;
-/// Kinds of interfaces that stand on another one and take its packets. They stay on it when it moves
-/// (drivers/net/macvlan.c, `macvlan_device_event`, and its relatives).
+/// Kinds of interfaces that are stacked on another one and receive its packets. They stay on it when it moves to
+/// another namespace (drivers/net/macvlan.c, `macvlan_device_event`, and the same function of the other drivers).
 const UPPER_KINDS: [&[u8]; 7] =
     [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap", b"vlan", b"macsec", b"ipoib"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in its namespace.
+    /// The interface index in its namespace.
     pub index: u32,
     /// `IFF_*`.
     pub flags: u32,
     pub name: Vec<u8>,
-    /// Its other names, sorted.
+    /// Alternative names, sorted.
     pub alternative_names: Vec<Vec<u8>>,
     pub address: Vec<u8>,
-    /// The one that its driver found.
+    /// The address that the driver read from the card.
     pub permanent_address: Vec<u8>,
     /// Bytes.
     pub mtu: u32,
     pub queue_length: u32,
-    /// What people wrote of it.
+    /// A description that an administrator set (`ip link set alias`).
     pub alias: Vec<u8>,
     pub broadcast: Vec<u8>,
     /// `IF_LINK_MODE_*`.
     pub link_mode: Option<u8>,
-    /// How many want it to receive the packets of others.
+    /// The number of users that requested promiscuous mode.
     pub promiscuity: u32,
-    /// [`WORDS`], by their numbers.
+    /// The attributes in [`WORDS`], by type.
     pub words: BTreeMap<u16, u32>,
-    /// The interface that it is a member of.
+    /// The index of the bond, bridge or other interface that this one is a member of.
     pub master: Option<u32>,
     pub lower: Option<u32>,
-    /// The number of the namespace where that one is, if it is another (`rtnetlink`'s `nsid`).
+    /// The namespace ID (`nsid`) of the lower interface, if it is in another namespace.
     pub lower_namespace: Option<i32>,
-    /// What makes it, for an interface that is no device.
+    /// The kind of a virtual interface, for example `bond` or `vlan`; empty for a device.
     pub kind: Vec<u8>,
-    /// Which of its kind it is: the mode of a bond or an ipvlan, the EtherType of a VLAN's tag.
+    /// The mode of a bond or an ipvlan, or the EtherType of a VLAN's tag.
     pub variant: Option<u16>,
-    /// `XDP_FLAGS_*_MODE` of each XDP program on it.
+    /// `XDP_FLAGS_*_MODE` of each attached XDP program.
     pub xdp_modes: &'static [u32],
-    /// The numbers of its XDP programs.
+    /// The IDs of the attached XDP programs.
     pub xdp_programs: Vec<u32>,
-    /// The PCI function that it belongs to (Linux 5.14).
+    /// The PCI function of the interface. Linux reports it since 5.14.
     pub function: Option<PciAddress>,
 }
 
 impl Link {
-    /// Whether a name is one of its names.
+    /// Returns true if the interface has this name or alternative name.
     pub fn has_name(&self, name: &[u8]) -> bool {
         self.names().any(|own_name| own_name == name)
     }
@@ -128,12 +128,13 @@ impl Link {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
-    /// Whether it stands on another interface of this namespace and takes its packets.
+    /// Returns true if the interface is stacked on the one with this index, in the same namespace.
     pub fn is_upper_of(&self, index: u32) -> bool {
         self.is_upper_of_in(None, index)
     }
 
-    /// Whether it stands on the interface with this number of the namespace with that one, or of its own.
+    /// Returns true if the interface is stacked on the one with this index. `namespace` is the `nsid` of the lower
+    /// interface's namespace, or `None` for the same namespace.
     pub fn is_upper_of_in(&self, namespace: Option<i32>, index: u32) -> bool {
         self.lower == Some(index)
             && self.lower_namespace == namespace
@@ -146,7 +147,7 @@ pub fn dump_payload() -> Vec<u8> {
     [header(0, 0, 0), mask].concat()
 }
 
-/// One interface, of a message about it; none where it is none.
+/// Parses an `RTM_NEWLINK` message. Returns `None` if it is malformed.
 pub fn parse(payload: &[u8]) -> Option<Link> {
     let mut link =
         Link { index: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Link::default() };
@@ -196,13 +197,13 @@ fn variant(kind: &[u8], data: &[u8]) -> Option<u16> {
     match kind {
         b"bond" => Some((*value(BOND_MODE)?.first()?).into()),
         b"ipvlan" => u16_at(value(IPVLAN_MODE)?, 0),
-        // In the order of the network.
+        // Network byte order.
         b"vlan" => Some(u16::from_be_bytes(*value(VLAN_PROTOCOL)?.first_chunk()?)),
         _ => None,
     }
 }
 
-/// By how they are attached (`XDP_ATTACHED_*`): by the driver, in the kernel's own path, in the hardware, or several.
+/// Converts `XDP_ATTACHED_*` to `XDP_FLAGS_*_MODE`: none, driver, generic, hardware, or several.
 fn xdp_modes(attached: &u8) -> &'static [u32] {
     match attached {
         0 => &[],
@@ -234,10 +235,10 @@ pub(super) fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
     bytes
 }
 
-/// One thing that the kernel is told of an interface.
+/// A change to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkChange<'a> {
-    /// These of its flags, to these values.
+    /// Sets the flags in `mask` to their values in `flags`.
     Flags {
         mask: u32,
         flags: u32,
@@ -247,18 +248,18 @@ pub enum LinkChange<'a> {
     /// Bytes.
     Mtu(u32),
     QueueLength(u32),
-    /// A text; an empty one takes it away.
+    /// An empty alias removes the present one.
     Alias(&'a [u8]),
     Broadcast(Vec<u8>),
     /// `IF_LINK_MODE_*`.
     LinkMode(u8),
-    /// An attribute of a number.
+    /// A 32-bit attribute.
     Word {
-        /// The number of the attribute (`IFLA_*`).
+        /// The type of the attribute (`IFLA_*`).
         kind: u16,
         word: u32,
     },
-    /// Without an XDP program of that mode.
+    /// Detaches the XDP program of this mode.
     NoXdp(u32),
 }
 
@@ -286,14 +287,14 @@ impl LinkChange<'_> {
     }
 }
 
-/// The payload of [`SET`] that moves an interface to a namespace: under the name that it has, or under another.
+/// Returns the payload of [`SET`] that moves an interface to a namespace and renames it if `name` is set.
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>, name: Option<&[u8]>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let name = name.map_or_else(Vec::new, |name| encode_text(NAME, name));
     [header(index, 0, 0), encode_attribute(NAMESPACE_FD, &fd), name].concat()
 }
 
-/// The payload of [`GET_NAMESPACE`]: `struct rtgenmsg`, and the namespace whose number is asked for.
+/// Returns the payload of [`GET_NAMESPACE`], which asks for the `nsid` of a namespace.
 pub fn namespace_id_payload(namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let mut message = vec![0; NAMESPACE_HEADER];
@@ -301,14 +302,14 @@ pub fn namespace_id_payload(namespace: BorrowedFd<'_>) -> Vec<u8> {
     message
 }
 
-/// The number of a namespace, of the answer; none where it has none yet.
+/// Parses the `nsid` in the answer to [`GET_NAMESPACE`]. Returns `None` if the namespace has none yet.
 pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
     let number = message::find_attribute(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
     let number = u32_at(number, 0)?.cast_signed();
     (number >= 0).then_some(number)
 }
 
-/// The payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for another name.
+/// Returns the payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for an alternative name.
 pub fn alternative_name_payload(index: u32, name: &[u8]) -> Vec<u8> {
     let list = encode_nested(PROPERTIES, &encode_text(ALTERNATIVE_NAME, name));
     [header(index, 0, 0), list].concat()
@@ -319,13 +320,13 @@ pub fn delete_payload(index: u32) -> Vec<u8> {
     header(index, 0, 0)
 }
 
-/// The payload of [`DELETE`] for all interfaces of a group. Fails if one of them cannot be deleted (net/core/rtnetlink.c,
-/// `rtnl_group_dellink`).
+/// Returns the payload of [`DELETE`] for all interfaces of a group. The kernel deletes none if one of them cannot be
+/// deleted (net/core/rtnetlink.c, `rtnl_group_dellink`).
 pub fn delete_group_payload(group: u32) -> Vec<u8> {
     [header(0, 0, 0), encode_attribute(GROUP, &group.to_ne_bytes())].concat()
 }
 
-/// A hardware address as it is written, `02:00:00:00:10:01`.
+/// Formats a hardware address, for example `02:00:00:00:10:01`.
 pub fn format_hwaddr(bytes: &[u8]) -> String {
     let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     pairs.join(":")

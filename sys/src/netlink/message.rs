@@ -1,4 +1,4 @@
-//! What messages of netlink are made of (include/uapi/linux/netlink.h). Numbers are of the host's byte order.
+//! Encoding of netlink messages (include/uapi/linux/netlink.h). Numbers are in host byte order.
 
 use std::io;
 
@@ -11,7 +11,7 @@ const TYPE_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000; // NLA_F_NESTED
 const ERROR: u16 = 2; // NLMSG_ERROR
 const DONE: u16 = 3; // NLMSG_DONE
-/// `NLM_F_DUMP_INTR`: the list changed while it was read.
+/// `NLM_F_DUMP_INTR`: the list changed while the kernel sent it.
 const INTERRUPTED: u16 = 0x10;
 pub const REQUEST: u16 = 0x1; // NLM_F_REQUEST
 pub const ACKNOWLEDGE: u16 = 0x4; // NLM_F_ACK
@@ -30,7 +30,7 @@ pub fn encode_message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> V
     bytes
 }
 
-/// An attribute with its header, filled up to four bytes.
+/// Returns an attribute with its header, padded to four bytes.
 pub fn encode_attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(ATTRIBUTE_HEADER + payload.len()).unwrap_or(u16::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -44,12 +44,12 @@ pub fn encode_nested(kind: u16, payload: &[u8]) -> Vec<u8> {
     encode_attribute(kind | NESTED, payload)
 }
 
-/// A text with the null byte that ends it.
+/// Returns an attribute with a null-terminated string.
 pub fn encode_text(kind: u16, text: &[u8]) -> Vec<u8> {
     encode_attribute(kind, &[text, &[0]].concat())
 }
 
-/// A length with what fills it up to four bytes.
+/// Rounds a length up to four bytes.
 pub fn align(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -66,12 +66,12 @@ pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// What stands before the null byte.
+/// Returns the bytes before the first null byte.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The attributes in a payload; those behind one that is cut short are left out.
+/// Iterates over the attributes in a payload, up to the first truncated one.
 pub fn parse_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -82,7 +82,7 @@ pub fn parse_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-/// The value of the first attribute of a type.
+/// Returns the value of the first attribute of a type.
 pub fn find_attribute(payload: &[u8], wanted_kind: u16) -> Option<&[u8]> {
     let mut all = parse_attributes(payload);
     Some(all.find(|(kind, _)| *kind == wanted_kind)?.1)
@@ -100,10 +100,10 @@ pub struct NetlinkMessage<'a> {
 }
 
 impl NetlinkMessage<'_> {
-    /// What an `NLMSG_ERROR` or `NLMSG_DONE` says: the end of a list may carry an error too. `None` where it says
-    /// nothing that Linux does.
+    /// Returns the result in an `NLMSG_ERROR` or `NLMSG_DONE` message: the end of a list may carry an error too.
+    /// Returns `None` for values that Linux does not send.
     fn result(&self) -> Option<Result<(), Errno>> {
-        // A negative number, and 0 for none.
+        // The negative error number, or 0 for success.
         let error = u32_at(self.payload, 0)?.cast_signed();
         match error.checked_neg()? {
             0 => Some(Ok(())),
@@ -114,7 +114,7 @@ impl NetlinkMessage<'_> {
     }
 }
 
-/// The messages of a datagram; `None` for one that is cut short, behind which there is none.
+/// Iterates over the messages of a datagram. A truncated message gives `None` and ends the iteration.
 pub fn parse_messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<NetlinkMessage<'_>>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -137,17 +137,17 @@ fn parse_first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     })
 }
 
-/// What a datagram says of the answer that it belongs to.
+/// The state of an answer after one of its datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyProgress {
     pub is_complete: bool,
-    /// The kernel marks the first message of a datagram, which is as true as the others (`nl_dump_check_consistent` in
-    /// include/net/netlink.h).
+    /// The list changed while the kernel sent it. The kernel marks only the first message of a datagram
+    /// (`nl_dump_check_consistent` in include/net/netlink.h).
     pub has_changed: bool,
 }
 
-/// Reads a datagram, and gives `part` the payload of each message that answers a request. What answers another is left
-/// out. The error is the kernel's own, or says that a message is cut short.
+/// Calls `visit` with the payload of each message in a datagram that answers the request `sequence`. Fails with the
+/// kernel's error, or if a message is truncated.
 pub fn read_datagram(
     bytes: &[u8],
     sequence: u32,

@@ -1,5 +1,5 @@
-//! RDMA devices (`RDMA_NL_NLDEV`, include/uapi/rdma/rdma_netlink.h and drivers/infiniband/core/nldev.c): which of them a
-//! network namespace has, their character devices, and their way to another namespace.
+//! RDMA devices of a network namespace, their character devices, and moving them to another namespace (`RDMA_NL_NLDEV`,
+//! include/uapi/rdma/rdma_netlink.h and drivers/infiniband/core/nldev.c).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ const fn message_type(command: u16) -> u16 {
     (5 << 10) | command
 }
 
-/// `RDMA_NLDEV_CMD_GET`, of all devices with `NLM_F_DUMP`.
+/// `RDMA_NLDEV_CMD_GET`; lists all devices with `NLM_F_DUMP`.
 pub const GET: u16 = message_type(1);
 pub const SET: u16 = message_type(2); // RDMA_NLDEV_CMD_SET
-/// `RDMA_NLDEV_CMD_PORT_GET`, of all ports of a device with `NLM_F_DUMP`.
+/// `RDMA_NLDEV_CMD_PORT_GET`; lists all ports of a device with `NLM_F_DUMP`.
 pub const GET_PORTS: u16 = message_type(5);
 pub const SYS_GET: u16 = message_type(6); // RDMA_NLDEV_CMD_SYS_GET
 pub const SYS_SET: u16 = message_type(7); // RDMA_NLDEV_CMD_SYS_SET
@@ -40,16 +40,16 @@ const CHARACTER: u16 = 72;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaLink {
-    /// Its number, which stays with it whatever it is called and wherever it is.
+    /// The index, which renames and moves do not change.
     pub index: u32,
-    /// Its name, which no other device of the machine has.
+    /// The name, unique on the machine.
     pub name: Vec<u8>,
 }
 
 /// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPortLink {
-    /// The kernel counts from 1.
+    /// Port number, starting from 1.
     pub number: u32,
     /// Its interface, if that is in the network namespace of the socket.
     pub interface: Option<String>,
@@ -58,20 +58,20 @@ pub struct RdmaPortLink {
 /// A character device for user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaChardev {
-    /// The kernel's name, which is that of its node below /dev/infiniband too.
+    /// The kernel's name, which is also the name of the node in /dev/infiniband.
     pub name: String,
     pub number: DeviceNumber,
 }
 
 impl RdmaChardev {
-    /// The path of its node, on the host and in a container.
+    /// Returns the path of its node, on the host and in containers.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/dev/infiniband").join(&self.name)
     }
 }
 
-/// Which network namespaces have a device.
+/// Whether network namespaces share RDMA devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaNetnsMode {
     Shared,
@@ -84,26 +84,26 @@ pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
     (!name.is_empty()).then_some(RdmaLink { index, name })
 }
 
-/// The payload of [`SET`] that moves a device to a network namespace. The kernel looks the descriptor up in the
-/// process that sends.
+/// Returns the payload of [`SET`] that moves a device to a network namespace. The descriptor must be one of the sending
+/// process.
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     [device_payload(index), encode_attribute(NETNS_FD, &fd)].concat()
 }
 
-/// The payload of [`SET`] that gives a device another name.
+/// Returns the payload of [`SET`] that renames a device.
 pub fn rename(index: u32, name: &[u8]) -> Vec<u8> {
     [device_payload(index), encode_text(NAME, name)].concat()
 }
 
-/// The payload of [`GET_CHARACTER`] for a device's node of a type, such as `uverbs`; without a device for one that all
-/// devices share, such as `rdma_cm`.
+/// Returns the payload of [`GET_CHARACTER`] for a character device of some type, such as `uverbs`. `index` is `None`
+/// for a type that all devices share, such as `rdma_cm`.
 pub fn chardev_payload(index: Option<u32>, type_name: &str) -> Vec<u8> {
     let device = index.map(device_payload).unwrap_or_default();
     [device, encode_text(CHARACTER_TYPE, type_name.as_bytes())].concat()
 }
 
-/// The character device in the answer. Its name becomes part of a path, so one that could lead elsewhere is none.
+/// Parses the answer to [`GET_CHARACTER`]. Returns `None` for a name that could lead out of /dev/infiniband.
 pub fn parse_character(payload: &[u8]) -> Option<RdmaChardev> {
     let name = std::str::from_utf8(until_nul(find_attribute(payload, CHARACTER_NAME)?)).ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -116,12 +116,12 @@ pub fn parse_character(payload: &[u8]) -> Option<RdmaChardev> {
     })
 }
 
-/// The payload of [`SYS_SET`] that sets the mode.
+/// Returns the payload of [`SYS_SET`] that sets the mode.
 pub fn set_netns_mode_payload(mode: RdmaNetnsMode) -> Vec<u8> {
     encode_attribute(NETNS_MODE, &[u8::from(mode == RdmaNetnsMode::Shared)])
 }
 
-/// The mode in the answer to [`SYS_GET`].
+/// Parses the mode in the answer to [`SYS_GET`].
 pub fn parse_netns_mode(payload: &[u8]) -> Option<RdmaNetnsMode> {
     match find_attribute(payload, NETNS_MODE)? {
         [0] => Some(RdmaNetnsMode::Exclusive),
@@ -130,12 +130,12 @@ pub fn parse_netns_mode(payload: &[u8]) -> Option<RdmaNetnsMode> {
     }
 }
 
-/// The payload of [`GET_QUEUE_PAIRS`] for those of a device.
+/// Returns the payload of [`GET_QUEUE_PAIRS`] for a device.
 pub fn queue_pairs_payload(index: u32) -> Vec<u8> {
     device_payload(index)
 }
 
-/// The modules of the kernel that have queue pairs, in a part of the answer; those of programs are left out.
+/// Returns the kernel modules that own queue pairs in one message of the answer. Queue pairs of programs are left out.
 pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
     let all = parse_attributes(find_attribute(payload, QUEUE_PAIRS).unwrap_or_default());
     let pairs = all.filter(|(kind, _)| *kind == QUEUE_PAIR);
@@ -143,7 +143,7 @@ pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
     names.map(|name| String::from_utf8_lossy(until_nul(name)).into_owned()).collect()
 }
 
-/// The payload of [`GET_PORTS`] for those of a device.
+/// Returns the payload of [`GET_PORTS`] for a device.
 pub fn ports_payload(index: u32) -> Vec<u8> {
     device_payload(index)
 }

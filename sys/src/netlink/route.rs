@@ -31,30 +31,30 @@ const UNICAST: u8 = 1; // RTN_UNICAST
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub interfaces: Vec<u32>,
-    /// Where it goes, and the bits of the prefix.
+    /// The destination network and its prefix length in bits.
     pub destination: (IpAddr, u8),
-    /// Who passes packets on; none where the hosts are on the link, and of several.
+    /// The gateway. `None` if the hosts are on the link, or if the route has several next hops.
     pub via: Option<IpAddr>,
     pub protocol: u8,
-    /// The next hop that it names, an object of its own. With `net.ipv4.nexthop_compat_mode=0` the kernel says no
-    /// interface beside it (net/ipv4/fib_semantics.c, `fib_dump_info`).
+    /// The ID of the next hop object that the route uses. With `net.ipv4.nexthop_compat_mode=0` the kernel reports this
+    /// ID and no interface (net/ipv4/fib_semantics.c, `fib_dump_info`).
     pub next_hop_id: Option<u32>,
 }
 
-/// Next hops that routes name.
+/// A next hop object (ip-nexthop(8)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub id: u32,
-    /// None of a group, and of one where packets end.
+    /// `None` for a group and for a blackhole.
     pub interface: Option<u32>,
-    /// Those that a group is of.
+    /// The IDs of a group's members.
     pub members: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewRoute {
     pub index: u32,
-    /// The network and the bits of its prefix.
+    /// The destination network and its prefix length in bits.
     pub network: (IpAddr, u8),
     pub via: Option<IpAddr>,
 }
@@ -63,7 +63,7 @@ pub fn dump_payload() -> Vec<u8> {
     vec![0; HEADER]
 }
 
-/// The payload of [`GET`] that asks by which route the kernel sends to an address.
+/// Returns the payload of [`GET`] that asks which route the kernel uses for an address.
 pub fn lookup_payload(destination: IpAddr) -> Vec<u8> {
     let address = address_octets(destination);
     let bits = u8::try_from(address.len() * 8).unwrap_or(u8::MAX);
@@ -73,7 +73,7 @@ pub fn lookup_payload(destination: IpAddr) -> Vec<u8> {
     message
 }
 
-/// One route, of a message about it; none of another family than IPv4 and IPv6.
+/// Parses an `RTM_NEWROUTE` message. Returns `None` if it is malformed or neither IPv4 nor IPv6.
 pub fn parse(payload: &[u8]) -> Option<Route> {
     let header = payload.get(..HEADER)?;
     let [family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
@@ -99,12 +99,12 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
     Some(Route { interfaces, destination: (destination, prefix), via, protocol, next_hop_id })
 }
 
-/// What asks for all next hops.
+/// Returns the payload that lists all next hop objects.
 pub fn dump_next_hops_payload() -> Vec<u8> {
     vec![0; OBJECT_HEADER]
 }
 
-/// One next hop, of a message about it.
+/// Parses an `RTM_NEWNEXTHOP` message. Returns `None` if it is malformed.
 pub fn parse_next_hop(payload: &[u8]) -> Option<NextHop> {
     let attributes = payload.get(OBJECT_HEADER..)?;
     let (members, _) =
@@ -117,12 +117,12 @@ pub fn parse_next_hop(payload: &[u8]) -> Option<NextHop> {
 }
 
 impl Route {
-    /// Whether only its next hop says where it leads.
+    /// Returns true if the interfaces are known only from the next hop object.
     pub fn is_unresolved(&self) -> bool {
         self.next_hop_id.is_some() && self.interfaces.is_empty()
     }
 
-    /// Takes its interfaces from its next hop; none where that is not among these.
+    /// Sets the interfaces from the next hop object. Returns `None` if `next_hops` lacks it or one of its members.
     pub fn resolve(&mut self, next_hops: &[NextHop]) -> Option<()> {
         let find = |id| next_hops.iter().find(|next_hop| next_hop.id == id);
         let next_hop = find(self.next_hop_id?)?;
@@ -133,7 +133,7 @@ impl Route {
     }
 }
 
-/// The interfaces of `RTA_MULTIPATH`.
+/// Iterates over the interfaces in `RTA_MULTIPATH`.
 fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
     iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);

@@ -1,6 +1,6 @@
-//! Sockets of netlink(7), each of the network namespace that it was made in: one to ask the kernel on, and one to hear what it
-//! tells a group. In a container's network namespace a process with CAP_NET_ADMIN can send messages to them too
-//! (net/netlink/af_netlink.c, `netlink_allowed`): only the kernel's own are read.
+//! Netlink sockets (netlink(7)) for requests and for notifications. A socket belongs to the network namespace in which
+//! it was opened. In a container's namespace a process with CAP_NET_ADMIN can send messages to it as well
+//! (net/netlink/af_netlink.c, `netlink_allowed`), so that only messages from the kernel are read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,35 +19,35 @@ use rustix::net::{
 use super::message::{ACKNOWLEDGE, DUMP, REQUEST, encode_message, read_datagram, truncated_error};
 use super::route::{self, Route};
 
-/// Bytes of one datagram of an answer. The kernel makes none larger of a list, and one interface has less: the list of its
-/// virtual functions is an attribute, whose length has 16 bits.
+/// Size of the receive buffer for one datagram, in bytes. The kernel sends lists in smaller datagrams, and a single
+/// interface fits, since the list of its virtual functions is an attribute with a 16-bit length.
 const DATAGRAM: usize = 128 * 1024;
-/// Bytes of a whole list: a router has a million routes.
+/// Limit of a whole list, in bytes. A router has a million routes.
 const LIST: usize = 256 * 1024 * 1024;
-/// How often a list is read that changes while it is read.
+/// Number of attempts to read a list that changes meanwhile.
 const ATTEMPTS: u32 = 8;
-/// How long one list may take that others may fill.
+/// Time limit for a list whose length a container controls.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of a message to a group: a uevent has up to 2 KiB (`UEVENT_BUFFER_SIZE`), an interface with many virtual
-/// functions more.
+/// Size of the buffer for one notification, in bytes. A uevent has up to 2 KiB (`UEVENT_BUFFER_SIZE`), a message about
+/// an interface with many virtual functions more.
 const MAX_NOTIFICATION: usize = 64 * 1024;
-/// Bytes that the kernel keeps until they are read. Thousands of virtual functions that are made at once are
-/// told one by one; what does not fit is lost, and the kernel says so.
+/// Size of the kernel's queue of unread notifications, in bytes. Creating thousands of virtual functions sends one
+/// notification for each. If the queue is full, the kernel drops the rest and reports an overrun.
 const RECEIVE_BUFFER: usize = 1024 * 1024;
 const MAX_AT_ONCE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyEnd {
-    /// It is one state of the kernel.
+    /// The answer is a consistent snapshot.
     Whole,
-    /// It has its end, and changed meanwhile.
+    /// The answer is complete, but the list changed while the kernel sent it.
     Changed,
-    /// There is no time for the rest.
+    /// The time limit was reached before the end.
     Late,
 }
 
-/// A question at a time, and its answer.
+/// A socket that sends one request at a time and reads the answer.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     fd: OwnedFd,
@@ -56,11 +56,11 @@ pub struct NetlinkSocket {
 }
 
 impl NetlinkSocket {
-    /// In the namespace of the calling thread. Without a protocol, it is one of rtnetlink(7).
+    /// Opens a socket in the calling thread's network namespace. The default protocol is NETLINK_ROUTE.
     pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::empty())?;
-        // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
-        // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
+        // Once connected, the socket receives messages from the kernel alone, so that other senders cannot fill its
+        // queue (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         Ok(NetlinkSocket {
             fd,
@@ -70,7 +70,7 @@ impl NetlinkSocket {
         })
     }
 
-    /// Gives up a list after two seconds: who is in a network namespace may fill it with interfaces.
+    /// Limits the time for a list to two seconds, because a container may fill its network namespace with interfaces.
     #[must_use]
     pub fn with_timeout(self) -> Self {
         NetlinkSocket { has_timeout: true, ..self }
@@ -81,7 +81,7 @@ impl NetlinkSocket {
         self.query(kind, flags, payload, &|_| None::<()>).map(drop)
     }
 
-    /// Reads an answer that is no list; `part` is called for its message.
+    /// Requests a single object. Returns what `parse` returns for it.
     pub fn get<T>(
         &self,
         kind: u16,
@@ -92,7 +92,7 @@ impl NetlinkSocket {
         Ok(values.pop())
     }
 
-    /// Reads a whole list; `part` is called for each message of it.
+    /// Requests a whole list. Returns what `parse` returns for its messages.
     pub fn list<P: IntoIterator>(
         &self,
         kind: u16,
@@ -102,7 +102,8 @@ impl NetlinkSocket {
         self.query(kind, DUMP, payload, parse)
     }
 
-    /// Sends a request, whose flags say how the answer ends. What changed while it was read is asked for again.
+    /// Sends a request and collects what `parse` returns for the messages of the answer. Repeats the request if the
+    /// list changed while the kernel sent it.
     pub fn query<P: IntoIterator>(
         &self,
         kind: u16,
@@ -121,7 +122,7 @@ impl NetlinkSocket {
         Err(inconsistent_error())
     }
 
-    /// All routes of the namespace, with the interfaces that each leads over.
+    /// Returns all routes of the namespace with their interfaces.
     pub fn list_routes(&self) -> io::Result<Vec<Route>> {
         for _ in 0..ATTEMPTS {
             let mut routes = self.list(route::GET, &route::dump_payload(), &route::parse)?;
@@ -131,7 +132,7 @@ impl NetlinkSocket {
             }
             let payload = route::dump_next_hops_payload();
             let next_hops = self.list(route::GET_NEXT_HOPS, &payload, &route::parse_next_hop)?;
-            // Whoever removes a next hop in between removes the route.
+            // Removing a next hop removes its routes, so that the next attempt finds neither.
             if unresolved.all(|route| route.resolve(&next_hops).is_some()) {
                 return Ok(routes);
             }
@@ -139,8 +140,8 @@ impl NetlinkSocket {
         Err(inconsistent_error())
     }
 
-    /// Reads a list, and says whether it is one state of the kernel. If others change it all the time, it is what any
-    /// attempt saw, each `key` once and as it was seen last.
+    /// Reads a list and returns whether it is a consistent snapshot. If the list changes during every attempt, returns
+    /// the objects of all attempts, each `key` once, in the last state seen.
     pub fn snapshot<T>(
         &self,
         kind: u16,
@@ -171,7 +172,7 @@ impl NetlinkSocket {
         Ok((values, end))
     }
 
-    /// Sends a request and reads the answer to its end, or for as long as there is time.
+    /// Sends a request and reads the answer to its end or until the deadline.
     fn exchange(
         &self,
         kind: u16,
@@ -180,7 +181,7 @@ impl NetlinkSocket {
         deadline: Option<Instant>,
         visit: &mut dyn FnMut(&[u8]),
     ) -> io::Result<ReplyEnd> {
-        // Answers to an earlier request that was given up may still come.
+        // Answers to an earlier, abandoned request may still arrive.
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let request = encode_message(kind, flags | REQUEST, sequence, payload);
         send(&self.fd, &request, SendFlags::empty())?;
@@ -190,7 +191,7 @@ impl NetlinkSocket {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ReplyEnd::Late);
             }
-            // The kernel answers while it is asked, so nothing is waited for.
+            // The kernel queues the answer during send(2), so this does not block.
             let (length, sender) = receive(&self.fd, &mut bytes)?;
             if !sender.is_some_and(|sender| is_kernel(&sender)) {
                 continue;
@@ -217,7 +218,8 @@ impl AsFd for NetlinkSocket {
     }
 }
 
-/// Hears what the kernel tells groups of listeners. Connected or not, it hears what programs tell them too.
+/// A socket that receives notifications to multicast groups. Connected or not, it also receives messages that programs
+/// send to these groups.
 #[derive(Debug)]
 pub struct NetlinkListener {
     fd: OwnedFd,
@@ -226,22 +228,23 @@ pub struct NetlinkListener {
 }
 
 impl NetlinkListener {
-    /// In the namespace of the calling thread. `groups` has a bit for each group.
+    /// Opens a socket in the calling thread's network namespace. `groups` is a bit mask of multicast groups.
     pub fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::NONBLOCK)?;
-        // With the usual size more is lost, and nothing else.
+        // With the default size more notifications are lost, which `read` reports.
         let _ = set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(NetlinkListener::with(fd, is_kernel))
     }
 
-    /// One whose kernel is somebody else: no test can make the kernel say something.
+    /// Creates a listener whose messages come from a sender of the caller's choice, for tests, since no test can make
+    /// the kernel send a given message.
     #[must_use]
     pub fn with(fd: OwnedFd, is_kernel: fn(&SocketAddrAny) -> bool) -> Self {
         NetlinkListener { fd, is_kernel, buffer: vec![0; MAX_NOTIFICATION] }
     }
 
-    /// Reads what has come; whether some of it was lost.
+    /// Reads the queued notifications. Returns true if some were lost.
     pub fn read(&mut self, mut visit: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut is_lost = false;
         for _ in 0..MAX_AT_ONCE {
@@ -276,20 +279,20 @@ fn open(protocol: Option<Protocol>, flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?)
 }
 
-/// The next datagram and its sender. The length is above that of the buffer where it is cut short.
+/// Returns the length and sender of the next datagram. The length exceeds the buffer's if the datagram is truncated.
 fn receive(fd: &OwnedFd, bytes: &mut [u8]) -> Result<(usize, Option<SocketAddrAny>), Errno> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     let (_, length, sender) = recvfrom(fd, bytes, flags)?;
     Ok((length, sender))
 }
 
-/// The kernel has number 0 on netlink, and no program gets it (netlink(7)).
+/// The kernel's port ID is 0, which no program can have (netlink(7)).
 fn is_kernel(sender: &SocketAddrAny) -> bool {
     let sender = SocketAddrNetlink::try_from(sender.clone());
     sender.is_ok_and(|sender| sender.pid() == 0)
 }
 
-/// What [`NetlinkSocket::snapshot`] makes of its attempts.
+/// Implements [`NetlinkSocket::snapshot`] on top of single attempts.
 fn merge_attempts<T>(
     attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, ReplyEnd)>,
     key: &dyn Fn(&T) -> u32,
@@ -299,7 +302,8 @@ fn merge_attempts<T>(
         let (values, end) = attempt()?;
         match end {
             ReplyEnd::Whole => return Ok((values, true)),
-            // Whoever changes it all the time must not make what was seen of it useless.
+            // After the first attempt, partial results are kept: a container that changes the list all the time must
+            // not hide its interfaces.
             ReplyEnd::Late if number == 0 => return Err(timeout_error()),
             ReplyEnd::Changed | ReplyEnd::Late => {
                 merged.extend(values.into_iter().map(|value| (key(&value), value)));
@@ -313,12 +317,12 @@ fn merge_attempts<T>(
 }
 
 fn inconsistent_error() -> io::Error {
-    io::Error::other("what the kernel lists does not stand still")
+    io::Error::other("the list changed during each attempt to read it")
 }
 
 fn timeout_error() -> io::Error {
     let seconds = LIST_TIMEOUT.as_secs();
-    io::Error::other(format!("the kernel's list has no end within {seconds} seconds"))
+    io::Error::other(format!("the kernel did not finish its list within {seconds} seconds"))
 }
 
 #[cfg(test)]
@@ -399,7 +403,7 @@ mod tests {
         assert_eq!(seen, [(1, 'a'), (2, 'b'), (3, 'd')]);
         assert!(!is_whole);
         let none = gathered(&[(late, ReplyEnd::Late)]).unwrap_err().to_string();
-        assert_eq!(none, "the kernel's list has no end within 2 seconds");
+        assert_eq!(none, "the kernel did not finish its list within 2 seconds");
     }
 
     fn heard(listener: &mut NetlinkListener) -> (Vec<Vec<u8>>, bool) {

@@ -33,14 +33,14 @@ const MAC_BYTES: usize = 32;
 pub struct VlanTag {
     /// 0: none.
     pub id: u16,
-    /// The priority of the frames.
+    /// Priority (802.1p).
     #[serde(default)]
     pub priority: u8,
     #[serde(default)]
     pub protocol: VlanProtocol,
 }
 
-/// The standard by which frames are tagged.
+/// The standard of the tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
     /// A customer's tag.
@@ -73,13 +73,13 @@ impl fmt::Display for VlanProtocol {
     }
 }
 
-/// Whether it has a link.
+/// The link state of a virtual function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
-    /// As the physical function has.
+    /// The same as that of the physical function.
     Auto,
-    /// Also while the cable is out: virtual functions of one card still reach each other.
+    /// Always up, even without a cable, so that virtual functions of one card reach each other.
     Enable,
     Disable,
 }
@@ -94,32 +94,33 @@ impl fmt::Display for LinkState {
     }
 }
 
-/// What a virtual function is to be, or what the driver says that it is; what is not said is unset.
+/// Settings of a virtual function, either requested or as the driver reports them. `None` is not requested or not
+/// reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VfSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanTag>,
-    /// Its hardware address; all zeros where the physical function sets none.
+    /// Hardware address; all zeros if the physical function sets none.
     #[serde(with = "mac_text", skip_serializing_if = "Option::is_none")]
     pub mac: Option<[u8; 6]>,
     /// Whether frames with another source address are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spoof_check: Option<bool>,
-    /// Whether its driver may change what is the physical function's otherwise.
+    /// Whether the virtual function may change settings that are otherwise reserved for the physical function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust: Option<bool>,
-    /// Mbit/s that it can always send; 0: none.
+    /// Guaranteed transmit rate in Mbit/s; 0 for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<u32>,
-    /// The most Mbit/s that it sends; 0: no limit.
+    /// Maximum transmit rate in Mbit/s; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_state: Option<LinkState>,
 }
 
-/// One thing that a driver is told of a virtual function.
+/// A change to one setting of a virtual function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfChange {
     Vlan(VlanTag),
@@ -131,7 +132,7 @@ pub enum VfChange {
 }
 
 impl VfChange {
-    /// As the configuration calls it.
+    /// Returns the name of the setting in config.toml.
     pub fn name(self) -> &'static str {
         match self {
             VfChange::Vlan(_) => "vlan",
@@ -143,7 +144,7 @@ impl VfChange {
         }
     }
 
-    /// What the settings say of the same thing; none where they do not.
+    /// Returns the value of the same setting in `current`. `None` if it is not reported.
     pub fn current_setting(self, current: &VfSettings) -> Option<VfChange> {
         match self {
             VfChange::Vlan(_) => current.vlan.map(VfChange::Vlan),
@@ -218,7 +219,7 @@ impl fmt::Display for VfChange {
 }
 
 impl VfSettings {
-    /// What is not set here is as in the other.
+    /// Returns these settings, completed by those of `other`.
     #[must_use]
     pub fn merge_missing(&self, other: &VfSettings) -> VfSettings {
         VfSettings {
@@ -232,7 +233,8 @@ impl VfSettings {
         }
     }
 
-    /// Each thing that is set here, and how; one rate brings the other as it is now.
+    /// Returns a change for each requested setting. The driver takes both rates at once, so that a missing one is the
+    /// present one.
     pub fn changes(&self, current: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
         let is_limited = self.min_rate.is_some() || self.max_rate.is_some();
         let rate = |own: Option<u32>, current: Option<u32>| own.or(current).unwrap_or_default();
@@ -250,20 +252,21 @@ impl VfSettings {
         all.into_iter().flatten()
     }
 
-    /// What of it is otherwise now.
+    /// Returns the requested changes whose present value differs.
     pub fn differences(&self, current: &VfSettings) -> Vec<VfChange> {
         let changes = self.changes(current);
         changes.filter(|change| change.current_setting(current) != Some(*change)).collect()
     }
 
-    /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
-    /// a function that asks for a further address, and is said to be on (`ixgbe_set_vf_macvlan_msg`).
+    /// Returns the changes to send to the driver: the differences, and the spoof check in any case. ixgbe turns the
+    /// spoof check off for a virtual function that requests another address, and still reports it as on
+    /// (`ixgbe_set_vf_macvlan_msg`).
     pub fn required_changes(&self, current: &VfSettings) -> Vec<VfChange> {
         let unsure = VfSettings { spoof_check: None, ..*current };
         self.differences(&unsure)
     }
 
-    /// What it says of the things that others set.
+    /// Returns these settings without those that `other` does not set.
     pub fn restricted_to(&self, other: &VfSettings) -> VfSettings {
         let is_limited = other.min_rate.is_some() || other.max_rate.is_some();
         VfSettings {
@@ -278,7 +281,7 @@ impl VfSettings {
     }
 }
 
-/// A hardware address as a text, which may be all zeros.
+/// Serializes a hardware address as a string. All zeros are allowed.
 mod mac_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -301,7 +304,7 @@ mod mac_text {
     }
 }
 
-/// The payload of [`super::link::GET`] that asks for the virtual functions of an interface.
+/// Returns the payload of [`super::link::GET`] that requests the virtual functions of an interface.
 pub fn get_payload(index: u32) -> Vec<u8> {
     let mask = encode_attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
     [header(index, 0, 0), mask].concat()
@@ -313,17 +316,17 @@ pub fn set_payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
     [header(index, 0, 0), encode_attribute(VF_INFO_LIST, &info)].concat()
 }
 
-/// What a message about an interface says of its virtual functions.
+/// The virtual functions in an `RTM_NEWLINK` message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VfList {
-    /// By their numbers. Some may be missing: the length of the list has 16 bits, which the kernel cuts off without a word
-    /// where there are more than some 330 (`nla_nest_end`).
+    /// Settings by number. Some may be missing: the list's length has 16 bits, and the kernel silently truncates it at
+    /// about 330 virtual functions (`nla_nest_end`).
     pub reported: BTreeMap<u32, VfSettings>,
-    /// How many there are; 0 where the driver tells of none.
+    /// Total number; 0 if the driver reports none.
     pub count: u32,
 }
 
-/// None where it is no such message.
+/// Parses an `RTM_NEWLINK` message. Returns `None` if it is malformed.
 pub fn parse(payload: &[u8]) -> Option<VfList> {
     let attributes = payload.get(HEADER..)?;
     let Some(list) = find_attribute(attributes, VF_INFO_LIST) else {
@@ -342,7 +345,7 @@ fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
     let (mut number, mut protocol) = (None, Some(VlanProtocol::Q));
     for (kind, value) in parse_attributes(bytes) {
         let word = |offset| u32_at(value, offset);
-        // All bits are set where the driver does not say.
+        // All bits are set if the driver does not report the setting.
         let switch = || word(4).filter(|word| *word <= 1).map(|word| word == 1);
         match kind {
             VF_MAC => settings.mac = value.get(4..10).and_then(|mac| mac.try_into().ok()),
@@ -374,7 +377,7 @@ fn parse_tag(id: Option<u32>, priority: Option<u32>) -> Option<VlanTag> {
     })
 }
 
-/// None where it is neither of the two, or frames have several tags.
+/// Returns `None` for any other protocol, or for several tags.
 fn parse_protocol(list: &[u8]) -> Option<VlanProtocol> {
     let mut all = parse_attributes(list).filter(|(kind, _)| *kind == VF_VLAN_INFO);
     let (first, None) = (all.next(), all.next()) else {
