@@ -97,8 +97,10 @@ fn fork() -> rustix::io::Result<Option<Pid>> {
 #[expect(unsafe_code, reason = "descriptors that belong to other parts of the program")]
 fn close_others(kept: &[RawFd]) -> rustix::io::Result<()> {
     let entries = fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOENT)?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let descriptors: Vec<RawFd> = names.filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
+    let descriptors: Vec<RawFd> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2 && !kept.contains(fd))
+        .collect();
     for descriptor in descriptors {
         // SAFETY: the child never returns to the code that owns them: `ExitGuard` ends it.
         unsafe { libc::close(descriptor) };
@@ -151,8 +153,9 @@ pub fn list_older(prefix: &str, min_age: Duration) -> io::Result<Vec<String>> {
             continue;
         }
         let stat = fs::read(directory.join("stat")).unwrap_or_default();
-        let started = start_time(&stat).filter(|_| !is_zombie(&stat));
-        let started = started.map(|ticks| Duration::from_millis(ticks.saturating_mul(MS_PER_TICK)));
+        let started = start_time(&stat)
+            .filter(|_| !is_zombie(&stat))
+            .map(|ticks| Duration::from_millis(ticks.saturating_mul(MS_PER_TICK)));
         if started.is_some_and(|started| now.saturating_sub(started) >= min_age) {
             names.push(name.to_owned());
         }
@@ -192,8 +195,8 @@ mod tests {
         let lock = tempfile::tempfile().unwrap();
         let listed = run("octk-test", 4096, LONG, |answer| {
             let read = |fd: RawFd| fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-            let targets = (0..200).filter_map(read);
-            let text: Vec<_> = targets.map(|target| target.display().to_string()).collect();
+            let text: Vec<_> =
+                (0..200).filter_map(read).map(|target| target.display().to_string()).collect();
             answer.write_all(text.join("\n").as_bytes()).unwrap();
         });
         drop(lock);

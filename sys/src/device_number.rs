@@ -16,8 +16,9 @@ impl DeviceNumber {
     /// The first device of the driver with this name among the character devices of `/proc/devices`
     /// (`chrdev_show` in fs/char_dev.c of Linux).
     pub fn find_character_driver(devices: &str, name: &str) -> Option<DeviceNumber> {
-        let lines = devices.lines().map(str::trim);
-        let mut listed = lines
+        let mut listed = devices
+            .lines()
+            .map(str::trim)
             .skip_while(|line| *line != "Character devices:")
             .skip(1)
             .take_while(|line| !line.is_empty());

@@ -124,8 +124,11 @@ impl fmt::Display for GlibcVersion {
 impl ElfSummary {
     /// Returns the newest glibc version that the file needs, or `None` if it needs no versioned symbols.
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
-        let strong = self.version_needs.iter().filter(|need| !need.weak);
-        strong.filter_map(|need| GlibcVersion::from_symbol_version(&need.version)).max()
+        self.version_needs
+            .iter()
+            .filter(|need| !need.weak)
+            .filter_map(|need| GlibcVersion::from_symbol_version(&need.version))
+            .max()
     }
 
     /// Returns the newest glibc version that the file, a libc, defines.
@@ -424,8 +427,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         if stated > MAX_PROGRAM_HEADERS {
             return Err(Malformed("too many program headers"));
         }
-        let segments = header.program_headers(endian, data);
-        let segments = segments.map_err(|_| Malformed("program headers"))?;
+        let segments =
+            header.program_headers(endian, data).map_err(|_| Malformed("program headers"))?;
         Ok(ElfFile {
             data,
             header,
@@ -483,16 +486,16 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let strings = dynamic.strings.ok_or(malformed)?;
         let strings = self.bytes_at(strings, dynamic.strings_size)?;
         for (symbol_index, symbol) in symbols.iter().enumerate().skip(1) {
-            let index = versions.get(symbol_index).map(|version| version.0.get(self.endian));
-            let index = index.map(|version| version.index());
+            let index =
+                versions.get(symbol_index).map(|version| version.0.get(self.endian).index());
             if symbol.is_local() || index == Some(elf::VER_NDX_LOCAL) {
                 continue;
             }
             let start = symbol.st_name(self.endian) as usize;
             let name = strings.get(start..).ok_or(malformed)?;
-            let name = until_nul(&name[..name.len().min(MAX_NAME_BYTES as usize)]);
-            let name = name.and_then(|name| std::str::from_utf8(name).ok());
-            let name = name.ok_or(malformed)?;
+            let name = until_nul(&name[..name.len().min(MAX_NAME_BYTES as usize)])
+                .and_then(|name| std::str::from_utf8(name).ok())
+                .ok_or(malformed)?;
             let version = match index {
                 None | Some(elf::VER_NDX_GLOBAL) => None,
                 Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
@@ -516,9 +519,11 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
 
     /// Returns the version names by the index that symbols use.
     fn version_names(&self, dynamic: &DynamicEntries) -> Result<BTreeMap<u16, String>, ElfError> {
-        let needs = self.version_needs(dynamic)?.into_iter();
-        let mut names: BTreeMap<u16, String> =
-            needs.map(|(index, need)| (index, need.version)).collect();
+        let mut names: BTreeMap<u16, String> = self
+            .version_needs(dynamic)?
+            .into_iter()
+            .map(|(index, need)| (index, need.version))
+            .collect();
         names.extend(self.version_definitions(dynamic)?);
         Ok(names)
     }
@@ -538,10 +543,13 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         };
         let word = if self.header.is_type_64() { 8 } else { 4 };
         let (count, first) = (bounded(number(buckets))?, number(first));
-        let buckets = table.checked_add(16 + number(filter) * word);
-        let buckets = buckets.ok_or(malformed)?;
-        let last = self.table::<U32<Endianness>>(buckets, count)?.iter();
-        let last = last.map(number).max().unwrap_or_default();
+        let buckets = table.checked_add(16 + number(filter) * word).ok_or(malformed)?;
+        let last = self
+            .table::<U32<Endianness>>(buckets, count)?
+            .iter()
+            .map(number)
+            .max()
+            .unwrap_or_default();
         if last < first {
             return bounded(first);
         }
@@ -570,8 +578,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             let (offset, size) = segment.file_range(self.endian);
             let too_many = Malformed("too many constants");
             remaining = remaining.checked_sub(size).ok_or(too_many)?;
-            let bytes = self.data.read_bytes_at(offset, size);
-            let bytes = bytes.map_err(|()| Malformed("segment"))?;
+            let bytes = self.data.read_bytes_at(offset, size).map_err(|()| Malformed("segment"))?;
             let mut position = 0;
             while let Some(string) = next_with(bytes, &mut position, &words) {
                 // Matches that are rejected below count too, since each costs a search of the rest.
@@ -662,8 +669,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         if size > MAX_NAME_BYTES {
             return Err(Malformed("interpreter is longer than a path may be"));
         }
-        let bytes = self.data.read_bytes_at(offset, size);
-        let bytes = bytes.map_err(|()| Malformed("interpreter"))?;
+        let bytes = self.data.read_bytes_at(offset, size).map_err(|()| Malformed("interpreter"))?;
         let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         text(name, "interpreter is not UTF-8").map(Some)
     }
@@ -677,8 +683,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         if size > MAX_DYNAMIC_BYTES {
             return Err(malformed);
         }
-        let bytes = self.data.read_bytes_at(offset, size);
-        let bytes = bytes.map_err(|()| malformed)?;
+        let bytes = self.data.read_bytes_at(offset, size).map_err(|()| malformed)?;
         let count = bytes.len() / size_of::<H::Dyn>();
         let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
         let mut dynamic = DynamicEntries::default();
@@ -751,8 +756,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let malformed = Malformed("version table");
         let offset = self.file_offset(address)?;
         let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
-        let bytes = self.tables.bytes(self.data, offset, size);
-        let bytes = bytes.map_err(|()| malformed)?;
+        let bytes = self.tables.bytes(self.data, offset, size).map_err(|()| malformed)?;
         pod::from_bytes::<T>(bytes).map(|(record, _)| record).map_err(|()| malformed)
     }
 

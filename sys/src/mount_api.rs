@@ -108,10 +108,10 @@ pub fn clone_detached_files(mount: &OwnedFd, names: &[String]) -> Result<Vec<Own
         Ok(copies)
     };
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, copy);
-        let thread =
-            thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        let thread = thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, copy)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         thread.join().unwrap_or(Err(Errno::IO))
     })
 }

@@ -136,8 +136,8 @@ impl MountTable {
 
     fn add(&mut self, mount: &MountinfoLine<'_>) {
         let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
-        let index = self.types.iter().position(|stored| stored == name);
-        let fs_type = index.unwrap_or(self.types.len());
+        let fs_type =
+            self.types.iter().position(|stored| stored == name).unwrap_or(self.types.len());
         if fs_type == self.types.len() && fs_type < MAX_TYPES {
             self.types.push(name.to_vec());
         }

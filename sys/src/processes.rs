@@ -251,8 +251,13 @@ impl Processes {
     fn user(&self, pid: u32) -> Option<u32> {
         let status = read(&self.process_path(pid, "status")).ok()?;
         let status = String::from_utf8_lossy(&status).into_owned();
-        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        users.split_ascii_whitespace().next()?.parse().ok()
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Uid:"))?
+            .split_ascii_whitespace()
+            .next()?
+            .parse()
+            .ok()
     }
 
     /// Iterates over the descriptor links of all processes that this one may inspect, with their PIDs.
@@ -279,8 +284,8 @@ impl Processes {
 /// only the directories of the other threads list them (kernel/exit.c, `exit_files`).
 pub fn list_descriptors(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut descriptors = entries(&process.join("fd")).peekable();
-    let threads = descriptors.peek().is_none().then(|| other_threads(process));
-    let threads = threads.into_iter().flatten();
+    let threads =
+        descriptors.peek().is_none().then(|| other_threads(process)).into_iter().flatten();
     descriptors.chain(threads.flat_map(|thread| entries(&thread.join("fd"))))
 }
 
@@ -297,8 +302,7 @@ pub fn other_threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten();
-    entries.filter_map(|entry| Some(entry.ok()?.path()))
+    std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
 /// Returns the device number of the character device that a descriptor has open, if `is_wanted` accepts it. The path of
@@ -383,10 +387,11 @@ fn is_gone(error: &io::Error) -> bool {
 /// Iterates over the fields of proc_pid_stat(5), starting with the third. The second is the program name in
 /// parentheses, which may contain anything, so parsing starts after the last parenthesis.
 fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let end = stat.iter().rposition(|byte| *byte == b')');
-    let rest = end.map_or(&[][..], |index| &stat[index + 1..]);
-    let fields = rest.split(u8::is_ascii_whitespace);
-    fields.filter(|field| !field.is_empty())
+    stat.iter()
+        .rposition(|byte| *byte == b')')
+        .map_or(&[][..], |index| &stat[index + 1..])
+        .split(u8::is_ascii_whitespace)
+        .filter(|field| !field.is_empty())
 }
 
 /// Returns the start time of a process in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). `None` if
@@ -487,8 +492,7 @@ mod tests {
 
     fn cgroup_at(tree: &Tree, below: &str) -> Cgroup {
         let path = Path::new(CGROUPS).join(below);
-        let inode = rustix::fs::stat(tree.path(path.to_str().unwrap()));
-        let inode = inode.unwrap().st_ino;
+        let inode = rustix::fs::stat(tree.path(path.to_str().unwrap())).unwrap().st_ino;
         Cgroup { path, inode }
     }
 
@@ -578,8 +582,8 @@ mod tests {
             .arg(std::env::current_exe().unwrap())
             .arg(test)
             .env(BOOT, boot())
-            .output();
-        let output = output.unwrap();
+            .output()
+            .unwrap();
         let output_text = String::from_utf8_lossy(&output.stdout);
         assert!(output_text.contains("1 passed"), "{output_text}");
     }
@@ -620,8 +624,7 @@ mod tests {
         let found = opener(Path::new("/dev/full"));
         assert_eq!(found, Some((9, "threads".to_owned())));
         // A user may have a million files open.
-        let late = processes.find_opener(Path::new("/dev/null"), Instant::now());
-        let late = late.unwrap_err();
+        let late = processes.find_opener(Path::new("/dev/null"), Instant::now()).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         assert_eq!(late.to_string(), "no time was left to search /proc");
         let largest = DescriptorCount { pid: std::process::id(), count: 7 };

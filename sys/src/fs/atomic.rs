@@ -159,8 +159,9 @@ pub fn write_atomic_locked(
     loop {
         let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
         let locked = flock(&temp.file, FlockOperation::LockExclusive);
-        let stat = locked.and_then(|()| fstat(&temp.file));
-        let stat = stat.map_err(write_error("locking a temporary file for", name))?;
+        let stat = locked
+            .and_then(|()| fstat(&temp.file))
+            .map_err(write_error("locking a temporary file for", name))?;
         // Another process may have removed the file before it was locked.
         if stat.st_nlink > 0 {
             temp.write(bytes)?;

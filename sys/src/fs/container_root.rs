@@ -280,8 +280,7 @@ impl ContainerPath {
     /// Iterates over the ancestors and the path itself, starting with the root.
     pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
-        let ends = (0..=self.0.len()).filter(is_end);
-        ends.map(|end| &self.0[..end])
+        (0..=self.0.len()).filter(is_end).map(|end| &self.0[..end])
     }
 
     pub fn to_path(&self) -> PathBuf {

@@ -184,8 +184,10 @@ fn is_still_at(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Resul
 
 fn held_error(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     let table = File::open(TABLE).map(|table| table.take(MAX_TABLE_BYTES));
-    let pids = fstat(file).ok().zip(table.ok());
-    let pids = pids.map(|(stat, table)| parse_lock_owners(BufReader::new(table), &stat));
+    let pids = fstat(file)
+        .ok()
+        .zip(table.ok())
+        .map(|(stat, table)| parse_lock_owners(BufReader::new(table), &stat));
     let command = |pid: u32| std::fs::read(format!("/proc/{pid}/comm")).ok();
     LockError::Held { path, waited, holders: describe(&pids.unwrap_or_default(), &command) }
 }
@@ -204,8 +206,7 @@ fn parse_lock_owners(table: impl BufRead, file: &Stat) -> Vec<u32> {
             _ => None,
         }
     };
-    let lines = table.split(b'\n').map_while(Result::ok);
-    let mut pids: Vec<u32> = lines.filter_map(pid).collect();
+    let mut pids: Vec<u32> = table.split(b'\n').map_while(Result::ok).filter_map(pid).collect();
     pids.sort_unstable();
     pids.dedup();
     pids

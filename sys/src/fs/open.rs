@@ -71,8 +71,8 @@ pub fn is_mount_root(fd: impl AsFd) -> Result<bool, Errno> {
 
 /// Returns the components of a path without `.`, the last one first, so that a walk pops them from the end.
 pub fn reversed_components(path: &OsStr) -> Vec<OsString> {
-    let parts = path.as_bytes().split(|byte| *byte == b'/');
-    parts
+    path.as_bytes()
+        .split(|byte| *byte == b'/')
         .filter(|part| !part.is_empty() && *part != b".")
         .map(|part| OsStr::from_bytes(part).to_owned())
         .rev()

@@ -40,8 +40,10 @@ pub(super) fn address_family(address: IpAddr) -> u8 {
 
 /// Parses four or sixteen bytes in network order.
 pub(super) fn parse_octets(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    <[u8; 4]>::try_from(bytes)
+        .map(IpAddr::from)
+        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
 }
 
 pub fn dump_payload() -> Vec<u8> {

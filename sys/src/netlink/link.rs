@@ -215,13 +215,17 @@ fn xdp_modes(attached: &u8) -> &'static [u32] {
 }
 
 fn xdp_programs(value: &[u8]) -> Vec<u32> {
-    let programs = parse_attributes(value).filter(|(kind, _)| XDP_PROGRAMS.contains(kind));
-    programs.filter_map(|(_, id)| u32_at(id, 0)).collect()
+    parse_attributes(value)
+        .filter(|(kind, _)| XDP_PROGRAMS.contains(kind))
+        .filter_map(|(_, id)| u32_at(id, 0))
+        .collect()
 }
 
 fn alternative_names(value: &[u8]) -> Vec<Vec<u8>> {
-    let names = parse_attributes(value).filter(|(kind, _)| *kind == ALTERNATIVE_NAME);
-    let mut names: Vec<_> = names.map(|(_, name)| until_nul(name).to_vec()).collect();
+    let mut names: Vec<_> = parse_attributes(value)
+        .filter(|(kind, _)| *kind == ALTERNATIVE_NAME)
+        .map(|(_, name)| until_nul(name).to_vec())
+        .collect();
     names.sort_unstable();
     names
 }

@@ -138,9 +138,10 @@ pub fn queue_pairs_payload(index: u32) -> Vec<u8> {
 /// Returns the kernel modules that own queue pairs in one message of the answer. Queue pairs of programs are left out.
 pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
     let all = parse_attributes(find_attribute(payload, QUEUE_PAIRS).unwrap_or_default());
-    let pairs = all.filter(|(kind, _)| *kind == QUEUE_PAIR);
-    let names = pairs.filter_map(|(_, pair)| find_attribute(pair, KERNEL_USER));
-    names.map(|name| String::from_utf8_lossy(until_nul(name)).into_owned()).collect()
+    all.filter(|(kind, _)| *kind == QUEUE_PAIR)
+        .filter_map(|(_, pair)| find_attribute(pair, KERNEL_USER))
+        .map(|name| String::from_utf8_lossy(until_nul(name)).into_owned())
+        .collect()
 }
 
 /// Returns the payload of [`GET_PORTS`] for a device.
@@ -203,8 +204,8 @@ mod tests {
         let mut all = Vec::new();
         let progress = read_datagram(&bytes(name), SEQUENCE, &mut |payload| {
             all.extend(read(payload));
-        });
-        let progress = progress.map_err(|error| Errno::from_io_error(&error).unwrap())?;
+        })
+        .map_err(|error| Errno::from_io_error(&error).unwrap())?;
         assert!(progress.is_complete && !progress.has_changed, "{name}");
         Ok(all)
     }
@@ -255,9 +256,7 @@ mod tests {
         assert_eq!(shared, bytes("rdma-cm-request"));
         let found = |name: &str| {
             let found = read_replies(name, &parse_character).unwrap();
-            let shown = found.iter();
-            let shown = shown.map(|one| format!("{} {}", one.name, one.number));
-            shown.collect::<Vec<_>>()
+            found.iter().map(|one| format!("{} {}", one.name, one.number)).collect::<Vec<_>>()
         };
         assert_eq!(found("uverbs-answer"), ["uverbs3 231:195"]);
         // Beyond 32 devices the numbers are others, and a minor may need more than eight bits.

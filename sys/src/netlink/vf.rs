@@ -186,9 +186,10 @@ impl VfChange {
             VfChange::Trust(on) => switch(VF_TRUST, on),
             VfChange::Rate { min, max } => encode_attribute(VF_RATE, &words(&[min, max])),
             VfChange::LinkState(state) => {
-                let numbers = (0..).zip(LinkState::ALL);
-                let number =
-                    numbers.filter(|(_, link_state)| *link_state == state).map(|(index, _)| index);
+                let number = (0..)
+                    .zip(LinkState::ALL)
+                    .filter(|(_, link_state)| *link_state == state)
+                    .map(|(index, _)| index);
                 encode_attribute(VF_LINK_STATE, &words(&[number.sum()]))
             }
         }
