@@ -1,5 +1,5 @@
-//! The journey of a device, an interface or an RDMA device, into a container's network namespace and back. Each state is a
-//! type, whose methods are all that may happen next; each method says which state that is.
+//! The lifecycle of a device that moves into a container's network namespace and back: an interface or an RDMA device.
+//! Each state is a type whose methods are the transitions to the next state, which each method names.
 //!
 //! ```text
 //! MoveRequest ──▶ ContainerDevice ──▶ ReturningDevice ──▶ ReturnedDevice ──▶ the lease has ended
@@ -7,10 +7,10 @@
 //!    └──────────────────────────────────────┘ the device could not be moved
 //! ```
 //!
-//! A virtual function that is set up for a container and stays on the host takes the same way.
+//! A virtual function that is set up for a container and stays on the host has the same lifecycle.
 //!
-//! A process may be killed at any point. What is known then is the lease, which is written before the device moves, and
-//! ends when the device is what it was: whoever comes next finds a [`ReturningDevice`].
+//! The process may be killed at any point. The lease, which is written before the device moves and ends once the device
+//! is restored, survives: the next process finds a [`ReturningDevice`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -37,35 +37,35 @@ use crate::decide::host_view::LocalHost;
 use crate::record::container_dir::open_run;
 use crate::record::lease::{self, ContainerInit};
 
-/// How long a container's start or end waits for a device whose namespace has ended: the kernel takes its time to give it
-/// back.
+/// Limit for waiting, at a container's start or end, for a device whose namespace has ended: the kernel returns it with
+/// a delay.
 pub(super) const DYING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two looks at a namespace that ends.
+/// Pause between two checks of a namespace that is being destroyed.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// How often a device is fetched from a container that still changes it.
+/// Limit for attempts to move a device out of a container that keeps changing it.
 const MAX_RETRIEVALS: u32 = 4;
-/// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
-/// time.
+/// Time limit for starting another attempt. A process in the device's namespace, or in any other one, can slow each
+/// attempt down.
 const RETRIEVE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What is different about interfaces, RDMA devices and virtual functions.
+/// The operations that differ between interfaces, RDMA devices and virtual functions.
 pub(crate) trait MoveOps: Sized {
     const CLASS: Class;
-    /// What a message calls such a device before its name, and what without one.
+    /// The noun before a device's name in messages, and the noun with an article.
     const WORD: &'static str;
     const NOUN: &'static str;
-    /// What it needs where the engine is in a user namespace.
+    /// What moving requires if the engine is in a user namespace, for messages.
     const NEEDS: &'static str;
-    /// Whether it leaves the host's network namespace.
+    /// Whether the device leaves the host's network namespace.
     const MOVES: bool = true;
-    /// What a lease keeps of it.
+    /// The device's state that a lease records.
     type Saved: Clone + Into<SavedState>;
-    /// The device as a network namespace has it now.
+    /// The device as it is now in some network namespace.
     type Observation;
-    /// What [`MoveOps::prepare`] found.
+    /// The result of [`MoveOps::prepare`].
     type Preparation: Default;
 
-    /// Why none can move from the host to this container.
+    /// Fails if no device can move from the host to this container.
     fn check_movable(
         &self,
         _host_netns: &Netns,
@@ -74,24 +74,24 @@ pub(crate) trait MoveOps: Sized {
     ) -> Result<()> {
         Ok(())
     }
-    /// What else must be nobody's before the device moves, beside the device itself.
+    /// Takes further locks that the move requires. Fails if something besides the device is in use.
     fn reserve(&self, _: &Leases, _: &MoveRequest<'_>) -> Result<Option<Lock>> {
         Ok(None)
     }
-    /// The device that a hook names, in a namespace; none where that has none.
+    /// Returns the device that a hook names, or `None` if the namespace does not have it.
     fn find_requested(
         &self,
         netns: &Netns,
         request: &MoveRequest<'_>,
     ) -> Result<Option<Self::Observation>>;
-    /// Everything that may be wrong, before anything is changed; what the device is, and a warning.
+    /// Checks everything that may fail before changing anything. Returns the device's state and a warning.
     fn examine(
         &self,
         observation: &Self::Observation,
         request: &MoveRequest<'_>,
         context: &MoveContext<'_, Self>,
     ) -> Result<(Self::Saved, Option<String>)>;
-    /// Refuses one that another container of the namespace has otherwise than this one asks for.
+    /// Fails if the device is already in the container's namespace with other settings than requested.
     fn check_existing(
         &self,
         _container_netns: &Netns,
@@ -100,13 +100,13 @@ pub(crate) trait MoveOps: Sized {
     ) -> Result<()> {
         Ok(())
     }
-    /// What is known of a device that is in the container's namespace though no lease says how it was before.
+    /// Returns the state of a device in the container's namespace for which no lease records the state on the host.
     fn stray_state(
         &self,
         observation: &Self::Observation,
         request: &MoveRequest<'_>,
     ) -> Result<Self::Saved>;
-    /// Gives the container a device that is leased to it.
+    /// Moves a leased device to the container.
     fn send(
         &self,
         container_device: &ContainerDevice<'_, Self>,
@@ -114,19 +114,20 @@ pub(crate) trait MoveOps: Sized {
         context: &MoveContext<'_, Self>,
     ) -> Result<()>;
 
-    /// What a lease keeps, if that is of this kind.
+    /// Returns the recorded state if it is of this kind.
     fn downcast_saved(saved: &SavedState) -> Option<&Self::Saved>;
-    /// The PCI function of a device, and its name for messages.
+    /// Returns the PCI function of a device, and its name for messages.
     fn identity(saved: &Self::Saved) -> (PciAddress, &str);
-    /// The device of a lease, in a namespace, whatever it is called.
+    /// Finds the device of a lease in a namespace, under any name.
     fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
-    /// Whether a namespace has a device of a function.
+    /// Returns whether a namespace has a device of a PCI function.
     fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
-    /// What can be done for a device that may be without its driver, and what has to be before it comes.
+    /// Prepares the return of a device, for example by binding its driver.
     fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<Self::Preparation> {
         Ok(Self::Preparation::default())
     }
-    /// Takes the device out of a namespace, whatever was done to it there; no error where it has gone meanwhile.
+    /// Moves the device out of a namespace, whatever the container did to it. Succeeds if it has left the namespace by
+    /// itself.
     fn move_home(
         &self,
         from: &Netns,
@@ -134,7 +135,7 @@ pub(crate) trait MoveOps: Sized {
         host_netns: &HostNetns<'_, Self>,
         saved: &Self::Saved,
     ) -> Result<()>;
-    /// Makes a device that is on the host what it was.
+    /// Restores the state of a device that is on the host again.
     fn restore(
         &self,
         returned: ReturnedDevice<'_, Self>,
@@ -145,7 +146,7 @@ pub(crate) trait MoveOps: Sized {
         format!("looking at other network namespaces for {} {name}", Self::WORD)
     }
 
-    /// `keeper` is the process or file that keeps the namespace of the device.
+    /// `keeper` is the process or file that keeps the device's namespace alive.
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
         let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
@@ -155,14 +156,14 @@ pub(crate) trait MoveOps: Sized {
     }
 }
 
-/// The host's own network namespace, where devices come from and go back to.
+/// The host's network namespace.
 pub(crate) struct HostNetns<'a, K> {
     pub(super) netns: Netns,
     pub(super) ops: &'a K,
 }
 
 impl<'a, K: MoveOps> HostNetns<'a, K> {
-    /// The namespace of this process, which has to be the host's; `name` is for messages.
+    /// Opens the namespace of this process. Fails if it is not the host's. `name` is for messages.
     fn open(ops: &'a K, name: &str) -> Result<Self> {
         let netns = Netns::open_own()?;
         if !netns.is_initial() {
@@ -175,12 +176,12 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
         Ok(HostNetns { netns, ops })
     }
 
-    /// The device of a lease, if it is here.
+    /// Finds the device of a lease on the host.
     pub(super) fn find(&self, saved: &K::Saved) -> Result<Option<K::Observation>> {
         self.ops.find(&self.netns, saved)
     }
 
-    /// Says where a device is that is not on the host.
+    /// Returns an error that says where a device is that is not on the host.
     pub(super) fn not_on_host_error(&self, pci: PciAddress, name: &str) -> Error {
         match self.find_elsewhere(name, &|netns| self.ops.is_in_netns(netns, pci, name)) {
             Ok(namespace) => {
@@ -190,7 +191,7 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
         }
     }
 
-    /// The namespace that has a device; an error where there was no time for all of them.
+    /// Returns the network namespace that has the device. Fails if the search timed out.
     fn find_elsewhere(
         &self,
         name: &str,
@@ -200,13 +201,13 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
     }
 }
 
-/// The way of one kind of devices from the host to a container.
+/// Context for moving devices of one kind from the host to a container.
 pub(crate) struct MoveContext<'a, K> {
     pub(super) host_netns: HostNetns<'a, K>,
     pub(super) container_netns: Netns,
     pub(super) leases: Leases,
     container: ContainerInit<'a>,
-    /// All of the container's leases but the devices.
+    /// The lease request of the container, without devices.
     lease_request: lease::InitLeaseRequest<'a>,
     host: &'a LocalHost,
 }
@@ -240,7 +241,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         })
     }
 
-    /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
+    /// Leases a device to the container. `record` has the device's state on the host, unless it stays there.
     fn lease_device(&self, device: &DeviceId, record: Option<&MoveRecord>) -> Result<()> {
         let lease_request = lease::InitLeaseRequest {
             devices: slice::from_ref(device),
@@ -251,8 +252,8 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         lease::claim(lease_request, self.container, self.host).map(drop)
     }
 
-    /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
-    /// comes after it and names no claim, leaves it so.
+    /// Returns whether the hook of a ResourceClaim has already set up the device for this container. The device's own
+    /// hook, which runs after it and names no claim, must not change that.
     fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
         if self.lease_request.arguments.claim.is_some() {
             return Ok(false);
@@ -262,7 +263,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         Ok(is_set_up)
     }
 
-    /// What a lease says of a device in the container's namespace.
+    /// Returns the record of a device in the container's namespace.
     fn new_record(&self, saved: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
         MoveRecord {
             saved,
@@ -274,11 +275,12 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         }
     }
 
-    /// Brings back a device that was to stay in the container.
+    /// Returns a device to the host after its move failed.
     fn return_device(&self, device: &DeviceId, saved: K::Saved) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.mark_returning(device, id, &bundle)?;
-        // An earlier start of the container may have left it otherwise than it was, which its lease knows.
+        // An earlier start of the container may have left the device changed. In that case the lease has its original
+        // state.
         let (leases, ops) = (&self.leases, self.host_netns.ops);
         let kept = leases.find_returning(device)?;
         let kept = kept.and_then(|record| ReturningDevice::new(leases, device, record));
@@ -295,26 +297,26 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
     }
 }
 
-/// A device that a hook names for a container.
+/// A request to move a device that a hook names.
 #[derive(Clone, Debug)]
 pub(crate) struct MoveRequest<'a> {
-    /// As it is leased.
+    /// The device under the name of its lease.
     pub(super) device: &'a DeviceId,
     /// Its name on the host.
     pub(super) name: String,
     pub(super) pci: PciAddress,
-    /// What it is called in the container; none where it keeps its name.
+    /// The name in the container, or `None` to keep the host's.
     pub(super) new_name: Option<&'a NewInterfaceName>,
-    /// What the hook's arguments say that it is to have there.
+    /// Settings from the hook's arguments.
     pub(super) requested: NetdevSettings,
-    /// What it is to have there: that, and where it says nothing, what the operator's configuration says.
+    /// Settings from the hook's arguments, completed by config.toml.
     pub(super) settings: NetdevSettings,
-    /// What its virtual function is to be.
+    /// Settings of the virtual function.
     pub(super) vf: Option<VfConfig>,
 }
 
 impl<'a> MoveRequest<'a> {
-    /// Next: [`ContainerDevice`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
+    /// Next: [`ContainerDevice`]. A failure before the lease has changed nothing. A failure afterwards is undone.
     fn fulfill<K: MoveOps>(self, context: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
         let (ops, leases) = (context.host_netns.ops, &context.leases);
         let mut locks = vec![leases.lock_device(self.device)?];
@@ -335,13 +337,13 @@ impl<'a> MoveRequest<'a> {
                 return container_device.lease_in_place(context, Some(&record));
             }
         } else if context.container_netns.is_same(&context.host_netns.netns) {
-            // A container with the host's network opens it where it is.
+            // A container with the host's network uses the device where it is.
             return container_device.lease_in_place(context, None);
         }
         container_device.send(context)
     }
 
-    /// One that others have too is set up once.
+    /// Fails if another container has the device with other settings of the virtual function.
     fn check_same_settings(&self, record: &MoveRecord) -> Result<()> {
         let requested = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
         let current = record.saved.vf().map(|vf| vf.given);
@@ -354,8 +356,8 @@ impl<'a> MoveRequest<'a> {
         Ok(())
     }
 
-    /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
-    /// there. Next: [`ContainerDevice`].
+    /// Leases a device that is already in the container's namespace, because another container of the namespace has it
+    /// or another program moved it there. Next: [`ContainerDevice`].
     fn join_others<K: MoveOps>(
         self,
         context: &MoveContext<'_, K>,
@@ -383,26 +385,26 @@ impl<'a> MoveRequest<'a> {
     }
 }
 
-/// A device that the container has, or is about to have.
+/// A device that the container has or is about to get.
 pub(crate) struct ContainerDevice<'a, K: MoveOps> {
     pub(super) request: MoveRequest<'a>,
-    /// As it was when it was found.
+    /// The device when it was found.
     pub(super) observation: K::Observation,
-    /// Nobody else touches it before all are granted.
+    /// Held until all devices are granted, so that no other process touches the device.
     _locks: Vec<Lock>,
-    /// What it was; none where it did not move for this container.
+    /// The state on the host. `None` if the device did not move for this container.
     saved: Option<K::Saved>,
-    /// What is not known of it.
+    /// A warning about a check that could not be completed.
     warning: Option<String>,
 }
 
 impl<'a, K: MoveOps> ContainerDevice<'a, K> {
-    /// Not before it is leased.
+    /// Must be leased next.
     fn new(request: MoveRequest<'a>, observation: K::Observation, locks: Vec<Lock>) -> Self {
         ContainerDevice { request, observation, _locks: locks, saved: None, warning: None }
     }
 
-    /// For a container in whose namespace it is.
+    /// Leases a device that is already in the container's namespace.
     fn lease_in_place(
         self,
         context: &MoveContext<'_, K>,
@@ -412,7 +414,7 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
         Ok(self)
     }
 
-    /// Leases it with what it was, and moves it then. Next: the same, or [`ReturningDevice`] and its error.
+    /// Leases the device with its present state and then moves it. On failure, next: [`ReturningDevice`].
     fn send(mut self, context: &MoveContext<'_, K>) -> Result<Self> {
         let (request, ops) = (&self.request, context.host_netns.ops);
         let (saved, warning) = ops.examine(&self.observation, request, context)?;
@@ -427,8 +429,8 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
         Ok(self)
     }
 
-    /// Next: [`ReturningDevice`], where it moved for this container. Otherwise it is the host's network, or the others of the
-    /// namespace keep the device.
+    /// Next: [`ReturningDevice`], if the device moved for this container. Otherwise only its lease ends: the container
+    /// has the host's network, or other containers of the namespace keep the device.
     fn withdraw(self, context: &MoveContext<'_, K>) -> Result<()> {
         let device = self.request.device;
         if let Some(saved) = self.saved {
@@ -439,15 +441,15 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
     }
 }
 
-/// All that a container is granted of one kind.
+/// All devices of one kind that a container is granted.
 pub(crate) struct ContainerDevices<'a, K: MoveOps> {
     context: MoveContext<'a, K>,
     devices: Vec<ContainerDevice<'a, K>>,
 }
 
 impl<'a, K: MoveOps> ContainerDevices<'a, K> {
-    /// Gives a container all of the devices, or none of them: after an error what moved is back, or the error says that
-    /// it is not.
+    /// Moves all requested devices, or none: after a failure the moved devices are back, or the error says that they
+    /// are not.
     pub(super) fn new(
         mut requests: Vec<MoveRequest<'a>>,
         lease_request: lease::InitLeaseRequest<'a>,
@@ -455,7 +457,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
         host: &'a LocalHost,
         ops: &'a K,
     ) -> Result<Option<Self>> {
-        // Two containers that want the same two must not wait for each other.
+        // A fixed order prevents deadlocks between containers that request the same devices.
         requests.sort_unstable_by_key(|request| request.device);
         let Some(first) = requests.first() else {
             return Ok(None);
@@ -475,19 +477,19 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
         &self.context.container_netns
     }
 
-    /// The devices with their names on the host.
+    /// Returns the devices with their names on the host.
     pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Observation)> {
         let devices = self.devices.iter();
         devices.map(|device| (device.request.name.as_str(), &device.observation))
     }
 
-    /// What is not known of the devices. From here on others may touch them.
+    /// Releases the locks and returns the warnings.
     pub(super) fn finish(self) -> Vec<String> {
         let devices = self.devices.into_iter();
         devices.filter_map(|device| device.warning).collect()
     }
 
-    /// Takes everything back, since something failed; the error to report.
+    /// Returns all devices after a failure. Returns the error to report.
     pub(crate) fn withdraw(self, mut failed: Error) -> Error {
         for device in self.devices.into_iter().rev() {
             failed = combine_errors(failed, device.withdraw(&self.context));
@@ -496,7 +498,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
     }
 }
 
-/// Why a device was not given, and did not come back either.
+/// Combines the errors of a failed move and of the failed return.
 fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
     match return_result {
         Ok(()) => failed,
@@ -508,18 +510,18 @@ fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
     }
 }
 
-/// A device that is to come back: its lease says so, or no container has it any more. After an error it still is, and the
-/// next try goes on where this ended.
+/// A device that has to return: its lease says so, or no container has it any more. It remains in this state after an
+/// error, and the next attempt continues from there.
 pub(super) struct ReturningDevice<'a, K: MoveOps> {
     pub(super) leases: &'a Leases,
     pub(super) device: &'a DeviceId,
     pub(super) record: MoveRecord,
-    /// What it was.
+    /// The device's state on the host.
     pub(super) saved: K::Saved,
 }
 
 impl<'a, K: MoveOps> ReturningDevice<'a, K> {
-    /// None for a device of another kind.
+    /// Returns `None` for a device of another kind.
     pub(super) fn new(
         leases: &'a Leases,
         device: &'a DeviceId,
@@ -543,7 +545,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         self.retrieve(&host_netns, exited, timeout)?.end(&host_netns)
     }
 
-    /// Has it on the host, wherever it is. Next: [`ReturnedDevice`].
+    /// Moves the device to the host from wherever it is. Next: [`ReturnedDevice`].
     fn retrieve(
         self,
         host_netns: &HostNetns<'_, K>,
@@ -553,7 +555,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         let saved = &self.saved;
         let started = Instant::now();
         let mut fetched = 0;
-        // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
+        // A namespace that was not found will not be found later, since no process is in it.
         let mut is_somewhere = true;
         let mut failed = None;
         let preparation = host_netns.ops.prepare(host_netns, saved)?;
@@ -565,7 +567,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
             let is_in_time = fetched == 0 || started.elapsed() < RETRIEVE_TIMEOUT;
             if is_somewhere && fetched < MAX_RETRIEVALS && is_in_time {
                 fetched += 1;
-                // Whoever is in that namespace may be in the way, and may be too late the next time.
+                // A process in that namespace may interfere, and may be too late the next time.
                 match self.move_home(
                     host_netns,
                     exited.and_then(ExitedContainer::network_namespace).as_deref(),
@@ -583,10 +585,11 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         }
     }
 
-    /// Takes it out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
+    /// Moves the device out of the namespace that it was moved to, or to which the container moved it further. Returns
+    /// false if it was not found.
     fn move_home(&self, host_netns: &HostNetns<'_, K>, hint: Option<&Path>) -> Result<bool> {
         let (ops, saved) = (host_netns.ops, &self.saved);
-        // Where there is no time for that, the search below says so.
+        // If this search times out, the one below fails too and reports it.
         if let Ok(Some(namespace)) = netns::find_by_cookie(self.record.namespace, hint)
             && let Some(observation) = ops.find(&namespace.netns, saved)?
         {
@@ -604,7 +607,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
     }
 }
 
-/// A device that is on the host again, and may not be what it was.
+/// A device that is on the host again and may differ from its original state.
 pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
     pub(super) returning: ReturningDevice<'a, K>,
     pub(super) observation: K::Observation,
@@ -612,7 +615,7 @@ pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
 }
 
 impl<K: MoveOps> ReturnedDevice<'_, K> {
-    /// Makes it what it was, and ends its lease. If that fails, its lease says what of it is not as it was.
+    /// Restores the device and ends its lease. On failure the lease records what differs.
     fn end(self, host_netns: &HostNetns<'_, K>) -> Result<()> {
         let ReturningDevice { leases, device, .. } = self.returning;
         match host_netns.ops.restore(self, host_netns) {
@@ -620,7 +623,7 @@ impl<K: MoveOps> ReturnedDevice<'_, K> {
             Err(RestoreError { error, differs }) => {
                 if differs.is_some() {
                     let update = |record: &mut MoveRecord| record.left.clone_from(&differs);
-                    // The error says it too.
+                    // The error says the same.
                     let _ = leases.update_moves(device, &update);
                 }
                 Err(error)
@@ -629,11 +632,11 @@ impl<K: MoveOps> ReturnedDevice<'_, K> {
     }
 }
 
-/// Why a device is not what it was.
+/// A device could not be restored.
 #[derive(Debug)]
 pub(crate) struct RestoreError {
     pub(super) error: Error,
-    /// What of it differs, where it is on the host; none where it is not, or where something may stand on it.
+    /// What differs, if the device is on the host. `None` if it is not, or if other interfaces may be stacked on it.
     pub(super) differs: Option<String>,
 }
 
@@ -643,7 +646,7 @@ impl From<Error> for RestoreError {
     }
 }
 
-/// Brings back what earlier containers have left of a device, for who has its lock; whether there was something.
+/// Returns a device that an earlier container left behind. The caller holds its lock. Returns whether there was one.
 pub(super) fn return_leftovers<K: MoveOps>(
     leases: &Leases,
     device: &DeviceId,
@@ -658,25 +661,25 @@ pub(super) fn return_leftovers<K: MoveOps>(
     returning.retrieve_and_end(ops, None, timeout).map(|()| true)
 }
 
-/// A container that has ended.
+/// A container that has exited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExitedContainer<'a> {
     pub(crate) container: &'a ContainerId,
     pub(crate) token: Option<&'a Token>,
-    /// As it was named, links and all: config.json is below it.
+    /// The bundle's path as the engine named it, with links: it contains config.json.
     pub(crate) bundle: &'a Path,
 }
 
 impl ExitedContainer<'_> {
-    /// The file of the network namespace that config.json names.
+    /// Returns the network namespace's file that config.json names.
     fn network_namespace(&self) -> Option<PathBuf> {
         config_file::network_namespace(&self.bundle.join("config.json"))
     }
 }
 
-/// Ends what a container that is gone has of devices of a kind, and brings back those of which it was the last one of
-/// its namespace. Those that did not move are released. What does not come back now stays with its lease, and the first
-/// of these errors is returned.
+/// Ends an exited container's leases of devices of one kind, and returns the devices to the host if it was the last
+/// container of its namespace. Devices that did not move are released. A device that cannot be returned now keeps its
+/// lease, and the first such error is returned.
 pub(super) fn release_devices<K: MoveOps>(
     leased: &[DeviceId],
     exited: &ExitedContainer<'_>,
@@ -692,7 +695,7 @@ pub(super) fn release_devices<K: MoveOps>(
     };
     let bundle = lease::was_canonical(exited.bundle);
     let release_one = |device: &DeviceId| {
-        // Most devices do not move, and a lock leaves a file.
+        // Most devices do not move, and taking a lock creates a file.
         let _moving =
             if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
         let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;

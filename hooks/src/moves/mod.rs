@@ -1,5 +1,5 @@
-//! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
-//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`lifecycle`]; here are its doors.
+//! Moves interfaces, and RDMA devices in netns mode exclusive, into a container's network namespace and back, and sets
+//! up virtual functions for a container. [`lifecycle`] has the steps for one device; this module is the entry to them.
 
 mod interface;
 mod lifecycle;
@@ -34,17 +34,17 @@ use crate::record::lease::{
     self, ContainerInit, END_SEARCH_TIMEOUT, InitLeaseRequest, START_SEARCH_TIMEOUT,
 };
 
-/// Time for searching /proc for processes that have virtual functions open, where no container waits.
+/// Time limit for searching /proc for processes that have virtual functions open, while no container waits.
 const RESTORE_SEARCH_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
+/// How devices are found and moved. Tests replace this on machines without such devices.
 #[derive(Clone, Debug, Default)]
 pub struct StandIns {
     pub interfaces: InterfaceOps,
     pub rdma: RdmaOps,
 }
 
-/// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
+/// Splits a hook's arguments: the RDMA devices that move, with their leases, are second.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
     let moves = |device: &&DeviceId| {
         let mut rdma = arguments.rdma_netns.iter();
@@ -67,13 +67,13 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
     (rest, moving)
 }
 
-/// A device is leased by its name or by its function.
+/// Returns whether a lease is for this device. Leases name a device or its PCI function.
 fn is_lease_of(device: &DeviceId, class: Class, name: &str, pci: PciAddress) -> bool {
     let leased = device.name.as_str();
     device.class == class && (leased == name || leased == pci.to_string())
 }
 
-/// What a hook is to move, and under which name it is leased.
+/// Returns the request to move a device, with the name of its lease.
 fn move_request<'a>(
     arguments: &'a HookArguments,
     class: Class,
@@ -99,7 +99,7 @@ fn move_request<'a>(
     );
 }
 
-/// The interfaces that a hook is to move, each with what it is to have there.
+/// Returns the requests for interfaces, with their settings in the container.
 fn interface_requests<'a>(
     arguments: &'a HookArguments,
     host: &LocalHost,
@@ -134,7 +134,7 @@ fn interface_requests<'a>(
     Ok(requests)
 }
 
-/// The virtual functions of class vfio that a hook is to set up.
+/// Returns the requests for virtual functions of class vfio.
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let vf_arguments = arguments.vf.iter();
     let vf_arguments = vf_arguments.filter(|argument| argument.device.class == VfAccess::CLASS);
@@ -149,7 +149,7 @@ fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     vf_arguments.map(request_for).collect()
 }
 
-/// What a hook's arguments give an interface.
+/// Returns the values for an interface among a hook's arguments.
 fn values_for<'a, T>(
     values: &'a [InterfaceValue<T>],
     interface: &InterfaceName,
@@ -158,14 +158,14 @@ fn values_for<'a, T>(
     matching.map(|entry| &entry.value)
 }
 
-/// Takes the others, where there are some.
+/// Overrides a list unless the replacement is empty.
 fn replace<T: Clone>(current: &mut Vec<T>, replacement: &[T]) {
     if !replacement.is_empty() {
         *current = replacement.to_vec();
     }
 }
 
-/// The RDMA devices that a hook is to move.
+/// Returns the requests for RDMA devices.
 fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let rdma_arguments = arguments.rdma_netns.iter();
     rdma_arguments
@@ -173,7 +173,7 @@ fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
         .collect()
 }
 
-/// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
+/// The devices that a container has acquired. Moved devices stay locked until this is finished or withdrawn.
 pub(crate) struct AcquiredDevices<'a> {
     container: ContainerInit<'a>,
     entry_point: &'a str,
@@ -183,12 +183,12 @@ pub(crate) struct AcquiredDevices<'a> {
     interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
     rdma: Vec<ContainerDevices<'a, RdmaOps>>,
     functions: Vec<ContainerDevices<'a, VfAccess>>,
-    /// The nodes that it is to have of RDMA devices that moved.
+    /// The nodes of moved RDMA devices that the container gets.
     pub(crate) nodes: Vec<RdmaChardev>,
     warnings: Vec<String>,
 }
 
-/// Leases to a container what the arguments of hooks name, and moves to it what is to move: all of it or nothing.
+/// Leases the devices in the hooks' arguments to a container and moves those that have to move: all of them or none.
 pub(crate) fn acquire<'a>(
     lease_arguments: &'a [HookArguments],
     moves: &'a [HookArguments],
@@ -221,7 +221,7 @@ impl<'a> AcquiredDevices<'a> {
         lease_arguments: &'a [HookArguments],
         moves: &'a [HookArguments],
     ) -> Result<()> {
-        // Two containers that want the same two must not wait for each other.
+        // A fixed order prevents deadlocks between containers that request the same devices.
         let by_lease = |arguments: &'a [HookArguments]| {
             let mut arguments: Vec<&HookArguments> = arguments.iter().collect();
             arguments.sort_by_key(|arguments| &arguments.lease);
@@ -236,7 +236,7 @@ impl<'a> AcquiredDevices<'a> {
         Ok(())
     }
 
-    /// Interfaces move last: their way back is longer.
+    /// Interfaces move last, since returning them takes longest.
     fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
         let (container, host) = (self.container, self.host);
         let interface_ops = &self.stand_ins.interfaces;
@@ -293,7 +293,7 @@ impl<'a> AcquiredDevices<'a> {
         }
     }
 
-    /// What is not known of the devices. From here on others may touch them.
+    /// Releases the locks and returns the warnings.
     pub(crate) fn finish(self) -> Vec<String> {
         let mut warnings: Vec<String> = Vec::new();
         warnings.extend(self.interfaces.into_iter().flat_map(ContainerDevices::finish));
@@ -303,7 +303,7 @@ impl<'a> AcquiredDevices<'a> {
         warnings
     }
 
-    /// Takes everything back, since something failed; the error to report.
+    /// Returns all devices after a failure. Returns the error to report.
     pub(crate) fn withdraw(self, mut failed: Error) -> Error {
         for container_devices in self.rdma.into_iter().rev() {
             failed = container_devices.withdraw(failed);
@@ -319,8 +319,8 @@ impl<'a> AcquiredDevices<'a> {
     }
 }
 
-/// Brings back what earlier containers have left of devices of a kind, so that they can be leased; whether there was
-/// something.
+/// Returns devices of one kind that earlier containers left behind, so that they can be leased. Returns whether there
+/// were any.
 fn return_leftovers<K: MoveOps>(
     devices: &[DeviceId],
     host: &LocalHost,
@@ -337,7 +337,7 @@ fn return_leftovers<K: MoveOps>(
     };
     let mut has_returned = false;
     for device in class_devices {
-        // Most of those that stay on the host are as they were, and a lock leaves a file.
+        // Most devices that stay on the host were not changed, and taking a lock creates a file.
         if K::MOVES || leases.has_moved(device)? {
             let _moving = leases.lock_device(device)?;
             has_returned |= lifecycle::return_leftovers(&leases, device, ops, timeout)?;
@@ -346,8 +346,8 @@ fn return_leftovers<K: MoveOps>(
     Ok(has_returned)
 }
 
-/// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
-/// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
+/// Ends an exited container's leases of these devices. Returns those to the host of which it was the last container in
+/// its namespace, and restores those that were set up for it. A failure with one kind does not affect the others.
 pub(crate) fn release_devices(
     rdma: &[DeviceId],
     other_devices: &[DeviceId],
@@ -361,9 +361,9 @@ pub(crate) fn release_devices(
     devices.and(functions)
 }
 
-/// Brings back and restores every device whose containers have ended, RDMA devices first: one stands on an interface. One
-/// that somebody moves right now is left to that. Nothing is waited for: udev calls again when the kernel gives an
-/// interface back.
+/// Returns and restores every device whose containers have exited. RDMA devices come first, since they depend on
+/// interfaces. A device that another process is moving is left to it. This does not wait: udev calls again when the
+/// kernel returns an interface.
 pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
     let StandIns { interfaces, rdma } = stand_ins;
     let all = |_: &DeviceId| Some(Duration::MAX);
@@ -379,7 +379,8 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
 
-/// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.
+/// Returns a function that brings back members of pools before a container is refused one. The refusal names those that
+/// could not be returned, and why.
 pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {

@@ -1,4 +1,4 @@
-//! Takes an interface out of a container's network namespace. Whoever is in there may be in the way, and may put another
+//! Moves an interface out of a container's network namespace. Processes in there may interfere, and may put another
 //! interface in its place.
 
 use onload_core::lease::SavedInterface;
@@ -11,8 +11,8 @@ use super::uppers::{self, move_context};
 use crate::moves::netns::{Netns, SearchDepth};
 use crate::moves::transit_name::{is_transit_name, transit_name};
 
-/// Takes an interface out of a namespace, whatever was done to it there. A container may go on changing it
-/// meanwhile, so that only the move counts.
+/// Moves an interface out of a namespace, whatever was done to it there. A container may keep changing it, so only the
+/// result of the move counts.
 pub(super) fn move_home(
     from: &Netns,
     link: &Link,
@@ -21,8 +21,8 @@ pub(super) fn move_home(
 ) -> Result<()> {
     let (before, _) = from.snapshot()?;
     strip_settings(from, link, &before);
-    // The name is told to nobody before: where an interface that was put in its place has it as another name, the
-    // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
+    // The name is random: if an impostor had it as an alternative name, the kernel would move it, fail to rename it,
+    // and leave it on the host under a name that the container chose.
     let name = transit_name();
     let moved = from.move_link(link.index, &host_netns.netns, Some(name.as_bytes()));
     let saved_name = saved.name.as_bytes();
@@ -30,10 +30,10 @@ pub(super) fn move_home(
     return_impostor(host_netns, from, saved, name.as_bytes())
 }
 
-/// Takes from an interface what would keep it where it is, as far as that can be done.
+/// Removes from an interface what could prevent the move. Ignores failures.
 fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
     let state = |flags| LinkChange::Flags { mask: UP, flags };
-    // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
+    // Deleting stacked interfaces while this one is up leaves neither their addresses nor promiscuous mode behind.
     if before.iter().any(|other| other.is_upper_of(link.index)) {
         let _ = from.change_link(link.index, &state(UP));
     }
@@ -42,14 +42,14 @@ fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
     for mode in link.xdp_modes {
         let _ = from.change_link(link.index, &LinkChange::NoXdp(*mode));
     }
-    // Since Linux 6.6 one that the host has too makes the move fail.
+    // Since Linux 6.6 an alternative name that the host has too makes the move fail.
     for name in &link.alternative_names {
         let _ = from.set_alternative(link.index, name, false);
     }
 }
 
-/// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
-/// namespace may have put one of their own making in its place, with its number.
+/// Moves an interface that arrived on the host back, unless it is the expected one: the container may have put its own
+/// interface in its place, with the same index.
 fn return_impostor(
     host_netns: &InterfaceHostNetns<'_>,
     from: &Netns,
@@ -77,8 +77,8 @@ fn return_impostor(
     Ok(())
 }
 
-/// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
-/// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
+/// Deletes interfaces that a container put in the place of others, and that stayed on the host because the process that
+/// moved them was killed. Otherwise only interfaces of drivers arrive under a transit name, and these are not deleted.
 pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
     let (host_links, _) = host_netns.netns.snapshot()?;
     let is_left = |link: &&Link| {
@@ -86,7 +86,7 @@ pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()
         is_virtual && is_transit_name(&link.name)
     };
     for impostor in host_links.iter().filter(is_left) {
-        // What cannot be deleted must not keep an interface from coming back.
+        // An impostor that cannot be deleted must not block the return of an interface.
         let _ = host_netns.netns.delete(impostor.index);
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Which interface belongs to a PCI function, whatever it is called: the kernel says it of each interface, in every
-//! network namespace (`IFLA_PARENT_DEV_NAME`, Linux 5.14), and a container can change nothing of that.
+//! Finds the interface of a PCI function, under any name. The kernel reports the function of each interface in every
+//! network namespace (`IFLA_PARENT_DEV_NAME`, Linux 5.14), and a container cannot change it.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ pub(super) type InterfaceHostNetns<'a> = lifecycle::HostNetns<'a, InterfaceOps>;
 
 #[derive(Clone, Debug, Default)]
 pub struct InterfaceOps {
-    /// Virtual pairs (veth(4)) that stand in for functions, by the index of the other end, which stays where it is: for
-    /// tests on machines without virtual functions. The programs know none.
+    /// For tests on machines without virtual functions: the functions that veth(4) pairs represent, by the index of the
+    /// peer, which does not move.
     pub stand_ins: BTreeMap<u32, PciAddress>,
-    /// How their virtual functions are set up.
+    /// Access to the virtual functions of interfaces.
     pub vf_access: VfAccess,
 }
 
@@ -36,7 +36,7 @@ impl InterfaceOps {
         self.pci_function(link).is_some()
     }
 
-    /// The interface of a function in a namespace, if it has one there; `name` is for messages.
+    /// Returns the interface of a function in a namespace. `name` is for messages.
     pub(super) fn find_interface(
         &self,
         netns: &Netns,

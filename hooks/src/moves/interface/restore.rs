@@ -1,4 +1,4 @@
-//! Makes an interface that is on the host again what it was there.
+//! Restores an interface that is on the host again.
 
 use std::io;
 
@@ -15,12 +15,12 @@ use crate::moves::lifecycle::{RestoreError, ReturningDevice};
 use crate::moves::netns::SearchDepth;
 use crate::moves::transit_name::{is_transit_name, transit_name};
 
-/// How often it is put right: udev names an interface that comes at the same time.
+/// Limit for attempts: udev may rename an interface at the same time.
 const ROUNDS: u32 = 4;
 
-/// Takes from an interface of the host whatever a container left on it. Anybody on the machine can make the search for that
-/// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
-/// udev calls for each that comes, and would do so for ever where something else cannot be put right.
+/// Removes everything that a container left on an interface. Any user can make the search for stacked interfaces time
+/// out. In that case the driver of a virtual function recreates the interface, provided that it is otherwise restored,
+/// and only once: udev calls for each new interface, and would do so forever if something else cannot be restored.
 pub(super) fn clear(
     host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
@@ -47,8 +47,8 @@ pub(super) fn clear(
     Ok(wait_for_interface(host_netns, saved)?)
 }
 
-/// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
-/// killed sees by the interface's number whether it was done.
+/// Rebinds the driver of a function, which recreates its interface. The lease records the interface's index before, so
+/// that after a kill the next process can tell by the index whether it was done.
 fn rebind_driver(
     link: &Link,
     returning: &ReturningDevice<'_, InterfaceOps>,
@@ -60,16 +60,16 @@ fn rebind_driver(
     function.rebind(&leases)
 }
 
-/// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
-/// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
-/// that is gone, and before it has its settings: the next router on the link would become the host's own.
+/// Restores an interface on the host and removes what a container left on it, by `clear`. Its name is restored first,
+/// because any user can delay `clear` or make it fail. It is set up last, after `clear` and with its settings restored:
+/// otherwise the host would accept the next router advertisement on the link.
 pub(super) fn clear_and_restore(
     host_netns: &InterfaceHostNetns<'_>,
     link: Link,
     saved: &SavedInterface,
     clear: &dyn Fn(&Link) -> Result<(), RestoreError>,
 ) -> Result<(), RestoreError> {
-    // What a program on it prevents is done, or reported, the second time.
+    // Steps that an attached program prevents are repeated below, or reported.
     let _ = restore(host_netns, link, &with_link_down(saved));
     clear(&reread(host_netns, saved)?)?;
     let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
@@ -83,7 +83,7 @@ pub(super) fn clear_and_restore(
     let link = reread(host_netns, saved)?;
     let mut differences = queues::restore(&host_netns.netns, &link, saved);
     if !differences.is_empty() && saved.flags & UP == 0 {
-        // Some drivers have what `threaded` is written to only while the interface is up.
+        // Some drivers accept `threaded` only while the interface is up.
         run_while_up(host_netns, &link, UP, || {
             differences = queues::restore(&host_netns.netns, &link, saved);
         });
@@ -97,7 +97,7 @@ pub(super) fn clear_and_restore(
     })
 }
 
-/// An address that its physical function gave it changes back with that.
+/// Ignores the hardware address if the physical function set it, since it is restored there.
 fn with_current_address(saved: &SavedInterface, link: &Link) -> SavedInterface {
     let is_given = saved.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
     let mac = is_given.then(|| format_hwaddr(&link.address));
@@ -108,7 +108,7 @@ fn with_link_down(saved: &SavedInterface) -> SavedInterface {
     SavedInterface { flags: saved.flags & !UP, ..saved.clone() }
 }
 
-/// Sets what is not as it was.
+/// Restores the settings that differ.
 fn restore(
     host_netns: &InterfaceHostNetns<'_>,
     mut link: Link,
@@ -150,14 +150,14 @@ fn restore(
     Err(not_restored_error(saved, &differences.join(", "), &format!("{cause}{hint}")))
 }
 
-/// The same interface as it is now.
+/// Reads the interface again.
 fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
     let link = host_netns.find(saved)?;
     link.ok_or_else(|| host_netns.not_on_host_error(saved.pci, &saved.name))
 }
 
-/// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
-/// of two, and each would wait for the other.
+/// Renames the interface to a transit name if another one has its original name. Returns whether it did. A container
+/// may have swapped the names of two interfaces, which would block each other.
 fn free_name(
     host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
@@ -172,19 +172,19 @@ fn free_name(
     if !host_links.iter().any(is_taken) {
         return Ok(false);
     }
-    // Before Linux 6.2 the name of one that is up cannot change.
+    // Before Linux 6.2 an interface cannot be renamed while it is up.
     let down = LinkChange::Flags { mask: UP, flags: 0 };
     for change in [down, LinkChange::Name(transit_name().as_bytes())] {
-        // What fails is told as that its name is not as it was.
+        // A failure shows up later as a name that was not restored.
         let _ = host_netns.netns.change_link(link.index, &change);
     }
     Ok(true)
 }
 
-/// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
-/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`saved::plan_restore`]
-/// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
-/// time: each of them counts.
+/// Clears promiscuous mode that a stacked interface left behind. If that interface is deleted while this one is down,
+/// the mode stays until this one is set up again (`__dev_set_rx_mode` in net/core/dev.c). A program on the host may
+/// have requested the mode too, so [`saved::plan_restore`] does not compare it. A request by the container is withdrawn
+/// at the same time.
 fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &SavedInterface) {
     let requested = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > requested && link.flags & UP == 0;
@@ -193,7 +193,7 @@ fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &S
     }
 }
 
-/// Does something while an interface is up that is down again afterwards, without the flags of the mask.
+/// Runs `action` while the interface is up, and then sets it down and clears the flags in `mask`.
 fn run_while_up(
     host_netns: &InterfaceHostNetns<'_>,
     link: &Link,

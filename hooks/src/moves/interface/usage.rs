@@ -1,4 +1,4 @@
-//! Whether the host uses an interface, looked at right before it moves.
+//! Checks whether the host uses an interface, right before it moves.
 
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::decide::sysfs::list_names;
 use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
 use crate::record::lease::{PCI_FUNCTIONS, START_SEARCH_TIMEOUT, shown};
 
-/// RDMA devices; one in software names the interface below it.
+/// RDMA devices. A software device names its interface here.
 const RDMA: &str = "/sys/class/infiniband";
-/// Where udev puts their nodes.
+/// The directory of their nodes.
 const INFINIBAND: &str = "/dev/infiniband";
 const VDPA: &str = "/sys/bus/vdpa";
 
-/// Refuses an interface that the host uses, as far as its own user namespace goes, or the other devices of its function, if
-/// that is to go with it. In another user namespace anybody may make so many network namespaces that there is no time for
-/// all of them, which must keep no container from starting: that is a warning.
+/// Fails if the host uses an interface, or the other devices of its function if these go with it. Returns a warning if
+/// not all network namespaces of other user namespaces could be searched: any user can create so many that the search
+/// times out, which must not prevent containers from starting.
 pub(in crate::moves) fn check(
     netns: &Netns,
     link: &Link,
@@ -86,7 +86,7 @@ fn find_soft_rdma(name: &str) -> Option<String> {
     list_names(Path::new(RDMA)).find(stands_on)
 }
 
-/// The vDPA device of a function, which a virtual machine may have.
+/// Returns the vDPA device of a function, which a virtual machine may use.
 pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
     let devices = bus.join("devices");
     let is_of_function = |name: &String| {
@@ -96,14 +96,14 @@ pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
     list_names(&devices).find(is_of_function)
 }
 
-/// The nodes by which programs such as DPDK's drive a function beside its driver.
+/// Returns the nodes through which programs such as DPDK use a function in addition to its driver.
 fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
     let function_dir = Path::new(PCI_FUNCTIONS).join(function.to_string());
     let names = list_names(&function_dir.join("infiniband_verbs"));
     names.map(|name| Path::new(INFINIBAND).join(name)).collect()
 }
 
-/// Which process of a namespace has one of these nodes open. If there is no time for all of them, nobody is known to.
+/// Returns a process of the namespace that has one of these nodes open. Returns `None` if the search timed out.
 ///
 /// A program of another network namespace has no interface of this one to work with, and where RDMA devices move, it cannot
 /// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from

@@ -1,5 +1,5 @@
-//! The virtual function of an interface that is set up for a container. The physical function may give it another hardware
-//! address, which the interface has to take too.
+//! Sets up the virtual function of an interface for a container. If the physical function sets another hardware
+//! address, the interface has to adopt it.
 
 use onload_core::lease::{SavedInterface, SavedVf};
 use onload_sys::bail;
@@ -10,7 +10,7 @@ use super::ops::{InterfaceHostNetns, InterfaceOps};
 use crate::moves::lifecycle::{MoveRequest, RestoreError};
 use crate::moves::netns::Netns;
 
-/// Everything that may be wrong, before anything is changed.
+/// Checks everything that may fail before changing anything.
 pub(super) fn check_vf(
     ops: &InterfaceOps,
     host_netns: &Netns,
@@ -23,7 +23,7 @@ pub(super) fn check_vf(
     Ok(Some(saved.with_context(|| format!("interface {}", request.name))?))
 }
 
-/// Sets it up, while the interface is on the host.
+/// Sets up the virtual function while its interface is on the host.
 pub(super) fn set_up_vf(
     host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
@@ -36,7 +36,7 @@ pub(super) fn set_up_vf(
     if let Some(mac) = vf.given.mac {
         let (_, change) =
             (set_link_state(host_netns, link.index, 0), LinkChange::Address(mac.to_vec()));
-        // Some drivers take another one only until the physical function has set one.
+        // Some drivers accept a new address only until the physical function has set one.
         let _ = host_netns.netns.change_link(link.index, &change);
     }
     let set = host_netns.ops.vf_access.set_up(&host_netns.netns, saved.pci, vf);
@@ -50,7 +50,7 @@ pub(super) fn set_up_vf(
     }
 }
 
-/// Has it as it was, when nothing of a container is on the interface any more.
+/// Restores the virtual function, once nothing of the container is left on the interface.
 pub(super) fn restore_vf(
     host_netns: &InterfaceHostNetns<'_>,
     saved: &SavedInterface,
@@ -61,14 +61,14 @@ pub(super) fn restore_vf(
     let vf_access = &host_netns.ops.vf_access;
     vf_access.restore_settings(&host_netns.netns, saved.pci, vf)?;
     if let Some(address) = parse_hwaddr(&saved.mac).filter(|_| vf.given.mac.is_some()) {
-        // Where it is not taken, that is told with what else of the interface is not as it was.
+        // A failure shows up later among the settings of the interface that were not restored.
         apply_address(host_netns, saved, &address)?;
     }
     Ok(())
 }
 
-/// Has an interface take the address that its function has. A driver takes it when it is told, or asks for it when the
-/// interface goes down.
+/// Makes an interface adopt its function's hardware address. Drivers adopt it when it is set, or when the interface
+/// goes down.
 fn apply_address(
     host_netns: &InterfaceHostNetns<'_>,
     saved: &SavedInterface,

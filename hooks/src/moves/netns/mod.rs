@@ -1,6 +1,5 @@
-//! Network namespaces: a container's, this host's own, and one that is found again. This process never leaves its own: a
-//! thread enters the other one, opens a socket there and ends; the socket stays in the namespace that it was made in
-//! (net_namespaces(7)).
+//! Network namespaces. This process never leaves its own: a thread enters another one, opens a socket there and ends.
+//! The socket stays in the namespace in which it was opened (net_namespaces(7)).
 
 mod namespace;
 mod owner;

@@ -1,4 +1,4 @@
-//! One network namespace: the way in, and what is asked and told there.
+//! A network namespace: entering it, and requests to the kernel in it.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::record::init::InitProcess;
 
 const STACK: usize = 128 * 1024;
-/// This process's own namespace, and that of the first process.
+/// The namespaces of this process and of the first process.
 const OWN_NETNS: &str = "/proc/self/ns/net";
 const FIRST: &str = "/proc/1/ns/net";
 /// The PID namespace of this process, and the inode of the initial one (`PROC_PID_INIT_INO`, linux/proc_ns.h).
@@ -31,28 +31,28 @@ const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 pub struct Netns {
     file: File,
     socket: NetlinkSocket,
-    /// What no other namespace has since boot (SO_NETNS_COOKIE, Linux 5.14).
+    /// Unique since boot (SO_NETNS_COOKIE, Linux 5.14).
     cookie: u64,
 }
 
-/// Which namespace a file is of, as long as it is open: the number is used again afterwards.
+/// Identifies a namespace while a file of it is open. The kernel reuses the number afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Inode(u64, u64);
 
-/// The namespace that a file of /proc or of nsfs is of.
+/// Identifies the namespace that an open file refers to.
 pub(crate) fn inode(file: impl AsFd) -> io::Result<Inode> {
     let stat = rustix::fs::fstat(file)?;
     Ok(Inode(stat.st_dev, stat.st_ino))
 }
 
-/// Opens a namespace's file without waiting for anybody.
+/// Opens a namespace's file without blocking.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 impl Netns {
-    /// The namespace of an open file; `path` is for messages.
+    /// Returns the namespace of an open file. `path` is for messages.
     pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
         let entering = || format!("entering the network namespace {path:?}");
         Netns::from_file(file).with_context(entering)
@@ -67,8 +67,8 @@ impl Netns {
         Ok(Netns { file, socket, cookie })
     }
 
-    /// That of a container's init, which lives: its file is opened through its directory in /proc, which is of no other
-    /// process.
+    /// Opens the namespace of a container's running init, through a descriptor of its directory in /proc, so that it
+    /// cannot be another process's.
     pub(crate) fn open_init(init: u32) -> Result<Self> {
         let file = InitProcess::open(Some(init))?.network_namespace()?;
         Netns::enter(file, Path::new(&format!("/proc/{init}/ns/net")))
@@ -80,8 +80,8 @@ impl Netns {
         Netns::enter(file, path)
     }
 
-    /// Whether this process is in the namespaces that the host began with: that of the first process, as it is seen
-    /// from the initial PID namespace. An engine elsewhere has no interface of the host.
+    /// Returns whether this process is in the initial PID namespace and in the network namespace of the first process.
+    /// Engines elsewhere have no access to the host's interfaces.
     pub(crate) fn is_initial(&self) -> bool {
         let pids = rustix::fs::stat(OWN_PIDS).map(|stat| stat.st_ino);
         self.matches_file(FIRST) && pids == Ok(INITIAL_PIDS)
@@ -91,7 +91,7 @@ impl Netns {
         self.matches_file(OWN_NETNS)
     }
 
-    /// Whether a process or a thread is in it, by its directory in /proc.
+    /// Returns whether a process or thread, given its directory in /proc, is in this namespace.
     pub(crate) fn contains_process(&self, directory: &Path) -> bool {
         self.matches_file(directory.join("ns/net"))
     }
@@ -101,7 +101,7 @@ impl Netns {
         other.is_ok_and(|other| inode(&self.file).is_ok_and(|this| this == other))
     }
 
-    /// Does something in it, in a thread that enters it, does that and ends.
+    /// Runs `action` in a new thread that enters the namespace.
     pub(crate) fn run_inside<T: Send>(
         &self,
         act: impl FnOnce() -> io::Result<T> + Send,
@@ -126,15 +126,15 @@ impl Netns {
         listed.context("listing network interfaces")
     }
 
-    /// The interfaces that are seen, and whether that is one state of the namespace: whoever is in it may change it all
-    /// the time. Then it is also what has gone meanwhile.
+    /// Returns the interfaces, and whether they are a consistent snapshot. If processes in the namespace change it all
+    /// the time, the list also has interfaces that are gone by now.
     pub(crate) fn snapshot(&self) -> Result<(Vec<Link>, bool)> {
         let key = |link: &Link| link.index;
         let listed = self.socket.snapshot(link::GET, &link::dump_payload(), &link::parse, &key);
         listed.context("listing network interfaces")
     }
 
-    /// The virtual functions of an interface.
+    /// Returns the virtual functions of an interface.
     pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<VfList> {
         let found = self.socket.get(link::GET, &vf::get_payload(index), &vf::parse)?;
         Ok(found.unwrap_or_default())
@@ -155,7 +155,7 @@ impl Netns {
         listed.context("listing addresses")
     }
 
-    /// Its routes that somebody made.
+    /// Returns the routes of the namespace.
     pub(crate) fn routes(&self) -> Result<Vec<Route>> {
         self.socket.list_routes().context("listing routes")
     }
@@ -164,20 +164,20 @@ impl Netns {
         self.socket.execute(link::SET, 0, &change.payload(index))
     }
 
-    /// Moves an interface to another namespace: under the name that it has, or under another. EEXIST where one of its
-    /// names is taken there; it may have moved all the same, under the name that it had.
+    /// Moves an interface to another namespace and renames it if `name` is set. Fails with EEXIST if one of its names
+    /// is taken there; it may have moved all the same, under its old name.
     pub(crate) fn move_link(&self, index: u32, to: &Netns, name: Option<&[u8]>) -> io::Result<()> {
         let payload = link::to_namespace(index, to.fd(), name);
         self.socket.execute(link::SET, 0, &payload)
     }
 
-    /// The number by which this namespace tells of another one; none where it has told nothing of it yet.
+    /// Returns the `nsid` of another namespace in this one, or `None` if it has none yet.
     pub(crate) fn namespace_id(&self, other: &Netns) -> io::Result<Option<i32>> {
         let payload = link::namespace_id_payload(other.fd());
         self.socket.get(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
     }
 
-    /// Deletes an interface that is no device.
+    /// Deletes a virtual interface.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
         self.socket.execute(link::DELETE, 0, &link::delete_payload(index))
     }
@@ -197,7 +197,7 @@ impl Netns {
         }
     }
 
-    /// Gives an interface an address; one that it has already is no error.
+    /// Adds an address to an interface. Succeeds if the interface already has it.
     pub(crate) fn add_address(&self, new: Address) -> io::Result<()> {
         let payload = address::add_payload(new);
         let result = self.socket.execute(address::NEW, CREATE | EXCLUSIVE, &payload);
@@ -207,13 +207,13 @@ impl Netns {
         }
     }
 
-    /// EEXIST where there is one to the same network.
+    /// Adds a route. Fails with EEXIST if there is one to the same network.
     pub(crate) fn add_route(&self, new: route::NewRoute) -> io::Result<()> {
         self.socket.execute(route::NEW, CREATE | EXCLUSIVE, &route::add_payload(new))
     }
 }
 
-/// Does something in a namespace. The thread that enters it does nothing else, and ends.
+/// Runs `action` in a new thread that enters the namespace and ends afterwards.
 fn run_in_thread<T: Send>(
     namespace: BorrowedFd<'_>,
     act: impl FnOnce() -> io::Result<T> + Send,

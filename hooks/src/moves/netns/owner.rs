@@ -1,4 +1,5 @@
-//! Whose a network namespace is: it belongs to a user namespace, and that to the user who made it (ioctl_nsfs(2)).
+//! The owner of a network namespace: it belongs to a user namespace, which belongs to the user who created it
+//! (ioctl_nsfs(2)).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,12 +11,12 @@ use super::namespace::{inode, open};
 
 const OWN_USER_NAMESPACE: &str = "/proc/self/ns/user";
 
-/// Whose a network namespace is, in the order of what it takes to make one.
+/// The owner of a network namespace, ordered by the privileges needed to create one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NetnsOwner {
-    /// This process's own user namespace, in which one needs a capability to make it; or what is not known.
+    /// This process's user namespace, in which creating one requires a capability. Also used if the owner is unknown.
     Host,
-    /// Another user namespace that user 0 made: any process of that user can, in a container too.
+    /// Another user namespace of user 0. Any process of that user can create one, also in a container.
     Root,
     Other,
 }

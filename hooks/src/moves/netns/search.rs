@@ -1,5 +1,5 @@
-//! A network namespace that is found again: by its cookie, among those that engines keep as files, and those of all
-//! processes. Any process that is in it keeps it, and what moved into it.
+//! Searches for a network namespace by its cookie, among the files of engines and the namespaces of all processes. Any
+//! process in a namespace keeps it alive, with the devices that moved there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,32 +18,32 @@ use rustix::io::Errno;
 use super::namespace::{Inode, Netns, inode, open};
 use super::owner::{self, NetnsOwner};
 
-/// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
+/// Directories in which engines and users keep namespaces as files (ip-netns(8), podman, containerd; docker).
 const NAMED_DIRS: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 const PROC: &str = "/proc";
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
-/// Numbers that namespaces may have (fs/proc/generic.c, `PROC_DYNAMIC_FIRST`).
+/// Inode numbers of namespaces (fs/proc/generic.c, `PROC_DYNAMIC_FIRST`).
 const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
-/// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
+/// Prefixes of link targets of descriptors that are no namespaces (`d_dname` in the kernel's source).
 const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
-/// How long those of the host are looked at: who is in one may fill it.
+/// Time limit for the host's own namespaces. A process in one may fill it with interfaces.
 const HOST_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long one namespace is looked for, by a look at its cookie alone.
+/// Time limit for finding a namespace by its cookie.
 const FINDING: Duration = Duration::from_secs(2);
-/// How long all are looked at for a device.
+/// Time limit for finding the namespace that has a device.
 const HOLDER: Duration = Duration::from_secs(6);
 const DESCRIPTORS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct FoundNetns {
     pub(crate) netns: Netns,
-    /// Who keeps it, for people.
+    /// The process or file that keeps it alive, for messages.
     pub(crate) keeper: String,
 }
 
-/// The namespace with a cookie; an error if there was no time to look at all. `hint` is a file that may be of it, and is
-/// looked at after those that engines keep.
+/// Returns the namespace with a cookie. Fails if the search timed out. `hint` is a file that may refer to it, and is
+/// tried after the files of engines.
 pub(crate) fn find_by_cookie(cookie: u64, hint: Option<&Path>) -> io::Result<Option<FoundNetns>> {
     let mut search = NetnsSearch::new(hint, SearchDepth::Processes, [FINDING, FINDING]);
     search.find_first(&|netns| netns.cookie() == cookie)
@@ -51,26 +51,27 @@ pub(crate) fn find_by_cookie(cookie: u64, hint: Option<&Path>) -> io::Result<Opt
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SearchDepth {
-    /// Namespaces of the host and of root that are kept as files, or that the first thread of a process is in.
+    /// Namespaces owned by the host's or another user namespace of root that have a file, or that the main thread of a
+    /// process is in.
     Root,
-    /// Beside those, the ones of user namespaces that other users made.
+    /// Also those owned by user namespaces of other users.
     Processes,
-    /// Beside those, the ones that processes keep by another thread or by a descriptor alone.
+    /// Also those that processes keep only by another thread or by a descriptor.
     Descriptors,
 }
 
-/// Why not all namespaces were looked at.
+/// The search ended before all namespaces were examined.
 #[derive(Debug)]
 pub(crate) enum IncompleteSearch {
-    /// Not even those of the host, of which nobody without privileges there can make more.
+    /// Not all of the host's were examined. Creating one requires privileges on the host.
     Host(io::Error),
-    /// All of the host's were, and not all of other user namespaces, where anybody may have made any number of them.
+    /// All of the host's were examined, but not all of other user namespaces, where any user can create any number of
+    /// them.
     Others(io::Error),
 }
 
-/// Returns each namespace but `host_netns` once: the host's, then those of user namespaces that root made, then all
-/// others. An error ends the search if it takes too long. `timeout` bounds the search of all but the host's, from the
-/// beginning on.
+/// Returns each namespace except `host_netns` once: the host's, then those in user namespaces of root, then all others.
+/// Ends with an error if it takes too long. `timeout` limits the search of all but the host's, counted from the start.
 pub(crate) fn search_other_netns(
     host_netns: &Netns,
     depth: SearchDepth,
@@ -96,26 +97,27 @@ pub(crate) fn find_netns(
 
 type PathIter = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
 
-/// How it stands with one namespace.
+/// The state of one namespace in the search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     Done,
-    /// It has its turn with those of the same owner.
+    /// To be examined with the others of the same owner.
     Later(NetnsOwner),
 }
 
-/// All namespaces that have a name somewhere, each of them once.
+/// Iterates over all namespaces that have a path somewhere, each of them once.
 pub(crate) struct NetnsSearch {
     paths: PathIter,
     depth: SearchDepth,
     started: Instant,
-    /// How long the host's are looked at, and how long the others.
+    /// Time limits for the host's namespaces and for the others.
     timeouts: [Duration; 2],
     turn: NetnsOwner,
-    /// Every name of those whose turn comes later; any of them may go meanwhile.
+    /// All paths of namespaces to be examined later, since any path may vanish by then.
     later: BTreeMap<NetnsOwner, Vec<PathBuf>>,
     has_ended: bool,
-    /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
+    /// The kernel may reuse a number for a namespace that is created during the search. That one is newer than any that
+    /// is searched for.
     visits: BTreeMap<Inode, Visit>,
 }
 
@@ -165,7 +167,7 @@ impl NetnsSearch {
             let later = later.into_iter().map(Ok);
             self.paths = match (self.turn, self.depth) {
                 (NetnsOwner::Other, SearchDepth::Descriptors) => {
-                    // A look at each would be counted as time for descriptors.
+                    // Collected at once, so that the time for examining each does not count as time for descriptors.
                     Box::new(later.chain(find_descriptors(DESCRIPTORS)))
                 }
                 _ => Box::new(later),
@@ -239,8 +241,8 @@ impl Iterator for NetnsSearch {
     }
 }
 
-/// What is there and can be looked at: a process may end, and a file of another kind where engines keep theirs is nobody's
-/// namespace. An error where there may be more, and no file, thread or memory is left to look at it.
+/// Turns errors into `None`, since a process may have exited or a file be no namespace. Fails only if there may be a
+/// namespace that cannot be examined for lack of descriptors, threads or memory.
 fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     const SHORT: [Errno; 5] =
         [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
@@ -262,8 +264,8 @@ fn list_processes() -> impl Iterator<Item = io::Result<PathBuf>> {
     processes.filter(move |path| path.as_ref().map_or(true, is_pid))
 }
 
-/// The network namespaces that threads of processes are in, each once, and the descriptors of some that processes have, as
-/// far as there is time, and then an error: any process may have very many.
+/// Lists the network namespaces of threads, each once, and the descriptors of network namespaces. The last item is an
+/// error if this timed out: any process may have very many descriptors.
 fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
     let until = Instant::now() + timeout;
     let (mut paths, mut names) = (Vec::new(), BTreeSet::new());
@@ -292,18 +294,18 @@ fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
     paths
 }
 
-/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. That of the
-/// first is looked at once more: the process may have come since.
+/// Lists the namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors.
+/// This includes the main thread, since the process may be newer than the first pass.
 fn process_namespaces(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let threads = iter::once(process.to_owned()).chain(other_threads(process));
     let namespaces = threads.map(|thread| thread.join("ns/net"));
     namespaces.chain(list_descriptors(process))
 }
 
-/// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
-/// may be a file of a server that never answers.
+/// Returns whether a descriptor may refer to a network namespace, judging by its link and inode number. The file itself
+/// is not accessed, because it may be on a server that never answers.
 fn may_be_netns(path: &Path) -> io::Result<bool> {
-    // Most are told by one system call. A path of the file system begins with no such word.
+    // One system call decides most cases. Paths of files start with a slash.
     let name = fs::read_link(path).unwrap_or_default();
     let name = name.as_os_str().as_bytes();
     if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
@@ -319,7 +321,7 @@ fn may_be_netns(path: &Path) -> io::Result<bool> {
     Ok(inode.is_some_and(|inode| INODES.contains(&inode)))
 }
 
-/// Opens a candidate. A descriptor may be of another file than its number says, which is not opened then.
+/// Opens a candidate. Skips a descriptor that is not on the file system of namespaces, whatever its inode number.
 fn open_candidate(path: &Path) -> io::Result<File> {
     if !path.starts_with(PROC) || path.ends_with("ns/net") {
         return open(path);
@@ -331,7 +333,7 @@ fn open_candidate(path: &Path) -> io::Result<File> {
     open(&Path::new(OWN_DESCRIPTORS).join(descriptor.as_raw_fd().to_string()))
 }
 
-/// The device number of a file's file system, without asking a server for it.
+/// Returns the device number of a file's file system without contacting a server.
 fn file_system_id(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
@@ -348,7 +350,7 @@ fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
     paths.into_iter().map(Ok).collect()
 }
 
-/// A process by its number and program, or a file.
+/// Describes a path as a process with its PID and program, or as a file.
 fn describe_source(path: &Path) -> String {
     let process = path.strip_prefix(PROC).ok().and_then(|below| below.iter().next()?.to_str());
     let Some(pid) = process else {

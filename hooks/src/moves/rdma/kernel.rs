@@ -1,4 +1,4 @@
-//! Messages to the kernel about RDMA devices: one each way, on a socket of a network namespace.
+//! Netlink requests about RDMA devices, on a socket in a network namespace.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,7 +9,7 @@ use onload_sys::netlink::nldev::{self, RdmaChardev, RdmaLink, RdmaNetnsMode};
 use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::io::Errno;
 
-/// Asks the kernel, and reads the payloads of the answers to their end.
+/// Sends a request and returns the payloads of all answers.
 pub(super) trait NldevExchange {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
 }
@@ -25,7 +25,8 @@ pub(super) fn list_links(with: &dyn NldevExchange) -> io::Result<Vec<RdmaLink>> 
     Ok(answers.iter().filter_map(|payload| nldev::parse(payload)).collect())
 }
 
-/// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
+/// Moves a device to another namespace. Fails with EOPNOTSUPP if its driver does not support it, or if all namespaces
+/// share the devices.
 pub(super) fn move_device(
     with: &dyn NldevExchange,
     index: u32,
@@ -40,7 +41,7 @@ pub(super) fn rename(with: &dyn NldevExchange, index: u32, name: &str) -> io::Re
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
-/// The node of a type that a device has, or that all share; none where its module is not loaded.
+/// Returns a device's node of some type, or the node that all devices share. `None` if its module is not loaded.
 pub(super) fn find_chardev(
     with: &dyn NldevExchange,
     index: Option<u32>,
@@ -57,8 +58,8 @@ pub(super) fn find_chardev(
     }
 }
 
-/// The modules of the kernel that use a device, by its queue pairs. Those that each device has are none: of management, of
-/// its driver and of IP over InfiniBand, whose interfaces say more.
+/// Returns the kernel modules that use a device, judging by its queue pairs. Leaves out those that every device has:
+/// management, its driver, and IP over InfiniBand, which is judged by its interfaces.
 pub(super) fn kernel_users(with: &dyn NldevExchange, index: u32) -> io::Result<BTreeSet<String>> {
     const KERNEL_MODULES: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
     let answers =
@@ -67,7 +68,7 @@ pub(super) fn kernel_users(with: &dyn NldevExchange, index: u32) -> io::Result<B
     Ok(names.filter(|name| !KERNEL_MODULES.contains(&name.as_str())).collect())
 }
 
-/// Whether namespaces share the devices; none where the kernel does not say.
+/// Returns whether namespaces share the devices, or `None` if the kernel does not report it.
 pub(super) fn netns_mode(with: &dyn NldevExchange) -> io::Result<Option<RdmaNetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
     Ok(answers.iter().find_map(|payload| nldev::parse_netns_mode(payload)))

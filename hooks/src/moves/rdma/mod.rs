@@ -1,5 +1,5 @@
-//! What an RDMA device does on its [journey](super::lifecycle), in netns mode exclusive. A move makes its nodes anew, so
-//! which nodes a container gets is known only after the move.
+//! The [lifecycle](super::lifecycle) of an RDMA device in netns mode exclusive. A move recreates its nodes, so the
+//! nodes for a container are known only afterwards.
 
 mod kernel;
 mod ops;
@@ -44,7 +44,7 @@ impl MoveOps for RdmaOps {
         Ok(())
     }
 
-    /// By its name: the function of a device of another one would be refused.
+    /// Finds the device by name. `examine` fails if its PCI function differs.
     fn find_requested(
         &self,
         netns: &Netns,
@@ -75,7 +75,7 @@ impl MoveOps for RdmaOps {
         Ok((save_rdma(device, request, false), warning))
     }
 
-    /// Somebody else put it there, and takes it out again.
+    /// Another program moved the device there and is responsible for it.
     fn stray_state(
         &self,
         device: &NetnsRdmaDevice,
@@ -91,7 +91,7 @@ impl MoveOps for RdmaOps {
         context: &MoveContext<'_, Self>,
     ) -> Result<()> {
         let device = &container_device.observation;
-        // No container has it any more that may have it open.
+        // Checked here, since by now no container can have it open.
         usage::check_users(self, &context.host_netns.netns, device)?;
         let moved =
             self.move_device(&context.host_netns.netns, device.index, &context.container_netns);
@@ -109,7 +109,7 @@ impl MoveOps for RdmaOps {
         (saved.pci, &saved.name)
     }
 
-    /// A driver that was bound anew has given it another number.
+    /// A rebound driver gives the device another index, so it is found by its PCI function.
     fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
         let is_same = |device: &NetnsRdmaDevice| {
             let is_named = device.index == saved.index || device.name == saved.name;
@@ -132,15 +132,16 @@ impl MoveOps for RdmaOps {
         saved: &SavedRdma,
     ) -> Result<()> {
         let moved = self.move_device(from, device.index, &host_netns.netns);
-        // The namespace ends, and the kernel was faster.
+        // The namespace was destroyed, and the kernel moved the device first.
         if moved.as_ref().is_err_and(is_gone) && self.find(from, saved)?.is_none() {
             return Ok(());
         }
         check_moved(moved, "moving back to the host", &saved.name)
     }
 
-    /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
-    /// the foreign one: the names of two may be swapped, and each would wait for the other.
+    /// Restores the name, which a process with CAP_NET_ADMIN in the container can change. If another device has the
+    /// name, this one first gets a transit name: a container may have swapped the names of two devices, which would
+    /// block each other.
     fn restore(
         &self,
         returned: ReturnedDevice<'_, Self>,
@@ -180,7 +181,7 @@ impl RdmaOps {
     }
 }
 
-/// The nodes of devices that a container has, each once: a move makes them anew, and with other numbers.
+/// Returns the nodes of a container's devices, each once. Read after the move, which recreates them with other numbers.
 pub(super) fn collect_nodes(
     container_devices: &ContainerDevices<'_, RdmaOps>,
     rdma_ops: &RdmaOps,
@@ -210,7 +211,7 @@ fn save_rdma(
     SavedRdma { name: request.name.clone(), pci: request.pci, index: device.index, moved_by_other }
 }
 
-/// Says of what the kernel did why a device did not move.
+/// Converts the kernel's error for a device that did not move.
 fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
     let is_fixed = |error| Errno::from_io_error(error) == Some(Errno::OPNOTSUPP);
     if moved.as_ref().is_err_and(is_fixed) {
@@ -221,7 +222,7 @@ fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
     moved.with_context(|| format!("{action} rdma {name}"))
 }
 
-/// Whether the kernel says that the namespace of the socket or of the sender has no such device (`nldev_set_doit`,
+/// Returns whether the error means that the socket's or sender's namespace lacks the device (`nldev_set_doit`,
 /// `rdma_dev_change_netns`).
 fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::NODEV))

@@ -1,6 +1,6 @@
-//! The RDMA devices of a network namespace, told apart by their PCI functions. Only sysfs says which function a device
-//! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
-//! mounted again, for this process and nowhere in the tree of files.
+//! The RDMA devices of a network namespace, identified by their PCI functions. Only sysfs shows the function of a
+//! device, and /sys shows the devices of the namespace in which it was mounted. For another namespace this creates a
+//! detached mount of sysfs.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -22,16 +22,16 @@ use rustix::net::netlink::RDMA;
 use super::kernel;
 use crate::moves::netns::Netns;
 
-/// Where the kernel lists the devices, below the root of sysfs.
+/// The class directory of RDMA devices in sysfs.
 const CLASS: &str = "class/infiniband";
 const NODES: &str = "/dev/infiniband";
-/// The classes of nodes that belong to one device.
+/// Classes of nodes that belong to a single device.
 const OWN_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
-/// The types of nodes: a device's own, and that of the connection manager, which all devices share.
+/// Types of nodes: one per device, and the connection manager's, which all devices share.
 const VERBS: &str = "uverbs";
 const CONNECTION_MANAGER: &str = "rdma_cm";
 
-/// The RDMA devices of this host, by the kernel: tests on machines without one that can move have others.
+/// Access to the RDMA devices of this host. Tests replace it on machines without movable devices.
 #[derive(Clone, Debug)]
 pub struct RdmaOps(pub Rc<dyn RdmaAccess>);
 
@@ -41,22 +41,23 @@ impl Default for RdmaOps {
     }
 }
 
-/// How devices are found and told.
+/// Finds and moves RDMA devices.
 pub trait RdmaAccess: Debug + Sync {
-    /// Whether namespaces share the devices; none where the kernel knows none.
+    /// Returns whether namespaces share the devices, or `None` without RDMA in the kernel.
     fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
     fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>>;
-    /// Moves a device out of the namespace of the thread that calls this. The kernel compares the sender's namespace with
-    /// the device's, wherever the socket was opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
+    /// Moves a device out of the calling thread's namespace. The kernel compares the sender's namespace with the
+    /// device's, regardless of where the socket was opened (`ib_device_set_netns_put`,
+    /// drivers/infiniband/core/device.c).
     fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
-    /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
+    /// Returns the nodes of a device; empty if ib_uverbs provides none.
     fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>>;
-    /// The interfaces that a move deletes.
+    /// Returns the interfaces that a move deletes.
     fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
-    /// The modules of the kernel that use a device.
+    /// Returns the kernel modules that use a device.
     fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>>;
-    /// The nodes that a device of the host has for itself, those of management too.
+    /// Returns the nodes that belong only to this device on the host, including those for management.
     fn host_nodes(&self, name: &str) -> Vec<PathBuf>;
 }
 
@@ -66,7 +67,7 @@ struct KernelRdma;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetnsRdmaDevice {
     pub index: u32,
-    /// Its name; what a container has called it need be no text.
+    /// The name, with invalid UTF-8 replaced: a container can choose any bytes.
     pub name: String,
     pub pci: Option<PciAddress>,
 }
@@ -103,7 +104,7 @@ impl RdmaAccess for KernelRdma {
         let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
             return Ok(Vec::new());
         };
-        // Programs that connect in other ways need none.
+        // Programs that connect in other ways do not need this node.
         let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
         Ok([Some(verbs), manager].into_iter().flatten().collect())
     }
@@ -122,7 +123,7 @@ impl RdmaAccess for KernelRdma {
     }
 }
 
-/// Whether it carries IP over InfiniBand on a device, which makes such interfaces and deletes them
+/// Returns whether an interface is an IPoIB interface of a device, which is created and deleted with the device
 /// (drivers/infiniband/ulp/ipoib/ipoib_main.c, `ipoib_remove_one`).
 fn is_ipoib_of(link: &Link, device: &NetnsRdmaDevice) -> bool {
     link.kind == b"ipoib" && link.function.is_some() && link.function == device.pci
@@ -146,7 +147,7 @@ fn open_socket(netns: &Netns) -> io::Result<NetlinkSocket> {
     netns.run_inside(|| NetlinkSocket::open(Some(RDMA)))
 }
 
-/// The root of sysfs as a namespace sees it.
+/// Opens the root of sysfs as seen from a namespace.
 fn open_sysfs(netns: &Netns) -> io::Result<OwnedFd> {
     if netns.is_own() {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -155,7 +156,7 @@ fn open_sysfs(netns: &Netns) -> io::Result<OwnedFd> {
     netns.run_inside(|| detached::mount("sysfs"))
 }
 
-/// The function nearest above a device: the entry of the class is a link to its directory, which is below it.
+/// Returns the closest PCI function above a device in sysfs. The class entry is a link to the device's directory.
 fn pci_function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
     let name = std::str::from_utf8(name).ok()?;
     if name.contains('/') || name.starts_with('.') {

@@ -1,5 +1,5 @@
-//! Whether the host uses an RDMA device. A move takes the device from programs and from the kernel's own users, and deletes
-//! its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
+//! Checks whether the host uses an RDMA device. A move disconnects programs and kernel users from the device and
+//! deletes its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
 
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
@@ -8,7 +8,7 @@ use super::ops::{NetnsRdmaDevice, RdmaOps};
 use crate::moves::interface::{check_unused, find_opener};
 use crate::moves::netns::{Netns, SearchDepth};
 
-/// Refuses a device with an interface that the host uses; a warning where that is not all known.
+/// Fails if the host uses an interface of the device. Returns a warning if that could not be fully determined.
 pub(super) fn check_interfaces(
     rdma_ops: &RdmaOps,
     host_netns: &Netns,
@@ -26,8 +26,8 @@ pub(super) fn check_interfaces(
     Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
 }
 
-/// Refuses a device that the kernel itself uses, or that a program of the host has open. If there is no time for all
-/// programs, or the kernel does not answer, nobody is known to use it.
+/// Fails if the kernel uses the device or a program on the host has it open. Succeeds if the search timed out or the
+/// kernel does not answer.
 pub(super) fn check_users(
     rdma_ops: &RdmaOps,
     host_netns: &Netns,

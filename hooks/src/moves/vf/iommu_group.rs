@@ -1,4 +1,4 @@
-//! The IOMMU group of a virtual function: a container that opens the group has all functions of it.
+//! The IOMMU group of a virtual function. A container that opens the group has all functions in it.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use crate::record::lease::{
 };
 
 impl VfAccess {
-    /// A directory of sysfs or of nodes.
+    /// Resolves a path in sysfs or /dev, below the root of the stand-ins in tests.
     fn resolve_path(&self, path: &str) -> PathBuf {
         match &self.stand_ins {
             Some(stand_in) => stand_in.root().join(path.trim_start_matches('/')),
@@ -29,7 +29,7 @@ impl VfAccess {
         }
     }
 
-    /// That whoever opens the group of a function gets no other one, which nobody would set up.
+    /// Fails if the group has another function, which the container would get without its being set up.
     pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
         if let Some(other) = find_other_in_group(&self.resolve_path(PCI_FUNCTIONS), pci) {
             bail!(
@@ -39,7 +39,7 @@ impl VfAccess {
         Ok(())
     }
 
-    /// Searches for the users of all functions that are to come back, without a lock, until the deadline.
+    /// Searches for users of all functions that have to return, without a lock, until the deadline.
     pub(in crate::moves) fn search_all(mut self, leases: &Leases) -> Result<Self> {
         for entry in leases.list()?.into_iter().filter(|entry| entry.is_returning) {
             let record = entry.lease.as_ref().ok().and_then(|lease| lease.moved.as_ref());
@@ -48,12 +48,12 @@ impl VfAccess {
                 self.searches.push(EndedSearch { entry, user });
             }
         }
-        // Any further search is made with a lock.
+        // Any further search holds a lock.
         self.search_deadline = None;
         Ok(self)
     }
 
-    /// The result of the search that has ended, if the lease is still the same, or of a short one.
+    /// Returns the result of the completed search if the lease has not changed, or of a short search.
     pub(super) fn find_last_user(
         &self,
         leases: &Leases,
@@ -73,7 +73,7 @@ impl VfAccess {
     pub(super) fn wait_until_unused(&self, pci: PciAddress) -> io::Result<Option<String>> {
         let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
         let started = Instant::now();
-        // The kernel answers at once. The search for the process that has a busy group open may take all the time.
+        // The kernel answers at once, while the search for the process that has a busy group open may use up the time.
         while busy_group(&self.groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
         }
@@ -82,14 +82,14 @@ impl VfAccess {
             thread::sleep(PAUSE);
             match self.find_user(pci, deadline) {
                 Ok(found) => user = found,
-                // No answer about a process that had it open a moment ago.
+                // The search timed out for a process that had it open a moment ago.
                 Err(_) => break,
             }
         }
         Ok(user)
     }
 
-    /// The nodes of the group of a function, with and without an IOMMU.
+    /// Returns the nodes of a function's group, with and without an IOMMU.
     fn groups(&self, pci: PciAddress) -> Vec<PathBuf> {
         let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
         let link = std::fs::read_link(function_dir.join("iommu_group")).ok();
@@ -100,16 +100,17 @@ impl VfAccess {
         vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))]
     }
 
-    /// The kernel says whether a group is in use (drivers/vfio/group.c, `vfio_group_fops_open`): by a process that has the
-    /// group open, or has bound the node of a function. A node of a function that is open and not yet bound makes no group
-    /// busy, and may be opened any number of times, so only /proc shows it.
+    /// Finds the user of a function. Opening a group that is in use fails (drivers/vfio/group.c,
+    /// `vfio_group_fops_open`), whether a process has the group open or has bound a function's node. A function's node
+    /// that is open and not yet bound does not make the group busy and can be opened any number of times, so only /proc
+    /// shows it.
     fn find_user(&self, pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
         let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
         let (processes, groups) = (Processes::default(), self.groups(pci));
         if let Some(user) = group_user(&groups, &processes, deadline) {
             return Ok(Some(user));
         }
-        // Without CAP_SYS_RAWIO the kernel does not say whether a group without IOMMU is in use.
+        // Without CAP_SYS_RAWIO, opening a group without IOMMU does not show whether it is in use.
         let mut nodes: Vec<PathBuf> =
             groups.into_iter().filter(|group| try_open(group) == Err(Errno::PERM)).collect();
         for entry in std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten() {
@@ -124,7 +125,7 @@ impl VfAccess {
     }
 }
 
-/// Another function of its group that is a virtual one, or that vfio has.
+/// Returns another function of the group that is a virtual function or bound to vfio.
 fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
     let group = functions.join(pci.to_string()).join("iommu_group/devices");
     let members = std::fs::read_dir(group).into_iter().flatten();

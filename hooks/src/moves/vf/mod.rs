@@ -1,5 +1,5 @@
-//! A virtual function of class vfio that is set up for its container. It stays where it is: its
-//! [journey](super::lifecycle) is from what it was to what the container has, and back.
+//! A virtual function of class vfio that is set up for its container. It stays on the host; in its
+//! [lifecycle](super::lifecycle) only its settings change.
 
 mod iommu_group;
 mod settings;
@@ -67,7 +67,7 @@ impl MoveOps for VfAccess {
         }
     }
 
-    /// Its name is its address.
+    /// A virtual function is named by its PCI address.
     fn identity(saved: &SavedFunction) -> (PciAddress, &str) {
         (saved.pci, "")
     }
@@ -100,14 +100,14 @@ impl MoveOps for VfAccess {
         let returning = &returned.returning;
         match self.find_last_user(returning.leases, returning.device, *pci) {
             Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
-            // That process would go on with what the function was before.
+            // That process would keep using the function as it was set up.
             Ok(Some(user)) => Err(error!(
                 "{}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\"",
                 context()
             )
             .into()),
-            // Any user can make the search time out, and must not keep a container's VLAN on the host. The lease keeps the
-            // function from other containers until a longer search has ended.
+            // Any user can make the search time out, which must not leave the container's VLAN on the function. The
+            // lease reserves the function until a longer search has ended.
             Err(failed) => {
                 self.restore_settings(&host_netns.netns, *pci, vf)?;
                 Err(error!(

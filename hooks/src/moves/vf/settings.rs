@@ -1,5 +1,5 @@
-//! A virtual function, as the driver of its physical function is asked and told. That is done through the interface of the
-//! physical function, in the network namespace of the host.
+//! Reads and changes the settings of a virtual function through the interface of its physical function, in the host's
+//! network namespace.
 
 use std::fmt::Debug;
 use std::io;
@@ -20,35 +20,35 @@ use crate::moves::lifecycle::RestoreError;
 use crate::moves::netns::Netns;
 use crate::record::lease::PCI_FUNCTIONS;
 
-/// How virtual functions are found and told.
+/// How virtual functions are found and configured.
 #[derive(Clone, Debug, Default)]
 pub struct VfAccess {
-    /// For tests on machines without virtual functions. The programs know none.
+    /// Only for tests on machines without virtual functions.
     pub stand_ins: Option<Rc<dyn VfStandIns>>,
-    /// Deadline for searching /proc for processes that have a function open. `None` if each search has the time of a
-    /// container's start.
+    /// Deadline for searching /proc for processes that have a function open. `None` if each search has its own time
+    /// limit, that of a container's start.
     pub(in crate::moves) search_deadline: Option<Instant>,
-    /// Searches that have ended already.
+    /// Completed searches.
     pub(in crate::moves) searches: Vec<EndedSearch>,
 }
 
-/// The result of a long search for the process that has a function open. It is made without the lock of the device, so that
-/// no container waits for it: while the lease is `returning`, no other process can come to have the function open.
+/// The result of a long search for a process that has a function open. The search runs without the device's lock, so
+/// that no container waits for it. While the lease is `returning`, no further process can open the function.
 #[derive(Clone, Debug)]
 pub(in crate::moves) struct EndedSearch {
     pub(super) entry: LeaseEntry,
     pub(super) user: Result<Option<String>, String>,
 }
 
-/// What stands in for virtual functions, and for what sysfs and /dev have of them, below a root of its own.
+/// A replacement for virtual functions and their files in sysfs and /dev, for tests.
 pub trait VfStandIns: Debug {
     fn root(&self) -> &Path;
-    /// The interface of its physical function, and its settings.
+    /// Returns the interface of the physical function and the present settings.
     fn find(&self, pci: PciAddress) -> Result<Option<(String, VfSettings)>>;
     fn apply_change(&self, pci: PciAddress, change: VfChange) -> io::Result<()>;
 }
 
-/// A virtual function with a physical one that can be told of it.
+/// A virtual function and the access to its physical function.
 struct VirtualFunction<'a> {
     pf: PfAccess<'a>,
     settings: VfSettings,
@@ -60,11 +60,12 @@ enum PfAccess<'a> {
         link: Box<Link>,
         number: u32,
     },
-    /// What it is called last.
+    /// The name of the physical function's interface is last.
     StandIn(&'a dyn VfStandIns, PciAddress, String),
 }
 
-/// What an interface's answer tells of a virtual function; none where it is not that of the physical function.
+/// Returns the settings of a virtual function in an interface's answer. `None` if the interface does not belong to the
+/// physical function.
 fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>> {
     let count = vfs.reported.len();
     let settings = vfs.reported.remove(&number);
@@ -79,14 +80,14 @@ fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfS
 }
 
 impl VfAccess {
-    /// Searches for all functions together that long.
+    /// Limits the searches for all functions together to `timeout`.
     pub(in crate::moves) fn searching_for(&self, timeout: Duration) -> Self {
         let stand_ins = self.stand_ins.clone();
         let search_deadline = Some(Instant::now() + timeout);
         VfAccess { stand_ins, search_deadline, searches: Vec::new() }
     }
 
-    /// None where a function is no virtual one, or is not there.
+    /// Returns `None` if the function is missing or not a virtual function.
     fn find<'a>(
         &'a self,
         host_netns: &'a Netns,
@@ -102,7 +103,7 @@ impl VfAccess {
             return Ok(None);
         };
         let links = host_netns.links()?.into_iter();
-        // Interfaces that stand for virtual functions on a switch in the card belong to the physical function too.
+        // Representors of virtual functions on the card's switch belong to the physical function too.
         for link in links.filter(|link| link.function == Some(physical)) {
             let vfs = host_netns.virtual_functions(link.index).with_context(|| {
                 format!("asking {} for its virtual functions", link.display_name())
@@ -117,7 +118,7 @@ impl VfAccess {
         )
     }
 
-    /// Everything that may be wrong, before anything is changed.
+    /// Checks everything that may fail before changing anything.
     pub(in crate::moves) fn examine(
         &self,
         host_netns: &Netns,
@@ -142,7 +143,7 @@ impl VfAccess {
         Ok(SavedVf { given, before })
     }
 
-    /// Sets up a function for a container. What fails may have changed something.
+    /// Sets up a function for a container. A failure may leave some settings changed.
     pub(in crate::moves) fn set_up(
         &self,
         host_netns: &Netns,
@@ -154,7 +155,7 @@ impl VfAccess {
         };
         let is_none = |mac: &[u8; 6]| *mac == [0; 6];
         let address = saved.before.mac.filter(|_| saved.given.mac.is_some());
-        // A driver that does not take such an address back is found out before it has another.
+        // Setting the all-zero address first reveals a driver that rejects it, before the address changes.
         let first = address.filter(is_none).map(VfChange::Mac);
         let changes = saved.given.required_changes(&vf.settings);
         for change in first.into_iter().chain(changes) {
@@ -177,7 +178,7 @@ impl VfAccess {
         Ok(())
     }
 
-    /// Has a function as it was. One that is not there any more has nothing of a container.
+    /// Restores the settings of a function. A function that is gone needs no restoring.
     pub(in crate::moves) fn restore_settings(
         &self,
         host_netns: &Netns,
@@ -209,7 +210,7 @@ impl VfAccess {
         })
     }
 
-    /// What of it is otherwise now; nothing of a function that is not there any more.
+    /// Returns the settings that differ from `expected`. A function that is gone has none.
     fn differences(
         &self,
         host_netns: &Netns,
@@ -244,7 +245,8 @@ fn list(changes: &[VfChange]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The physical function of a virtual one, and the number of this one there (Documentation/ABI/testing/sysfs-bus-pci).
+/// Returns the physical function of a virtual function, and the virtual function's number
+/// (Documentation/ABI/testing/sysfs-bus-pci).
 fn physical_function(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
     let function_dir = functions.join(pci.to_string());
     let target = |path: &Path| {
