@@ -1,9 +1,8 @@
-//! What an engine is told to add to a container that it is about to create: the third applier, for
-//! engines that ask before there is a bundle (NRI). The decision is that of the others.
+//! The adjustment of a container that an engine is about to create: the third applier, for engines that ask before
+//! there is a bundle (NRI). The decision is that of the others.
 //!
-//! The image is not there yet. So its libc is not checked against libonload.so, its own
-//! /etc/ld.so.preload is not merged, and mounts are compared with the paths that they name: a link of the
-//! image is the runtime's to resolve, as it is with `--device`.
+//! The image is not there yet. So its libc is not checked against libonload.so, its own /etc/ld.so.preload is not
+//! merged, and mounts are compared by path: the runtime resolves links of the image, as with `--device`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,16 +29,16 @@ pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 
-/// What one container gets beside what its engine gives it.
+/// What one container gets in addition to what its engine configures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
-    /// Where it is requested, for people.
+    /// The place of the request, for messages.
     pub keys: String,
     /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
     /// only them and the limits.
     pub names: Option<Vec<String>>,
     pub edits: AdjustmentEdits,
-    /// Those that change.
+    /// The limits that change.
     pub limits: Vec<Rlimit>,
     pub hugepage_limits: Vec<HugepageLimit>,
     pub granted: String,
@@ -192,8 +191,8 @@ fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
     })
 }
 
-/// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
-/// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
+/// Returns whether a hook is redundant: the limit is part of the adjustment, and the nodes were just checked. An engine
+/// may refuse hooks altogether, so none is sent in vain.
 fn is_limit_hook(hook: &Hook) -> bool {
     HookArguments::from_command(&hook.args).is_some_and(|(stage, arguments)| {
         let rest = HookArguments { memlock: None, expect: Vec::new(), ..arguments.clone() };

@@ -15,7 +15,7 @@ use crate::decide::variable::RequestVariables;
 
 #[derive(Debug)]
 pub(crate) struct DecisionInput {
-    /// The text as it was read. From here on, parts of it are not copied.
+    /// The unchanged text. The parsed parts refer to it without copying.
     pub text: Arc<String>,
     pub config: OciConfig,
     /// The request of its annotations, which may be empty if there is a variable.

@@ -42,7 +42,7 @@ use onload_sys::fs::container_root::ContainerRoot;
 
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 
-/// What the failures of CDI's edits begin with.
+/// Context of failures to apply CDI edits.
 pub(crate) const APPLYING: &str = "applying the specifications";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.
+    /// Returns the edits to apply and the nodes that were found. Changes limits directly in the configuration.
     pub(super) fn build_edits(
         &mut self,
         config: &mut OciConfig,

@@ -1,5 +1,5 @@
-//! A bundle's `config.json`: searched for requests, read in parts, changed as it was decided, replaced; and the state that
-//! a runtime gives to its hooks.
+//! A bundle's `config.json`: searching it for requests, parsing parts of it, changing and replacing it. Also the state
+//! that a runtime passes to its hooks.
 
 pub mod adjust;
 pub(crate) mod config_file;

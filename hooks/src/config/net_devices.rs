@@ -1,6 +1,7 @@
-//! Interfaces that `linux.netDevices` of the configuration moves: the engine, or a specification of somebody else, wants
-//! them moved by the runtime, which knows of no lease and leaves them as the container made them. Those that this host
-//! offers as `netdev` are moved by the hook of our specification instead, so that they have one holder, whoever asks.
+//! Interfaces that `linux.netDevices` of the configuration moves: the engine, or a specification of somebody else,
+//! wants them moved by the runtime, which knows of no lease and leaves them as the container made them. Interfaces that
+//! this host offers as `netdev` are moved by the hook of our specification instead, so that they are leased for every
+//! requester.
 
 use std::iter;
 
@@ -17,10 +18,11 @@ use onload_sys::text::Quoted;
 use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::subject::CONFIG_JSON;
 
-/// What such a failure begins with.
+/// Context of failures.
 const ORIGIN: &str = "linux.netDevices";
 
-/// Leaves the interfaces that are offered to our hook, and says which. Any other stays with the runtime: nobody leases it.
+/// Removes the offered interfaces from `linux.netDevices`, adds our hook for them, and returns a reason for each. The
+/// runtime moves all other interfaces, which have no lease.
 pub(super) fn move_to_hook(
     config: &mut OciConfig,
     host: &dyn HostView,
@@ -28,13 +30,13 @@ pub(super) fn move_to_hook(
 ) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
     let interfaces_to_move = config.net_devices().context(CONFIG_JSON)?;
-    // No runtime moves one for a container that is not root's.
+    // Runtimes move interfaces only for containers of root.
     if interfaces_to_move.is_empty() || !privilege.is_initial_namespace {
         return Ok(reasons);
     }
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
     for (key, inside) in interfaces_to_move {
-        // The kernel finds it by each of its names.
+        // The kernel accepts alternative names.
         let link = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
         let name = link.map_or_else(|| key.clone(), Link::display_name);
         let Some(resolved) = specs.find(Class::Netdev, &name) else {
@@ -67,7 +69,7 @@ pub(super) fn move_to_hook(
     Ok(reasons)
 }
 
-/// A hook of a specification if it moves the interface, by its name in the container.
+/// Returns a specification's hook if it moves the interface, changed to use the name in the container.
 fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
     let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
         return Ok(None);
@@ -88,7 +90,7 @@ fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<O
     Ok(Some(hook))
 }
 
-/// Whether a hook of the configuration moves it already.
+/// Returns whether a hook of the configuration already moves the interface.
 fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigError> {
     let mut is_moved = false;
     for stage in [HookName::CreateRuntime, HookName::Prestart] {

@@ -1,6 +1,6 @@
-//! Where a container's device nodes come from according to config.json: `linux.devices` and
-//! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts"). However large the file is,
-//! only what concerns the requested nodes is kept.
+//! The sources of a container's device nodes according to config.json: `linux.devices` and `mounts` (runtime-spec,
+//! config-linux.md "Devices", config.md "Mounts"). However large the file is, only what concerns the requested nodes is
+//! kept.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +75,7 @@ impl ListedNodes {
     }
 
     /// The path, which may be relative to the bundle, that is bind-mounted at a node or above it. In a user namespace,
-    /// engines may mount the host's node instead of listing it, since nobody can create one there.
+    /// engines may mount the host's node instead of listing it, since nodes cannot be created there.
     pub(crate) fn mount_source(&self, node: &str) -> Option<PathBuf> {
         let mount = self.mounts.get(node)?;
         if mount.type_.as_deref() != Some("bind") && !mount.has_bind {
@@ -93,7 +93,7 @@ fn strip_directory<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     rest.filter(|_| directory.is_absolute())
 }
 
-/// What concerns the requested nodes of a configuration, or of its `linux`.
+/// Collects the entries for requested nodes of a configuration, or of its `linux` object.
 struct NodeCollector<'a> {
     is_linux: bool,
     expectations: &'a [Expectation],

@@ -1,10 +1,9 @@
 //! Searches raw JSON for `onload.dev`, or the variable that may hold a request, before anything is
 //! parsed, so that a container that requests nothing costs nothing.
 //!
-//! A spelling of `onload.dev` (RFC 8259 §7: `\u006f`) either holds those bytes, or escapes at least
-//! one of its letters. Engines escape none of them, so looking for both costs one search for a
-//! backslash. What follows the domain does not matter: an annotation `onload.dev` without a class is
-//! refused, not ignored.
+//! A spelling of `onload.dev` (RFC 8259 §7: `\u006f`) either holds those bytes, or escapes at least one of its letters.
+//! Engines escape none of them, so looking for both costs one search for a backslash. Anything may follow the domain:
+//! an annotation `onload.dev` without a class is rejected, not ignored.
 
 use std::io::{self, Read};
 
@@ -16,8 +15,8 @@ use memchr::{memchr_iter, memchr2_iter, memmem};
 use onload_core::request::{DOMAIN, VARIABLE};
 use onload_sys::fs::regular::read_sized;
 
-/// What moves interfaces without asking us (runtime-spec 1.3, config-linux.md, "Network Devices"). runc reads it with Go's
-/// encoding/json, which folds the case of keys (fold.go): U+017F counts as an `s` there.
+/// The key by which the runtime moves interfaces itself (runtime-spec 1.3, config-linux.md, "Network Devices"). runc
+/// reads it with Go's encoding/json, which folds the case of keys (fold.go): U+017F counts as an `s` there.
 const NET_DEVICES: &str = "netdevices";
 const LONG_S: char = '\u{17f}';
 

@@ -1,4 +1,4 @@
-//! What the bundles of a request say of CPUs and memory, and the NUMA nodes that their devices are on.
+//! CPU and memory placement from the bundles of a request, and the NUMA nodes of their devices.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::pools::MembersByPool;
 use super::specs::OnloadSpecs;
 use super::sysfs::Sysfs;
 
-/// What a bundle says of the CPUs and the memory of its containers.
+/// A bundle's settings for the CPUs and memory of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuPlacement {
     pub bundle: String,
@@ -65,7 +65,7 @@ fn numa_nodes(
     nodes
 }
 
-/// The devices that a name stands for.
+/// Returns the devices that a name refers to.
 fn resolve_names(
     class: Class,
     name: &str,
@@ -85,7 +85,7 @@ fn resolve_names(
     }
 }
 
-/// The kernel's names of the RDMA devices that a GPU's name stands for, as the hook's arguments have them.
+/// Returns the kernel's names of the RDMA devices that a GPU's name refers to, from the hook's arguments.
 fn nearest_rdma_names(name: &str, specs: &OnloadSpecs) -> Vec<String> {
     let Some(resolved) = specs.find(Class::Rdma, name) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! What a configuration already contains. No applier adds it again, so several entry points have
-//! the effect of one, and applying twice has the effect of applying once.
+//! Edits that a configuration already contains. No applier adds it again, so several entry points have the effect of
+//! one, and applying twice has the effect of applying once.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(super) fn drop_existing_edits(
     let mut held = find_present_nodes(devices, config)?.into_iter();
     edits.mounts = deduplicate(std::mem::take(&mut edits.mounts));
     edits.hooks = deduplicate(std::mem::take(&mut edits.hooks));
-    // What such a hook would check was checked just now.
+    // The hook's checks have just been made.
     edits.hooks.retain(|hook| !is_check_only(hook));
     let before = edits.mounts.len() + edits.hooks.len() + devices.len();
     devices.retain(|_| held.next() != Some(true));

@@ -294,7 +294,7 @@ impl HostView for LocalHost {
     }
 }
 
-/// Returns whether this process is the host's root, which alone may write the operator's files.
+/// Returns whether this process is the host's root, the only user that may write the operator's files.
 #[must_use]
 pub(crate) fn is_root() -> bool {
     geteuid().is_root() && is_initial_namespace()

@@ -35,7 +35,7 @@ pub(super) fn drop_ambiguous(
     if names.len() < 2 {
         return false;
     }
-    // What an operator sets for all devices of a file is no choice between them.
+    // Variables that the operator sets for all devices of a file do not choose between them.
     let devices = entries.iter().map(|entry| entry.resolved.device);
     let own: BTreeSet<&String> = devices.flat_map(|device| &device.container_edits.env).collect();
     let before = edits.env.len();

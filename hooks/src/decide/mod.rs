@@ -45,7 +45,7 @@ use verified_node::VerifiedNode;
 /// What one container gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
-    /// Where devices are requested, for people.
+    /// The place of the request for devices, for messages.
     pub keys: String,
     /// The edits that the configuration does not contain yet, except device nodes and the preload.
     pub edits: ContainerEdits,
@@ -62,7 +62,7 @@ pub(crate) struct Decision {
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
     pub placements: Vec<CpuPlacement>,
-    /// What is chosen of pools, and not kept yet.
+    /// Members that are chosen from pools and not yet reserved.
     pub reservation: Option<Reservation>,
     pub warnings: Vec<String>,
 }
@@ -86,7 +86,7 @@ pub(crate) fn decide(
     Ok(decision)
 }
 
-/// As [`decide`], whoever allowed it.
+/// Like [`decide`], without checking who allowed it.
 pub(crate) fn decide_without_policy(
     subject: DecisionSubject<'_>,
     settings: &HookSettings,
@@ -127,7 +127,7 @@ pub(crate) fn decide_without_policy(
     let preload = PreloadChoice::take_from(&mut edits, request, &keys);
     let is_held = existing::drop_existing_edits(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
-    // What a word chooses for a device, its specification does not say.
+    // A device's specification does not reflect what an option chooses.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
     let is_whole = is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
     let names = entries.iter().map(|entry| entry.resolved.name.to_string());
@@ -169,12 +169,12 @@ pub(crate) fn is_onload_setting(name: &str) -> bool {
     name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
 }
 
-/// Where a request asks for devices, for people.
+/// Returns the place of a request for devices, for messages.
 pub(crate) fn format_keys(request: &Request) -> String {
     let entries = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
     for origin in entries.map(|entry| entry.origin.outermost()) {
-        // Of a bundle, all classes stand in one place.
+        // A bundle requests all classes in one place.
         if !origins.contains(&origin) {
             origins.push(origin);
         }

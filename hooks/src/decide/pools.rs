@@ -1,4 +1,4 @@
-//! Pools: a name that stands for several devices, of which the container gets some that are free.
+//! Pools: a name for several devices, of which the container gets some that are free.
 //!
 //! Choosing is the one decision that depends on other containers. When nothing else can be refused, a reservation keeps
 //! what was chosen until the container's createRuntime hook turns it into a lease.
@@ -37,16 +37,16 @@ pub struct PoolRequest<'a> {
     pub named: &'a [(DeviceId, Token)],
     pub id: &'a ContainerId,
     pub bundle: &'a Path,
-    /// What the nodes of a member are expected to be.
+    /// The expected nodes of a member.
     pub expect: &'a dyn Fn(&DeviceId) -> Vec<Expectation>,
-    /// Where the first of them is requested.
+    /// The place of the first request.
     pub origin: &'a Origin,
 }
 
-/// What is kept for a container in the end.
+/// The members that are reserved for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// What the container's hook has to name.
+    /// The reservation that the container's hook must name.
     pub token: Token,
     /// The members, in the order of the device requests, and the devices by their names.
     pub devices: Vec<DeviceId>,
@@ -56,7 +56,7 @@ pub trait Pools {
     /// Chooses free members, all or none. Nothing is kept yet.
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation>;
 
-    /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
+    /// Takes a ticket for a container. `task` is the host directory that only its Nomad task has.
     fn ticket(
         &self,
         id: &Token,
@@ -82,7 +82,7 @@ pub(super) struct Chosen {
     hook: Option<Hook>,
 }
 
-/// Chooses members for the pools that a request names, beside what tickets name for the container.
+/// Chooses members for the pools in a request, in addition to those in the container's tickets.
 pub(super) fn choose(
     subject: DecisionSubject<'_>,
     specs: &OnloadSpecs,
@@ -154,8 +154,8 @@ fn choose_members(
     Ok((members.collect(), Some(reserved)))
 }
 
-/// The devices that the container's tickets give it for itself, as far as its request names them still. One that
-/// no specification offers is refused later.
+/// The devices that the container's tickets give it for itself, as far as its request names them still. A device
+/// without a specification is rejected later.
 fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
     let is_requested = |device: &DeviceId| {
         let entry = subject.request.devices.get(&device.class);
@@ -201,7 +201,7 @@ fn no_pool_error(origin: &Origin) -> Error {
     error!("{origin}: it has no effect without a pool, such as onload.dev/vfio: any; remove it")
 }
 
-/// What is wanted of each pool that a request names, and a hook of one of them.
+/// Returns the number of members requested from each pool, and a hook of one of the pools.
 fn device_requests(
     subject: DecisionSubject<'_>,
     specs: &OnloadSpecs,
@@ -266,7 +266,7 @@ fn device_request(
             specs.describe_problems()
         );
     }
-    // What is asked for by name is not what the pool gives.
+    // Devices requested by name do not count as members of the pool.
     pool.members
         .retain(|member| !device_refs.iter().any(|other| other.name == member.name.as_str()));
     let hook = resolved.device.container_edits.hooks.first();
@@ -363,7 +363,7 @@ fn replace_pools<'a>(
     (request, members_by_pool)
 }
 
-/// Has what is for a device of a pool for the member that the pool gave.
+/// Applies settings for a pool to the member that was chosen from it.
 fn redirect_to_members<T>(
     values: &mut [DeviceValue<T>],
     members_by_pool: &MembersByPool,
@@ -380,8 +380,8 @@ fn redirect_to_members<T>(
 }
 
 impl Chosen {
-    /// Makes the hooks of the members name their reservation: those of their own edits where these
-    /// lease, else hooks that do only that.
+    /// Makes the members' hooks name their reservation. Members whose edits have no hook with a lease get a hook that
+    /// only leases.
     pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
         let mut named_devices = BTreeSet::new();
         for hook in &mut edits.hooks {
@@ -405,7 +405,7 @@ impl Chosen {
                 ..HookArguments::default()
             };
             for stage in [HookName::CreateRuntime, HookName::Poststop] {
-                // Where there are members, there is a hook.
+                // Members always have a hook.
                 let Some(mut hook) = self.hook.clone() else {
                     continue;
                 };

@@ -14,7 +14,7 @@ pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 pub(crate) struct PreloadChoice {
     pub mode: Preload,
     pub is_asked: bool,
-    /// Where it is requested, for people; all places if no single one is responsible.
+    /// The place of the request, for messages; all places if no single one is responsible.
     pub key: String,
     /// The libraries that the specifications name in LD_PRELOAD, each once, in order.
     pub libraries: Vec<String>,

@@ -1,13 +1,13 @@
-//! What there is to say of a container that was given something.
+//! The report about a container that received devices.
 
 use onload_core::config::LogConfig;
 use onload_core::request::Request;
 
-/// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
+/// The report about one container: warnings go to the user who started it, everything goes to the operator's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerReport {
     pub warnings: Vec<String>,
-    /// What it was given; empty: nothing.
+    /// The granted devices; empty if there are none.
     pub granted: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
@@ -21,8 +21,8 @@ impl ContainerReport {
     }
 }
 
-/// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where
-/// it came by that. Names of devices need no quotes.
+/// Formats a request on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where it came by that.
+/// Names of devices need no quotes.
 #[must_use]
 pub(crate) fn describe_request(request: &Request) -> String {
     let mut words = Vec::new();

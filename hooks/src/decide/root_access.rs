@@ -31,9 +31,9 @@ const ROOT_CAPABILITIES: [&str; 7] = [
     "CAP_DAC_READ_SEARCH",
 ];
 
-/// The sets from which a program can get a capability under no-new-privileges. What it gains from a
-/// file is limited to what its process was permitted before (security/commoncap.c,
-/// `cap_bprm_creds_from_file`), so the bounding set alone gives nothing.
+/// The sets from which a program can get a capability under no-new-privileges. File capabilities are limited to those
+/// that its process was permitted before (security/commoncap.c, `cap_bprm_creds_from_file`), so the bounding set grants
+/// nothing by itself.
 const SOURCE_SETS: [CapabilitySet; 4] = [
     CapabilitySet::Permitted,
     CapabilitySet::Effective,
@@ -132,9 +132,9 @@ fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>
     Ok(sets.read(set.key())?.unwrap_or_default())
 }
 
-/// Whether a word of the configuration may mean this capability. runc accepts the name alone. crun
-/// asks libcap, which also accepts lower case and numbers, and ignores whatever follows either
-/// (cap_from_name(3)): a word with anything but letters and `_` counts as every capability.
+/// Returns whether a word of the configuration may mean this capability. runc accepts only the name. crun uses libcap,
+/// which also accepts lower case and numbers, and ignores anything that follows either (cap_from_name(3)): a word with
+/// other characters than letters and `_` counts as every capability.
 fn may_name_capability(word: &str, name: &str) -> bool {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     !is_plain || word.eq_ignore_ascii_case(name)
@@ -173,7 +173,7 @@ impl IdMapping {
 enum UserMapping {
     Hosts,
     Mapped(Vec<IdMapping>),
-    /// Those of a namespace, at this path, that cannot be examined.
+    /// Returns the capabilities in a namespace at this path that cannot be examined.
     Unseen(String),
 }
 

@@ -95,8 +95,7 @@ impl OnloadSpecs {
         self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
     }
 
-    /// Returns the names of the devices of a class, without pools and names that stand for several
-    /// devices or none.
+    /// Returns the names of the devices of a class, without pools and names for several devices or none.
     #[must_use]
     pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
         self.devices_of_class(class)
@@ -106,8 +105,7 @@ impl OnloadSpecs {
             .collect()
     }
 
-    /// Returns the devices of a class that contain a node, without names that stand for other
-    /// devices.
+    /// Returns the devices of a class that contain a node, without names for other devices.
     #[must_use]
     pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
         self.devices_of_class(class)
@@ -187,7 +185,7 @@ fn parse(bytes: &[u8], classes: &[Class]) -> Option<Result<onload_cdi::Spec, Loa
 #[derive(Debug)]
 pub struct SpecEntry<'a> {
     pub class: Class,
-    /// Where the device was requested.
+    /// The place of the request.
     pub origin: Origin,
     pub resolved: ResolvedDevice<'a>,
 }
@@ -201,7 +199,7 @@ pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
-        // Another program's hook does not parse, and has no expectations about our nodes.
+        // Another program's hook cannot be parsed, and has no expectations about our nodes.
         if (stage == "createRuntime" || stage == "prestart")
             && let Ok(arguments) = HookArguments::parse(rest)
         {

@@ -7,12 +7,12 @@ use onload_core::container_id::ContainerId;
 use onload_core::lease::{DeviceId, Token};
 use onload_core::request::Request;
 
-/// What the failures of reading and changing a configuration begin with.
+/// Context of failures to read and change a configuration.
 pub(crate) const CONFIG_JSON: &str = "config.json";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerRef<'a> {
-    /// The directory that `root.path` is relative to; empty if the engine has not made one yet.
+    /// The directory that `root.path` is relative to; empty if the engine has not created it yet.
     pub bundle: &'a Path,
     /// `None` if the entry point does not know it.
     pub id: Option<&'a ContainerId>,
@@ -25,7 +25,7 @@ pub struct ContainerRef<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketUse {
     pub id: Token,
-    /// What the container has for itself by it.
+    /// The devices that the container leases through it.
     pub exclusive: Vec<DeviceId>,
 }
 

@@ -27,7 +27,7 @@ const MAX_ATTRIBUTE: u64 = 4096;
 /// Bytes of a list of CPUs that are read. A CPU takes at most six of them.
 const MAX_LIST: u64 = 512 * 1024;
 
-/// What the refusal of a node ends with.
+/// The advice at the end of a node's refusal.
 #[derive(Debug, Default)]
 pub(crate) struct Remedies {
     /// The kernel gives its device other numbers than the node has.
@@ -38,7 +38,7 @@ pub(crate) struct Remedies {
     pub moved: &'static str,
 }
 
-/// The tree that the kernel shows at /sys, and the one at /proc beside it.
+/// The host's trees at /sys and /proc.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
@@ -331,20 +331,20 @@ impl SysfsCheck<'_> {
     }
 }
 
-/// What an attribute of the kernel says; `None` if there is none.
+/// Reads a sysfs attribute. Returns `None` if it does not exist.
 fn read_device_number(path: &Path) -> Result<Option<DeviceNumber>> {
     let text = read_if_present(path, read_attribute)?;
     let number = text.map(|text| text.parse()).transpose();
     number.with_context(|| read_context(path))
 }
 
-/// The numbers of a character device; none of another file.
+/// Returns the numbers of a character device, or `None` for another file.
 pub(crate) fn device_number(stat: &Stat) -> Option<DeviceNumber> {
     let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     is_character.then(|| DeviceNumber { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
 }
 
-/// Lists the names in a directory; none if it cannot be read.
+/// Lists the names in a directory. Returns none if it cannot be read.
 pub(crate) fn list_names(directory: &Path) -> impl Iterator<Item = String> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())

@@ -1,8 +1,8 @@
 //! The request in a container's environment, for engines that pass variables and no annotations to
 //! containers.
 //!
-//! One variable requests devices, or names a ticket. Variables whose names start with its name only
-//! name tickets, so that an engine can reserve in several steps.
+//! A single variable requests devices or names a ticket. Variables whose names start with its name only name tickets,
+//! so that an engine can reserve in several steps.
 //!
 //! Any image can set a variable. So if the operator allows no class by variable, a request does not
 //! stop the container: it has no effect, and a warning says what would allow it. If the operator

@@ -1,4 +1,5 @@
-//! What stands in the container's root file system, whose content the image's author controls, and what its libc can load.
+//! The container's root file system, whose content the image's author controls, and the libraries that its libc can
+//! load.
 
 use std::path::Path;
 

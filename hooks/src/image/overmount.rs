@@ -1,5 +1,5 @@
-//! Where a mount target would be created. A runtime creates missing targets, and what it creates
-//! under somebody's bind mount appears on the host. Nothing is mounted at such a path.
+//! Determines the file system on which a mount target would be created. A runtime creates missing targets, and what it
+//! creates under somebody's bind mount appears on the host. Nothing is mounted at such a path.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,14 +21,14 @@ pub(crate) struct Overmount {
     contents: LinkSource,
 }
 
-/// Whose links a mount contains. They decide where a mount inside it ends up.
+/// The origin of the links in a mount. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkSource {
     /// It is a tmpfs that belongs to this container and starts empty.
     Nothing,
     /// The image's files at that path.
     Image,
-    /// The kernel's own, which lead nowhere else.
+    /// The kernel's own links, which stay inside the file system.
     Kernel,
     /// Processes, whose `root` and `cwd` lead anywhere.
     Proc,
@@ -53,8 +53,8 @@ impl Overmount {
         Overmount { destination: destination.to_owned(), contents }
     }
 
-    /// Recognises a bind mount of the host's own /sys or /proc, which rootless engines make: nobody
-    /// can place links there.
+    /// Recognises a bind mount of the host's own /sys or /proc, which rootless engines create: no user can place links
+    /// there.
     pub(crate) fn with_source(mut self, source: &str) -> Self {
         if self.contents == LinkSource::Others {
             self.contents = match source.trim_end_matches('/') {
@@ -191,8 +191,8 @@ impl<'a> Overmounts<'a> {
         Ok(())
     }
 
-    /// For each mount point, the outermost mount around it whose files can redirect it. One walk
-    /// over the paths in order is enough, since whatever lies below a path follows it directly.
+    /// For each mount point, the outermost mount around it whose files can redirect it. One pass over the sorted paths
+    /// is enough, since descendants of a path follow it directly.
     fn outermost_mounts(&self) -> Vec<Option<usize>> {
         let mut outer = vec![None; self.points.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
@@ -221,8 +221,8 @@ impl<'a> Overmounts<'a> {
     pub(crate) fn check_creatable(&self, target: &str) -> Result<TargetFileSystem> {
         let path = self.resolve(target)?;
         let parent = path.parent();
-        // If somebody's files surround a mount, they decide where it is. The innermost mount alone
-        // is therefore not enough, unless a later one took exactly its path.
+        // If somebody's files surround a mount, they decide where it is. The innermost mount is therefore not enough,
+        // unless a later one has exactly the same path.
         let foreign = self.mount_points_above(&parent).filter_map(|point| point.foreign).min();
         let Some(foreign) = foreign else {
             return Ok(match self.mount_points_above(&parent).next() {

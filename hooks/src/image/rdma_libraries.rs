@@ -14,10 +14,10 @@ use super::preload::program::{ContainerProgram, ProgramFiles};
 use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
-/// What images do that bring libraries which nothing here can judge.
+/// The advice for images with libraries that cannot be examined here.
 pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs have such libraries built in or load them from elsewhere";
 
-/// Of each file of the host.
+/// Limit for each file of the host, in bytes.
 const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct LibraryChoice {
     pub reasons: Vec<String>,
 }
 
-/// What programs of an image use RDMA devices by, which are named as the kernel does.
+/// Checks the libraries by which programs of an image use RDMA devices, which are given by the kernel's names.
 pub(crate) fn choose(
     devices: &[String],
     setting: RdmaLibraries,
@@ -50,7 +50,7 @@ pub(crate) fn choose(
     }
     let library_path = config.env_value("LD_LIBRARY_PATH")?;
     let program = ContainerProgram::from_config(config)?;
-    // What was mounted here before does not count as the container's.
+    // Libraries that were mounted by this program earlier do not count as the container's.
     let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
     let covered = &covered_by(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
@@ -65,7 +65,7 @@ pub(crate) fn choose(
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
     match judgement.decision {
-        // What was not examined is not said to work.
+        // Libraries that were not examined are not reported as working.
         LibraryDecision::Fits if !choice.reasons.is_empty() => {}
         LibraryDecision::Fits => {
             choice.reasons.push(format!("the image's own libraries can use {names}"));

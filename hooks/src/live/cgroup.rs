@@ -10,7 +10,7 @@ use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::mountinfo::{self, MountinfoLine};
 
-/// Where a process is in the hierarchy that controls devices.
+/// A process's cgroup in the hierarchy that controls devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceCgroup {
     /// cgroup v1: a list of devices, `devices.allow`.
@@ -21,7 +21,7 @@ pub enum DeviceCgroup {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupDir {
-    /// Where the hierarchy is mounted.
+    /// The mount point of the hierarchy.
     pub mount: PathBuf,
     /// The cgroup in it, no leading slash.
     pub path: PathBuf,
@@ -55,8 +55,8 @@ impl CgroupDir {
         all.filter(|path| !own.contains(path)).collect()
     }
 
-    /// The systemd scope that the container runs in: a container may name one of its own cgroups like
-    /// somebody else's scope, so only one that is named after the container counts.
+    /// Returns the systemd scope of the container. Only a scope that is named after the container counts, since a
+    /// container may name one of its own cgroups like another scope.
     pub(crate) fn systemd_scope(&self, id: &ContainerId) -> Option<&str> {
         let path = self.named_after(id)?;
         let is_scope = path.extension() == Some(OsStr::new("scope"));

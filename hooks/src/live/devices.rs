@@ -18,7 +18,7 @@ use super::program;
 use super::systemd::Systemd;
 use crate::decide::verified_node::CgroupRule;
 
-/// What was changed, so that it can be undone.
+/// Changes that can be undone.
 #[derive(Debug, Default)]
 pub struct CgroupChanges {
     /// `devices.deny`, and the rules that were added and not in force before.
@@ -106,7 +106,7 @@ fn allow_v1(
     Ok(())
 }
 
-/// Each write takes one device (Documentation/admin-guide/cgroup-v1/devices.rst).
+/// Writes one device per system call (Documentation/admin-guide/cgroup-v1/devices.rst).
 fn write_rule(mut list: &File, rule: CgroupRule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
@@ -193,7 +193,7 @@ fn allow_v2(
     let mut has_replaced = false;
     for programs in own_cgroups.iter().filter(|_| covers_new) {
         let now = query(&programs.path, &programs.fd)?;
-        // A program that systemd has just attached allows the devices by itself.
+        // A program that systemd has just attached already allows the devices.
         let is_new = |id: &u32| !programs.before.ids.contains(id);
         has_replaced |= now.ids.iter().any(is_new);
     }
@@ -259,8 +259,7 @@ fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<
     Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
 }
 
-/// Warns about programs above the container's own cgroups. They control other processes too, so
-/// they stay as they are.
+/// Warns about programs above the container's own cgroups. They control other processes too, so they are not changed.
 fn warn_of_outer_programs(
     dir: &CgroupDir,
     id: &ContainerId,

@@ -53,17 +53,17 @@ pub(super) struct Inspection<'a> {
     /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,
     pub(super) targets: Vec<MountTarget>,
-    /// What of them will be created in the root.
+    /// The targets that will be created in the root.
     pub(super) missing: Vec<CreatedPath>,
     pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
     /// The user of the container's process.
     pub(super) own_user: OciUser,
-    /// What SELinux calls the container's files.
+    /// The SELinux label of the container's files.
     pub(super) label: Option<String>,
     /// The content that /etc/ld.so.preload gets.
     pub(super) list: Option<String>,
-    /// What an earlier hook did for the same process.
+    /// The injection of an earlier hook for the same process.
     pub(super) before: Option<LiveInjection>,
     pub(super) warnings: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl<'a> Inspection<'a> {
         Ok(inspection)
     }
 
-    /// The same with nodes of devices that have moved to the container since.
+    /// Adds nodes of devices that have since moved to the container.
     pub(super) fn with_nodes(mut self, nodes: &[RdmaChardev], config: &OciConfig) -> Result<Self> {
         if nodes.is_empty() {
             return Ok(self);
@@ -208,7 +208,7 @@ impl<'a> Inspection<'a> {
         Ok(())
     }
 
-    /// Whether the file of variables is new to the container.
+    /// Returns whether the container lacks the file of variables.
     pub(super) fn needs_variables_file(&self) -> bool {
         let before = self.before.as_ref();
         let is_there = before.is_some_and(|before| !before.variables.is_empty());
@@ -234,7 +234,7 @@ impl<'a> Inspection<'a> {
         })
     }
 
-    /// Whether the container's process could not open the node that the host has, by the mode of that.
+    /// Returns whether the mode of the host's node prevents the container's process from opening it.
     pub(super) fn needs_own_node(&self, bind: &BindMount, mode: u32) -> bool {
         let is_root = self.own_user.uid == 0 && self.user.is_none_or(|user| user.uid == 0);
         bind.rule.is_some_and(|rule| {
@@ -243,7 +243,7 @@ impl<'a> Inspection<'a> {
         })
     }
 
-    /// A failed step of a mount.
+    /// Returns a function that adds the failed step of a mount to an error.
     pub(super) fn step_error(&self, what: impl FnOnce() -> String) -> impl FnOnce(Errno) -> Error {
         move |errno| {
             let hint = if errno == Errno::NOSYS { " (Linux 5.12 or newer is needed)" } else { "" };

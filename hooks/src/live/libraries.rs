@@ -19,7 +19,7 @@ use crate::image::{self, rdma_libraries};
 use onload_core::rdma_providers::LibraryMount;
 use onload_sys::fs::container_root::ContainerRoot;
 
-/// What the hook of a specification does for its devices.
+/// The libraries that the hook of a specification mounts for its devices.
 #[derive(Debug, Default)]
 pub(crate) struct HookLibraries {
     pub(super) devices: Vec<String>,
@@ -28,8 +28,8 @@ pub(crate) struct HookLibraries {
     pub(super) reasons: Vec<String>,
 }
 
-/// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. What does
-/// not fit is a warning: whoever names a device of a specification may have other libraries.
+/// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. Libraries
+/// that do not fit cause a warning only, since the user of a specification's device may have other libraries.
 pub(super) fn choose_for_hook(
     arguments: &HookArguments,
     setting: RdmaLibraries,

@@ -11,8 +11,8 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::record::init::InitProcess;
 
-/// A process whose limits are set. prlimit(2) takes a number, which another process may have got meanwhile. A descriptor
-/// of the process shows before and after the call that it is still the same one.
+/// A process whose limits are set. prlimit(2) takes a PID, which the kernel may have reused for another process. A
+/// descriptor of the process shows before and after the call that it is still the same one.
 #[derive(Debug)]
 pub(crate) struct ProcessLimits<'a> {
     init: &'a InitProcess,
@@ -23,7 +23,7 @@ pub(crate) struct ProcessLimits<'a> {
 }
 
 impl<'a> ProcessLimits<'a> {
-    /// Opens a process with a known start time, in clock ticks since boot; an error if another process has the number now.
+    /// Opens a process with a known start time in clock ticks since boot. Fails if another process has the PID now.
     pub(crate) fn new(init: &'a InitProcess, start_time: u64) -> Result<Self> {
         let pid = to_pid(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {

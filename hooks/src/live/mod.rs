@@ -64,7 +64,7 @@ pub(crate) fn inject(
     inject_request(state, &config, &request, &requester, &host, stand_ins)
 }
 
-/// Gives a container members of pools that the device of a specification stands for.
+/// Gives a container members of the pools that a specification's device refers to.
 pub(crate) fn inject_members(
     state: &OciState,
     takes: &[TakeArgument],
@@ -134,7 +134,7 @@ fn inject_request(
     Ok(report)
 }
 
-/// What the hook of a specification does about libraries for RDMA devices.
+/// Returns what the hook of a specification does about libraries for RDMA devices.
 pub(crate) fn choose_libraries(
     arguments: &HookArguments,
     state: &OciState,
@@ -149,8 +149,8 @@ pub(crate) fn choose_libraries(
     }
 }
 
-/// What the hooks of a bundle that an engine took from specifications would say and do about libraries for its RDMA
-/// devices.
+/// Returns the messages and mounts of the hooks in a bundle, which an engine took from specifications, about libraries
+/// for its RDMA devices.
 pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<ContainerReport> {
     let config = read_config(bundle)?;
     let looking = libraries::library_hooks(&config)?;
@@ -264,8 +264,8 @@ fn read_config(bundle: &Path) -> Result<OciConfig> {
     OciConfig::parse_text(text).context("config.json")
 }
 
-/// Examines the container, claims what it has for itself, and gives it the rest. Until all of that is claimed nothing of
-/// the container is changed; after an error nothing is claimed.
+/// Examines the container, claims what it has for itself, and gives it the rest. Nothing of the container is changed
+/// before all of that is leased. After an error nothing is leased.
 fn inject_plan(
     state: &OciState,
     config: &OciConfig,
@@ -301,8 +301,8 @@ fn inject_plan(
     }
 }
 
-/// What earlier runs did for the same process: engines may call the hook both as prestart and as
-/// createRuntime, and each device that is a pool has a hook of its own.
+/// Returns the injection of earlier runs for the same process: engines may call the hook both as prestart and as
+/// createRuntime, and each pool device has its own hook.
 fn earlier_injection(
     state: &OciState,
     host: &LocalHost,

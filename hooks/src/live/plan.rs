@@ -1,5 +1,5 @@
-//! What a living container is to be given, and what can no longer be given, by its configuration and the
-//! host's specifications. Nothing is changed here.
+//! Plans the changes to a running container from its configuration and the host's specifications, and rejects changes
+//! that are no longer possible. Nothing is changed here.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -37,12 +37,12 @@ use crate::record::container_record::LiveInjection;
 /// environment.
 pub(crate) const VARIABLES: &str = "/dev/onload-ctk.env";
 
-/// Who asks for what a living container is given.
+/// The source of a request for a running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     /// The container: the operator's policy holds.
     Annotations,
-    /// The engine, by devices of a specification: whoever may name those may have them.
+    /// The engine, by naming devices of a specification. Users who may name them may have them.
     Takes(Vec<TakeArgument>),
 }
 
@@ -125,20 +125,20 @@ pub(crate) struct InjectionPlan {
     pub binds: Vec<BindMount>,
     pub preload: Option<PreloadPlan>,
     pub memlock: Option<Memlock>,
-    /// What only one container may have, as its hooks would claim it.
+    /// The devices to lease, as the specification's hooks would lease them.
     pub lease_arguments: Vec<HookArguments>,
     /// The RDMA devices that it gets, by the kernel's names.
     pub rdma: Vec<String>,
     /// RDMA devices for its network namespace, as its hooks would move them.
     pub moves: Vec<HookArguments>,
-    /// What of it is recorded: the devices that are opened, what is leased, and who asks, by which a second call knows that
-    /// it is done. Process and variables are added when it is applied.
+    /// The record of the injection: opened devices, leases, and the source of the request, by which a second call
+    /// recognises that it is done. Process and variables are added when it is applied.
     pub record: LiveInjection,
-    /// What is chosen of pools.
+    /// The members chosen from pools.
     pub reservation: Option<Reservation>,
-    /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
+    /// The content of [`VARIABLES`]: variables that can no longer be added to the environment.
     pub variables: Option<String>,
-    /// What is given, on one line.
+    /// The granted devices, on one line.
     pub granted: String,
     pub warnings: Vec<String>,
 }
@@ -153,7 +153,7 @@ pub(super) fn list_in_the_way(key: &str, problem: PreloadListError) -> Error {
 }
 
 impl InjectionPlan {
-    /// What is to be done, step by step.
+    /// Describes the planned steps.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         for bind in &self.binds {
@@ -172,7 +172,7 @@ impl InjectionPlan {
         reasons
     }
 
-    /// Whether the configuration holds all of it already.
+    /// Returns whether the configuration already contains everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.binds.is_empty()
             && self.record.rules.is_empty()
@@ -569,7 +569,7 @@ impl Planner<'_> {
     }
 }
 
-/// The limit of open files that podman gives containers. A table of it has 8 MiB, of addresses alone.
+/// The limit of open files that podman gives containers. A descriptor table of that size takes 8 MiB for its pointers.
 const OF_PODMAN: u64 = 1_048_576;
 
 /// The entry points that act before the runtime reads the configuration.

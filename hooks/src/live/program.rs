@@ -1,6 +1,6 @@
-//! The instructions prepended to a device program: they allow some devices, and otherwise continue with
-//! the original. Nothing in that has to change: its jumps are relative, register 1 still holds its
-//! context, and it cannot rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
+//! The instructions prepended to a device program: they allow some devices and continue with the original for all
+//! others. Nothing in that has to change: its jumps are relative, register 1 still holds its context, and it cannot
+//! rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
 
 use onload_sys::bpf::cgroup::Insn;
 

@@ -1,9 +1,9 @@
 //! Mount targets in the container's root: examined, created where that is safe, and from then on
 //! held by descriptor.
 //!
-//! What is created under a bind mount or volume appears on the host. A target is therefore created
-//! only on the root file system's own mount, or on a tmpfs that the container's configuration
-//! mounts there, which the descriptor of its directory tells.
+//! Files created under a bind mount or volume appear on the host. A target is therefore created only on the root file
+//! system's own mount, or on a tmpfs that the container's configuration mounts there, which the descriptor of its
+//! directory tells.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,8 +46,8 @@ impl<'a> TargetChecker<'a> {
         Ok(TargetChecker { root, root_mount, mounts })
     }
 
-    /// What would have to be created for a target, outermost first; empty if it exists, or if what
-    /// is created disappears with the container. Refuses a target where nothing may be mounted.
+    /// Returns the paths to create for a target, outermost first. Empty if it exists, or if created files disappear
+    /// with the container. Refuses a target where nothing may be mounted.
     pub(crate) fn plan_creation(&self, target: &MountTarget) -> Result<Vec<CreatedPath>> {
         let mut missing = Vec::new();
         let mut path = target.path.as_path();
@@ -115,7 +115,7 @@ impl<'a> TargetChecker<'a> {
         };
         let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
-            // Another container with the same root was faster, or a link is dangling.
+            // Another container with the same root created it first, or it is a dangling link.
             Err(Errno::EXIST) => {
                 let existing = self.open_existing(path, kind)?;
                 return existing.ok_or_else(|| wrong_type_error(path, kind.name()));
@@ -209,7 +209,7 @@ impl CreatedTarget {
     /// `vfs_unlink`). It is named by descriptor and name, since a path lookup would find the mount.
     pub(crate) fn remove(&self) {
         if let Some(name) = self.created_path.path.file_name() {
-            // What stays is empty, and the original error is the one to report.
+            // A file that stays is empty, and the original error is the one to report.
             let _ = unlinkat(&self.dir, name, unlink_flags(self.created_path.kind));
         }
     }

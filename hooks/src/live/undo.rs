@@ -30,7 +30,7 @@ impl AppliedChanges {
         let _ = move_into_link_name_space(own_namespace.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
         let lock = container_dir.lock_alone();
-        // What another container with the same root has found is handed to it by `clear`.
+        // Targets that another container with the same root uses are handed over by `clear`.
         if lock.is_some() && sweep::find_same_root(&container_dir.run, id, root).is_none() {
             self.created_targets.iter().rev().for_each(CreatedTarget::remove);
         }

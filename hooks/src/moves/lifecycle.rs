@@ -760,8 +760,8 @@ pub(super) fn restore<K: MoveOps>(
     Ok(restored)
 }
 
-/// At which of so many devices a look begins: a random one. Each may take its time, and whoever looks may be stopped
-/// before the last one, which is not to be the same each time.
+/// At which of so many devices a look begins: a random one. Each may take long and the process may be stopped before
+/// the last one, so the order varies.
 fn random_start(count: usize) -> usize {
     let mut bytes = [0; size_of::<usize>()];
     // Without random bytes it begins at the first, as good as any other.

@@ -28,13 +28,13 @@ pub(crate) struct ContainerDir {
     pub run: RunDir,
     /// The container's directory in it.
     pub dir: OwnedFd,
-    /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the lock for too long; then
-    /// nobody else sweeps either.
+    /// Prevents poststop from removing files until it is dropped. `None` if another process held the lock for too long,
+    /// in which case it also prevents sweeps.
     lock: Option<Lock>,
-    /// How long the lock may be waited for once more.
+    /// Time limit for waiting for the lock again.
     timeout: Duration,
     pub warning: Option<String>,
-    /// What is recorded of the container, an earlier start's included.
+    /// The record of the container, including that of an earlier start.
     pub record: ContainerRecord,
     path: PathBuf,
 }
@@ -85,11 +85,11 @@ impl ContainerDir {
         })
     }
 
-    /// Reads what is recorded of the container. What is not understood is replaced; whoever needs it says so.
+    /// Reads the container's record. A record that cannot be parsed is replaced, and commands that need it report that.
     fn read(&mut self) -> Result<()> {
         let before = container_record::read_known(&self.dir, &mut Vec::new())?;
         self.record = before.unwrap_or_default();
-        // Of an earlier start without a poststop: a sweep would take this one for that.
+        // Removes the injection of an earlier start without poststop, since a sweep would judge this container by it.
         let live = &mut self.record.live;
         live.take_if(|injection| has_ended(injection.pid, injection.start_time));
         Ok(())
@@ -99,8 +99,9 @@ impl ContainerDir {
         container_record::write(&self.dir, &self.record)
     }
 
-    /// Records what will be created in the container's root, after what an earlier start of it created, and lets go of
-    /// the lock: whoever ends in the same root finds this record, and hands over what it created there.
+    /// Records the paths that will be created in the container's root, in addition to those of an earlier start, and
+    /// releases the lock: a container with the same root that ends finds this record and hands over what it created
+    /// there.
     pub(crate) fn record_planned(&mut self, root: &Path, missing: &[CreatedPath]) -> Result<()> {
         let created = self.record.created.get_or_insert_default();
         if created.root != root {
@@ -114,7 +115,8 @@ impl ContainerDir {
         Ok(())
     }
 
-    /// Records what was created of that, after what was handed over meanwhile, and what `reapply` needs.
+    /// Records the paths that were created, in addition to those handed over in the meantime, and the data for
+    /// `reapply`.
     pub(crate) fn record_created(
         &mut self,
         missing: &[CreatedPath],
@@ -136,13 +138,13 @@ impl ContainerDir {
         self.save()
     }
 
-    /// Records what there is to know of a container in which nothing is created.
+    /// Records the injection of a container in which nothing is created.
     pub(crate) fn record_nothing_created(&mut self, injection: LiveInjection) -> Result<()> {
         self.record.live = Some(injection);
         self.save()
     }
 
-    /// To undo a start; `None` if somebody holds the lock for too long.
+    /// Takes the lock for undoing a start. Returns `None` if another process holds it for too long.
     pub(crate) fn lock_alone(&mut self) -> Option<Lock> {
         self.lock = None;
         self.run.lock(LockMode::Exclusive, self.timeout).ok()

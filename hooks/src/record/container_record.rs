@@ -1,6 +1,6 @@
-//! The record under /run/onload-ctk/ID for as long as a container lives: who made the files beside it, what was created in
-//! its root, and what `reapply` needs. Another version may have written it: unknown fields are ignored, and a `version`
-//! above [`VERSION`] means that this version cannot interpret the rest.
+//! The record of a running container in /run/onload-ctk/ID: the process that created the files in this directory, the
+//! paths created in the container's root, and the data for `reapply`. Another version may have written it: unknown
+//! fields are ignored, and a `version` above [`VERSION`] means that this version cannot interpret the rest.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -30,7 +30,8 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
-    /// Who made the files last. None where the container is gone, and nothing but mount targets in its root is left.
+    /// The process that created the files last. `None` if the container is gone and only mount targets in its root are
+    /// left.
     pub maker: Option<Creator>,
     /// None until a hook is about to create mount targets.
     pub created: Option<CreatedPaths>,
@@ -81,7 +82,7 @@ pub(crate) struct CreatedPaths {
     pub made: Vec<CreatedPath>,
 }
 
-/// What `reapply` needs to open the devices again.
+/// The data that `reapply` needs to open the devices again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LiveInjection {
@@ -91,13 +92,13 @@ pub(crate) struct LiveInjection {
     pub rules: Vec<CgroupRule>,
     /// For each of them, the node of this host that had its numbers.
     pub nodes: Vec<PathBuf>,
-    /// What the container has for itself.
+    /// The devices leased to the container.
     pub leases: Vec<DeviceId>,
     /// The bundle that the leases name.
     pub bundle: PathBuf,
-    /// The hooks of specifications that did part of it. One that comes by annotation has no entry.
+    /// The hooks of specifications that did part of it. A hook that runs for an annotation has no entry.
     pub takes: Vec<String>,
-    /// What the file of variables says.
+    /// The content of the file of variables.
     pub variables: String,
     /// Whether a hook did part of it by annotation.
     pub by_annotation: bool,
@@ -107,7 +108,7 @@ pub(crate) struct LiveInjection {
 }
 
 impl LiveInjection {
-    /// What another hook did for the same process before comes first.
+    /// Prepends the injection of an earlier hook for the same process.
     pub(crate) fn merge_earlier(self, before: Option<LiveInjection>) -> LiveInjection {
         let Some(before) = before.filter(|before| before.is_of(self.pid, self.start_time)) else {
             return self;

@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(600);
 
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
-/// What the process that creates the files does next.
+/// The next step of the process that creates the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CreatorStage {
@@ -125,8 +125,8 @@ fn pid_namespace() -> Result<u64> {
     Ok(found.st_ino)
 }
 
-/// What names this boot. A container manager's own file is mounted over the kernel's in a container without privileges,
-/// which cannot mount a proc of its own to look below; all processes there see that file.
+/// Returns the boot ID. In an unprivileged system container, the container manager's file is mounted over the kernel's,
+/// and this process cannot mount another proc to read the kernel's. All processes there see the same file.
 fn boot_id() -> Result<String> {
     Processes::default().boot_id().or_else(|error| {
         if error.source.kind() == std::io::ErrorKind::PermissionDenied

@@ -116,7 +116,7 @@ impl InitProcess {
         start_time(&self.read_file("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Its mount namespace; an error if that is this process's own.
+    /// Opens its mount namespace. Fails if that is this process's own.
     pub(crate) fn mount_namespace(&self) -> Result<OwnedFd> {
         let name = "ns/mnt";
         if self.shares_namespace(name)? {

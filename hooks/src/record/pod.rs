@@ -9,7 +9,7 @@ use onload_sys::fs::regular;
 
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// `NAMESPACE/NAME` of the pod of a container; none where nobody says so, or not by such names.
+/// Returns `NAMESPACE/NAME` of a container's pod, or `None` without valid annotations for it.
 pub(super) fn find_pod(id: &ContainerId, bundle: &Path) -> Option<String> {
     let bytes = regular::read(&bundle.join("config.json"), MAX_BYTES).ok()?;
     let AnnotatedConfig { annotations } = serde_json::from_slice(&bytes).ok()?;

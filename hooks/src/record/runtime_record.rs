@@ -25,8 +25,8 @@ use rustix::io::Errno;
 /// The directory of the records in [`RUN_DIR`]; no container id contains that character.
 pub const NAME: &str = "@runtimes";
 
-/// Where runc, crun and youki keep their containers without `--root`. The last one is where crun does with XDG_RUNTIME_DIR
-/// of root.
+/// The directories in which runc, crun and youki keep their containers without `--root`. The last one is crun's with
+/// root's XDG_RUNTIME_DIR.
 pub(crate) const DEFAULT_ROOTS: [&str; 4] =
     ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
@@ -34,7 +34,7 @@ const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 
 const PLAIN: &[u8] = b"1:";
 const GUARDED: &[u8] = b"1:guarded:";
-/// What follows is no absolute path, so that no version takes it for a container's record.
+/// The rest is not an absolute path, so that no version mistakes it for a container's record.
 const CONFIGURED: &[u8] = b"1:configured:";
 
 /// The name of the link to the runtime of the configuration; no name of a container's record ends so.
@@ -43,7 +43,7 @@ const CONFIGURED_NAME: &str = "@configured";
 /// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
 const MAX_ID_BYTES: usize = 200;
 
-/// One start in this many looks for records of containers that are gone. The container's id decides which.
+/// One in this many starts searches for records of containers that are gone. The container's id decides which.
 const SWEEP_ONE_IN: u64 = 2;
 
 /// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record written, so among many
@@ -196,8 +196,8 @@ impl StoredRecord {
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 
-    /// Remembers the record's runtime as that of the configuration. One that the configuration does not name, as where the
-    /// file is gone for a moment, replaces none: the one before may confine containers more.
+    /// Remembers the record's runtime as that of the configuration. A default runtime, used because the configuration
+    /// file is missing for a moment, does not replace a remembered one, which may confine containers more.
     pub(crate) fn remember_configured(&self, is_named: bool) {
         let path = self.record.runtime.as_os_str().as_bytes();
         let target = [CONFIGURED, path].concat();

@@ -152,7 +152,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
         Err(Errno::NOENT) => return Ok(false),
         dir => dir.with_context(|| remove_context(&path))?,
     };
-    // What is not understood says nothing of what there is to do.
+    // A record that cannot be parsed does not show what has to be done.
     let record = container_record::read(&dir).ok().flatten().unwrap_or_default();
     let created = record.created.filter(|created| !created.made.is_empty());
     let created = created.filter(|created| !remove_created(run, created, id, lock));
@@ -187,7 +187,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
     }
 }
 
-/// What a container that is gone was given for itself by the hook, and the bundle that its leases name.
+/// Returns the devices that the hook leased to an exited container, and the bundle of these leases.
 #[must_use]
 pub(crate) fn recorded_leases(
     run_dir: &Path,
@@ -235,7 +235,8 @@ fn hand_over_targets(run: &RunDir, id: &ContainerId, created: &CreatedPaths) -> 
     container_record::write(&dir, &record).is_ok()
 }
 
-/// Another container with the same root: its directory, and its record. Without the lock, one may be about to appear.
+/// Another container with the same root file system: its directory and record. Without the lock, one may be about to
+/// appear.
 pub(crate) fn find_same_root(
     run: &RunDir,
     id: &ContainerId,
@@ -271,7 +272,7 @@ fn list_remaining(dir: &OwnedFd) -> Vec<String> {
 
 fn list_entries(dir: impl AsFd) -> Vec<String> {
     let mut names = Vec::new();
-    // What cannot be listed counts as empty.
+    // A directory that cannot be listed counts as empty.
     let _ = each_name(dir, &mut |name| {
         names.push(String::from_utf8_lossy(name).into_owned());
         true

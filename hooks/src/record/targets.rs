@@ -16,7 +16,7 @@ pub(crate) fn unlink_flags(kind: TargetType) -> AtFlags {
 /// Removes what was created, the last one first, if it is still the same file and empty.
 pub(crate) fn remove(root: &ContainerRoot, created_paths: &[CreatedPath]) {
     for created_path in created_paths.iter().rev() {
-        // What stays is empty, and the original error is the one to report.
+        // A file that stays is empty, and the original error is the one to report.
         let _ = remove_one(root, created_path);
     }
 }

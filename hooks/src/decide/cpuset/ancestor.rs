@@ -78,7 +78,7 @@ fn systemd_slice(cgroups_path: &str) -> Option<&str> {
     })
 }
 
-/// Where systemd puts a slice: `a-b.slice` is in `a.slice` (systemd.slice(5)).
+/// The path of a systemd slice: `a-b.slice` is in `a.slice` (systemd.slice(5)).
 fn slice_path(slice: &str) -> PathBuf {
     let mut path = PathBuf::new();
     let Some(name) = slice.strip_suffix(".slice").filter(|name| *name != "-") else {

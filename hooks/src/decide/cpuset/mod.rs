@@ -21,12 +21,12 @@ use ancestor::AncestorCgroup;
 pub(crate) struct CpusetChoice {
     /// `None` leaves them as they are.
     pub cpus: Option<String>,
-    /// The NUMA nodes of the memory; `None` leaves them as they are.
+    /// The NUMA nodes of the memory; `None` keeps the present ones.
     pub mems: Option<String>,
     pub warnings: Vec<String>,
 }
 
-/// Chooses for a container whose configuration sets `own` and this control group path. What its engine set stays.
+/// Chooses for a container whose configuration sets `own` and this control group path. Settings of the engine are kept.
 pub(crate) fn choose(
     placements: &[CpuPlacement],
     own: &Cpuset,
@@ -160,7 +160,8 @@ impl<'a> CpusetResolver<'a> {
         })
     }
 
-    /// The NUMA nodes of the devices. Where there is one node, everything is on it, and the kernel may not say so.
+    /// The NUMA nodes of the devices. With a single NUMA node everything is on it, although the kernel may not report
+    /// that.
     fn numa_nodes(&self) -> Result<BTreeSet<u32>> {
         let CpuPlacement { origin, bundle, .. } = self.placement;
         if !self.placement.nodes.is_empty() {
@@ -198,7 +199,7 @@ impl<'a> CpusetResolver<'a> {
         Ok(both)
     }
 
-    /// A list of the kernel. Where it is not understood, a container would be kept to a part of it.
+    /// A list of the kernel. A list that cannot be parsed would restrict the container to a part of it.
     fn list(&self, path: &str) -> Result<BTreeSet<u32>> {
         let text = self.sysfs.text(Path::new(path));
         cpu_list::parse_kernel_list(&text.unwrap_or_default()).with_context(|| {
@@ -209,7 +210,7 @@ impl<'a> CpusetResolver<'a> {
         })
     }
 
-    /// Those that the container may have: all of a list, and at least one of any others.
+    /// The CPUs or nodes that the container may use: all of an explicit list, or at least one of the others.
     fn restrict_to(
         &self,
         above: &AncestorCgroup,

@@ -1,7 +1,7 @@
 //! Whether the programs of an image can load libonload.so, and whether their loader finds it by its name.
 //!
-//! A loader that finds a library and cannot load it ends the program before its first instruction. One that does
-//! not find the library runs the program without it: glibc's loader prints a line, musl's prints nothing.
+//! A loader that finds a library and cannot load it ends the program before its first instruction. A loader that does
+//! not find the library runs the program without it: glibc's prints a message, musl's prints nothing.
 //!
 //! The image's author controls the files, so every read is bounded, and so is the time of all reads together.
 
@@ -28,7 +28,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use super::program::{ContainerProgram, ProgramFiles};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 
-/// Where distributions have their loaders.
+/// The paths of loaders in distributions.
 const LOADERS: [&str; 6] = [
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
@@ -75,7 +75,7 @@ use LoadVerdict::{ByName, ByPath, CannotLoad, Unknown};
 /// Judges the loaders of one image.
 pub(crate) struct LoaderCheck<'a> {
     pub files: ProgramFiles<'a>,
-    /// What the library needs; `None` if its file could not be read.
+    /// The requirements of the library; `None` if its file could not be read.
     pub library: Option<&'a ElfSummary>,
     /// The paths where the container gets the library.
     pub targets: &'a [String],
@@ -374,7 +374,7 @@ impl LoaderCheck<'_> {
     }
 }
 
-/// Where a loader of glibc searches for a library, in its order (ld.so(8)).
+/// Returns the directories that a glibc loader searches for a library, in its order (ld.so(8)).
 struct LoaderSearch {
     /// The program's RPATH, LD_LIBRARY_PATH and the program's RUNPATH.
     first_dirs: Vec<PathBuf>,

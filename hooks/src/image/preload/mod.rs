@@ -37,9 +37,9 @@ const TABLE_SIZE: &str = "EF_FDTABLE_SIZE=";
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
-/// Why the container's own list cannot be merged. Each entry point has its own remedy.
+/// Why the container's own list cannot be merged. The remedy depends on the entry point.
 pub(crate) enum PreloadListError {
-    /// One of the user's mounts is at its path.
+    /// A mount of the user is at its path.
     OwnMount,
     Unreadable(String),
 }
@@ -53,7 +53,7 @@ pub struct HostFile {
     pub label: Option<String>,
 }
 
-/// What an entry point knows of the container and the host.
+/// The container and host as an entry point sees them.
 pub(crate) struct PreloadContext<'a> {
     pub settings: &'a HookSettings,
     /// `None` if the image does not exist yet.
@@ -63,7 +63,7 @@ pub(crate) struct PreloadContext<'a> {
     pub host: &'a dyn HostView,
 }
 
-/// What the preload adds to a container.
+/// The edits that preload the library in a container.
 #[derive(Default)]
 pub(crate) struct PreloadEdits {
     /// Mounts, hooks and variables.

@@ -1,4 +1,4 @@
-//! What an interface has in the container: its addresses, routes and size, and that it is up.
+//! Sets up an interface in the container: addresses, routes, MTU, and the up state.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -62,8 +62,8 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
     Ok(())
 }
 
-/// What an interface that is in the container's network is not, though the container asks for it. What the operator's
-/// configuration says is for the first container of a network.
+/// Returns a requested setting that an interface in the container's network does not have. Settings from config.toml
+/// apply only to the first container of a network.
 pub(super) fn find_difference(
     netns: &Netns,
     link: &Link,

@@ -1,5 +1,5 @@
-//! What an interface does on its [journey](super::lifecycle): what is looked at before it moves, what it has in the
-//! container, and in [`move_home`] and [`restore`] how it comes back.
+//! The [lifecycle](super::lifecycle) of an interface: the checks before it moves, its settings in the container, and
+//! its return in [`move_home`] and [`restore`].
 
 mod in_container;
 mod move_home;
@@ -34,14 +34,14 @@ use super::lifecycle::{
 };
 use super::netns::{Netns, SearchDepth};
 
-/// What engines call the interface that they give a container themselves.
+/// The name that engines use for a container's own interface.
 const RESERVED: &[u8] = b"eth0";
 
-/// The driver of an interface's function, where that can be bound anew.
+/// The driver of an interface's function, if it can be rebound.
 #[derive(Default)]
 pub(crate) struct InterfacePreparation {
     function: Option<RebindableFunction>,
-    /// A killed process had left the function without it.
+    /// The driver was bound again after a killed process had unbound it.
     is_bound_again: bool,
 }
 
@@ -63,8 +63,9 @@ impl MoveOps for InterfaceOps {
         Ok(())
     }
 
-    /// Another container may ask for it by another name. Refuses a function that has a lease of another name: a container
-    /// may have renamed the interface, which came back under that name, and is not as it was before its own lease ends.
+    /// Takes the lock of the PCI function, since another container may request the interface by another name. Fails if
+    /// the function is leased under another name: a container may have renamed the interface, which is not restored
+    /// until that lease ends.
     fn reserve(&self, leases: &Leases, request: &MoveRequest<'_>) -> Result<Option<Lock>> {
         let MoveRequest { name, pci, .. } = request;
         let lock = leases.lock_function(*pci)?;
@@ -140,7 +141,7 @@ impl MoveOps for InterfaceOps {
         context: &MoveContext<'_, Self>,
     ) -> Result<()> {
         let (link, request) = (&container_device.observation, &container_device.request);
-        // It may have come into use since the first look. Nobody but root can do that.
+        // A program of root may have started to use the interface since the first check. Other users cannot.
         usage::check(&context.host_netns.netns, link, Some(request.pci), SearchDepth::Root)?;
         vf::set_up_vf(&context.host_netns, link, saved)?;
         if request.settings.af_xdp {
@@ -215,7 +216,7 @@ impl MoveOps for InterfaceOps {
         let ReturnedDevice { returning: back, observation: seen, preparation: driver } = returned;
         restore::clear_and_restore(host_netns, seen, &back.saved, &|link| {
             if driver.is_bound_again {
-                // Nobody has had it since its driver made it.
+                // The driver has just created the interface, so it was not used.
                 return Ok(());
             }
             restore::clear(host_netns, link, &back, driver.function.as_ref())
@@ -235,7 +236,8 @@ impl MoveOps for InterfaceOps {
     }
 }
 
-/// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
+/// Fails if an alternative name of the interface is taken in the container. The names move too, and the kernel would
+/// fail in the middle of the move.
 fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) -> Result<()> {
     let name = &request.name;
     let container_name =
@@ -265,7 +267,8 @@ fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) 
     Ok(())
 }
 
-/// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
+/// Registers the interface with Onload in the container, where programs of the host no longer see it: a program that
+/// started to use it would own its queues.
 fn register(
     saved: &SavedInterface,
     device: &DeviceId,

@@ -23,34 +23,36 @@ use rustix::io::Errno;
 use crate::moves::netns::Netns;
 
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
-/// Where they are listed, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`). The names of these
-/// are from when they were registered.
+/// Onload's list of interfaces, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`), which keep the
+/// names at registration.
 const NIC_LIST: &str = "/sys/kernel/debug/sfc_resource/nics";
-/// What is said of them there: the name of today, the address when they were registered, and a kind that ends in this word.
+/// Files in these directories: the present name, the hardware address at registration, and the kind, which ends in this
+/// word.
 const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
 const PROGRAM: &[u8] = b"xdpsock";
 
-/// An interface that Onload reaches by AF_XDP, wherever it is.
+/// An interface that Onload uses by AF_XDP, in any namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AfXdpInterface {
     name: String,
     address: String,
-    /// When it was registered, in nanoseconds since 1970.
+    /// Time of registration in nanoseconds since 1970.
     since: u64,
 }
 
 impl AfXdpInterface {
-    /// Any container may give its own interface the name of another one.
+    /// Compares addresses too, since a container may give its own interface the name of another one.
     fn matches(&self, saved: &SavedInterface) -> bool {
         let addresses = [Some(&saved.mac), saved.permanent_mac.as_ref()];
         self.name == saved.name && addresses.contains(&Some(&self.address))
     }
 }
 
-/// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
+/// Registers an interface of a network namespace unless it is registered. Returns its registration if Onload reports
+/// it.
 pub(super) fn register(
     netns: &Netns,
     saved: &SavedInterface,
@@ -63,7 +65,7 @@ pub(super) fn register(
     };
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
-        // The kernel takes one write as one value.
+        // The kernel treats one write as one value.
         file.write_all(format!("{}\n", saved.name).as_bytes())
     };
     let before = bpf::interface::find_xdp_programs(PROGRAM);
@@ -73,7 +75,7 @@ pub(super) fn register(
         }
         written => written.with_context(failed)?,
     }
-    // The kernel answers before Onload has tried, and only its log has what came of it.
+    // The write succeeds before Onload has tried, and only the kernel log has the result.
     let Some(interfaces) = list_interfaces() else {
         return Ok(None);
     };
@@ -99,7 +101,7 @@ pub(super) fn read_registration(saved: &SavedInterface) -> Option<OnloadRegistra
     })
 }
 
-/// Onload's program on an interface. The kernel numbers programs as they come.
+/// Returns the ID of Onload's program on an interface. The kernel numbers programs in the order of loading.
 fn find_program(
     interface: &AfXdpInterface,
     interfaces: &[AfXdpInterface],
@@ -113,14 +115,13 @@ fn find_program(
     programs.iter().nth(before).copied()
 }
 
-/// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
-/// again.
+/// Fails if an interface has returned without Onload's program. Registers it again if Onload's modules were reloaded.
 pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> {
     let (Some(registration), Some(interfaces)) = (&saved.onload, list_interfaces()) else {
         return Ok(());
     };
     match interfaces.iter().find(|interface| interface.matches(saved)) {
-        // A registration ends with the module.
+        // Unloading the module ends its registrations.
         None if Path::new(REGISTER).exists() => register(host_netns, saved).map(drop),
         Some(now)
             if is_missing(registration, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) =>
@@ -135,7 +136,7 @@ pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> 
     }
 }
 
-/// Whether Onload's program has gone while the registration stayed.
+/// Returns whether Onload's program is gone while the registration remains.
 fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet<u32>) -> bool {
     registration.since == since
         && registration.program.is_some_and(|program| !programs.contains(&program))

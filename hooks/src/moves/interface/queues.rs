@@ -1,9 +1,8 @@
-//! How packets come to the queues of an interface: what is kept of that before it moves, and restored when it is back.
-//! Both happen on the host, since a sysfs shows the interfaces of one network namespace alone.
+//! Saves the queue settings of an interface before it moves and restores them after its return. Both happen on the
+//! host, since a mount of sysfs shows the interfaces of a single network namespace.
 //!
-//! The fields that are hashed (`ethtool -n IF rx-flow-hash`), contexts of RSS beside the first, which nothing uses without
-//! a rule, and all else that ethtool(8) sets are not kept. To unbind a virtual function's driver and bind it again resets
-//! them.
+//! Other settings of ethtool(8) are not saved, such as the hashed fields (`ethtool -n IF rx-flow-hash`) and further RSS
+//! contexts, which are unused without a rule. Rebinding a virtual function's driver resets them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,18 +19,18 @@ use rustix::io::Errno;
 use crate::moves::netns::Netns;
 
 const CLASS: &str = "/sys/class/net";
-/// Of the interface. The first two are always written, which sets them for each of its NAPI instances too: a container can
-/// set those one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`).
+/// Attributes of the interface. The first two are always written, which also resets each of its NAPI instances: a
+/// container can set those one by one (net/core/dev.h, `netdev_set_gro_flush_timeout`).
 const INTERFACE_SETTINGS: [&str; 3] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded"];
 const ALWAYS_WRITTEN: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
-/// Of each of its queues (Documentation/networking/scaling.rst).
+/// Attributes of each queue (Documentation/networking/scaling.rst).
 const QUEUES: &str = "queues";
 const RX_QUEUE_SETTINGS: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
 const TX_QUEUE_SETTINGS: [&str; 2] = ["xps_cpus", "xps_rxqs"];
-/// What of it a lease has room for: bytes, and rules of 344 digits each.
+/// Limits for a lease: bytes of text, and rules of 344 digits each.
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_RULES: u32 = 32;
-/// A container may have made more of them.
+/// Limit for rules that a container may have added.
 const MAX_FOREIGN_RULES: u32 = 65_536;
 
 struct InterfaceDir {
@@ -40,7 +39,7 @@ struct InterfaceDir {
 }
 
 impl InterfaceDir {
-    /// None where this process sees another one of that name, or none.
+    /// Returns `None` if this process does not see the interface, or sees another one by that name.
     fn open(netns: &Netns, link: &Link) -> Option<InterfaceDir> {
         let dir = Path::new(CLASS).join(std::str::from_utf8(&link.name).ok()?);
         let ifindex = read(&dir.join("ifindex"))?;
@@ -66,7 +65,7 @@ impl InterfaceDir {
     }
 }
 
-/// What a lease keeps of it; none where it cannot be seen.
+/// Returns the settings for the lease, or `None` if the interface is not visible in sysfs.
 pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     let interface_dir = InterfaceDir::open(netns, link)?;
     let mut unkept = Vec::new();
@@ -120,13 +119,13 @@ fn receives_by_several([receive, _, _, combined]: [u32; 4]) -> bool {
     receive.saturating_add(combined) > 1
 }
 
-/// What is named where it cannot be kept or restored.
+/// Names of settings in messages.
 const NAPI: &str = "what sysfs says of its queues (rps, xps, gro_flush_timeout)";
 const CHANNELS: &str = "its channels";
 const RSS_LABEL: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
-/// Makes the queues of an interface that is back what they were; what is not.
+/// Restores the queue settings of a returned interface. Returns the names of those that differ.
 pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
     let Some(queues) = &saved.queues else {
         return Vec::new();
@@ -140,7 +139,7 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
             differences.push(what.to_owned());
         }
     };
-    // Their number says how long the table is, and which queues there are.
+    // Channels come first: their number determines the size of the table and the queues.
     if let Some(channels) = queues.channels {
         check(restore_channels(&interface_dir, channels), CHANNELS);
     }
@@ -181,7 +180,7 @@ fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
     };
     let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (to_hex(&rule), rule)).collect();
     for (_, extra) in now.iter().filter(|(text, _)| !saved.contains(text)) {
-        // One of Onload's goes by itself with its socket.
+        // Rules of Onload disappear with its sockets.
         let _ = interface_dir.with_ethtool(|ethtool| ethtool.delete_rule(extra));
     }
     for missing in saved.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
@@ -196,7 +195,7 @@ fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
     interface_dir.ntuple_rules().is_ok_and(|now| sorted(&now) == sorted(saved))
 }
 
-/// The attributes below an interface's directory, but those of queues that are nothing but zeros.
+/// Reads the attributes in an interface's directory, except all-zero attributes of queues.
 fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
     let mut attributes = BTreeMap::new();
     for name in INTERFACE_SETTINGS {
@@ -218,7 +217,7 @@ fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
     attributes
 }
 
-/// Writes what differs; the names of those that differ afterwards.
+/// Writes the attributes that differ. Returns the names of those that still differ.
 fn restore_attributes(dir: &Path, saved: &BTreeMap<String, String>) -> Vec<String> {
     let now = read_attributes(dir);
     for (path, value) in saved {
@@ -243,7 +242,7 @@ fn restore_attributes(dir: &Path, saved: &BTreeMap<String, String>) -> Vec<Strin
     names
 }
 
-/// A set of CPUs or queues without any, or a number of 0.
+/// Returns whether the value is an empty set of CPUs or queues, or 0.
 fn is_zero(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, b'0' | b','))
 }
@@ -253,7 +252,7 @@ fn read(path: &Path) -> Option<String> {
     Some(text.trim_end().to_owned())
 }
 
-/// What fails differs afterwards.
+/// Ignores failures, since the attribute is compared afterwards.
 fn write(path: &Path, value: &str) {
     let file = fs::OpenOptions::new().write(true).truncate(true).open(path);
     let _ = file.and_then(|mut file| file.write_all(value.as_bytes()));

@@ -1,5 +1,5 @@
-//! A virtual function's interface, made anew: its driver is unbound and bound again. What stood on the interface goes with
-//! it, in whatever network namespace it is.
+//! Recreates a virtual function's interface by rebinding its driver. This also deletes the interfaces stacked on it, in
+//! all network namespaces.
 
 use std::fs;
 use std::io;
@@ -20,24 +20,24 @@ use super::usage::find_vdpa;
 use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::PAUSE;
 
-/// Where the kernel has PCI functions and their drivers.
+/// The PCI bus in sysfs.
 pub(super) const PCI: &str = "/sys/bus/pci";
-/// The function's other devices, which are leased by themselves.
+/// Other devices of the function, which have their own leases.
 const OTHER_DEVICES: [(Class, &str); 2] = [(Class::Rdma, RDMA), (Class::Ptp, "ptp")];
 const RDMA: &str = "infiniband";
-/// Their nodes, and where these are.
+/// Their class directories, and the directories of their nodes.
 const NODES: [(&str, &str); 3] = [
     ("infiniband_verbs", "/dev/infiniband"),
     ("infiniband_mad", "/dev/infiniband"),
     ("ptp", "/dev"),
 ];
-/// `driver_override` of a function that any driver may take.
+/// `driver_override` of a function without a fixed driver.
 const NO_OVERRIDE: &str = "(null)";
-/// How long is looked who has another device of the function open.
+/// Time limit for finding processes that have another device of the function open.
 const OPENERS: Duration = Duration::from_secs(2);
-/// How long a driver that is bound anew has to make its interface, and udev to see it.
+/// Time limit for a rebound driver to create its interface and for udev to process it.
 const BINDING: Duration = Duration::from_secs(10);
-/// Where udev listens, and where it keeps what it knows of each interface.
+/// udev's control socket, and its database.
 const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 
 pub(super) struct RebindableFunction {
@@ -47,15 +47,15 @@ pub(super) struct RebindableFunction {
 }
 
 impl RebindableFunction {
-    /// None for a physical function, on which others depend.
+    /// Returns `None` for a physical function, since virtual functions depend on it.
     pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
         let dir = bus.join("devices").join(pci.to_string());
         let bus = bus.to_owned();
         dir.join("physfn").exists().then_some(RebindableFunction { bus, dir, pci })
     }
 
-    /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
-    /// killed in between leaves what [`RebindableFunction::finish_rebind`] sees.
+    /// Unbinds the driver and binds it again. In between, `driver_override` keeps other drivers away and lets
+    /// [`RebindableFunction::finish_rebind`] continue if this process is killed.
     pub(super) fn rebind(&self, leases: &[LeaseEntry]) -> io::Result<()> {
         let refused =
             |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));
@@ -74,13 +74,13 @@ impl RebindableFunction {
         self.write("driver/unbind", &self.pci.to_string())?;
         self.bind(&driver)?;
         if before.is_none() {
-            // If its own name stays there, that does no harm.
+            // It is harmless if the driver's name remains there.
             let _ = self.write("driver_override", "");
         }
         Ok(())
     }
 
-    /// Binds it to the driver that a process unbound which was killed then; whether there was something to do.
+    /// Binds the driver again if a process was killed after unbinding it. Returns whether it did.
     pub(super) fn finish_rebind(&self) -> io::Result<bool> {
         let driver = self.driver_override()?;
         let Some(driver) = driver.filter(|_| !self.dir.join("driver").exists()) else {
@@ -89,7 +89,7 @@ impl RebindableFunction {
         self.bind(&driver).map(|()| true)
     }
 
-    /// Without virtual functions' automatic drivers this does nothing but for one with `driver_override`
+    /// If automatic probing of virtual functions is off, this has an effect only with `driver_override`
     /// (drivers/pci/pci-driver.c, `pci_device_can_probe`).
     fn bind(&self, driver: &str) -> io::Result<()> {
         fs::write(self.bus.join("drivers_probe"), format!("{}\n", self.pci))?;
@@ -106,7 +106,7 @@ impl RebindableFunction {
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Whether more than its interface belongs to the function.
+    /// Returns whether the function has other devices than its interface.
     pub(super) fn has_other_devices(&self) -> bool {
         OTHER_DEVICES.iter().any(|(_, dir)| self.dir.join(dir).exists())
             || self.find_vdpa().is_some()
@@ -116,17 +116,17 @@ impl RebindableFunction {
         find_vdpa(&self.bus.with_file_name("vdpa"), self.pci)
     }
 
-    /// Who may use another device of the function, which would go too.
+    /// Returns a user of another device of the function, which the rebind would remove too.
     fn find_user(&self, leases: &[LeaseEntry]) -> io::Result<Option<String>> {
         if self.dir.join(RDMA).exists() && self.device_names(RDMA).is_empty() {
             return Ok(Some("its RDMA device is in another network namespace".to_owned()));
         }
-        // The kernel would wait for the end of its virtual machine (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
+        // The kernel would wait until its virtual machine ends (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
         if let Some(device) = self.find_vdpa() {
             let device = Quoted(&device);
             return Ok(Some(format!("it has the vDPA device {device}")));
         }
-        // Its holder may open it at any time.
+        // The container with the lease may open the device at any time.
         if let Some(leased) =
             leases.iter().find(|entry| !entry.has_ended && self.has_leased_device(entry))
         {
@@ -144,7 +144,7 @@ impl RebindableFunction {
         Ok(None)
     }
 
-    /// Whether a lease is one of the function's other devices.
+    /// Returns whether a lease is for one of the function's other devices.
     fn has_leased_device(&self, entry: &LeaseEntry) -> bool {
         let class = entry.device.class;
         let Some((_, dir)) = OTHER_DEVICES.iter().find(|(other_class, _)| *other_class == class)
@@ -169,7 +169,7 @@ impl RebindableFunction {
         Ok((!name.is_empty() && name != NO_OVERRIDE).then(|| name.to_owned()))
     }
 
-    /// The kernel takes one write as one value, and an empty line as none.
+    /// The kernel treats one write as one value, and an empty line as no value.
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
         fs::write(self.dir.join(name), format!("{text}\n"))
     }
@@ -179,7 +179,7 @@ impl RebindableFunction {
     }
 }
 
-/// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
+/// Waits until the driver has created its interface and udev has processed it, since udev may rename it.
 pub(super) fn wait_for_interface(
     host_netns: &InterfaceHostNetns<'_>,
     saved: &SavedInterface,

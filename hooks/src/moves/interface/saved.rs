@@ -1,4 +1,5 @@
-//! What an interface was, and the changes that restore it. Nothing is read or changed here.
+//! The saved state of an interface, and the changes that restore it. This module neither reads nor changes the
+//! interface.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use onload_sys::netlink::link::{
     Link, LinkChange, SETTABLE_FLAGS, UP, format_hwaddr, parse_hwaddr,
 };
 
-/// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
+/// Returns the netlink state of an interface for its lease. Names that are not UTF-8 are left out.
 pub(super) fn save_interface(link: &Link, pci: PciAddress) -> SavedInterface {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| format_hwaddr(bytes));
@@ -33,15 +34,15 @@ pub(super) fn save_interface(link: &Link, pci: PciAddress) -> SavedInterface {
     }
 }
 
-/// One step that restores an interface.
+/// A step of restoring an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RestoreStep<'a> {
     Change(LinkChange<'a>),
     AlternativeName { name: &'a [u8], is_set: bool },
 }
 
-/// What is not as it was, each with its name and the steps that fix it. In that order nothing prevents what follows: an
-/// address changes while the interface is down, and a name that is another of its own is free first.
+/// Returns the settings that differ, each with its name and the steps to restore it. The order matters: an address
+/// changes while the interface is down, and an alternative name is removed before it becomes the name.
 pub(super) fn plan_restore<'a>(
     link: &'a Link,
     saved: &'a SavedInterface,
@@ -85,7 +86,7 @@ pub(super) fn plan_restore<'a>(
     add("its broadcast address", optional_step(broadcast.map(LinkChange::Broadcast)));
     let mode = saved.link_mode.filter(|mode| Some(*mode) != link.link_mode);
     add("its link mode", optional_step(mode.map(LinkChange::LinkMode)));
-    // What is set first changes what follows from it, and that is put right after it.
+    // The kernel derives some of these from others, so they are set in this order.
     let words = saved.words.iter();
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
     let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
@@ -93,7 +94,7 @@ pub(super) fn plan_restore<'a>(
     let flags = LinkChange::Flags { mask: SETTABLE_FLAGS, flags: saved.flags };
     let differs = (link.flags ^ saved.flags) & SETTABLE_FLAGS != 0;
     add("its flags", step_if(differs, flags.clone()));
-    // What takes it down on the way brings it up again, as it was.
+    // An interface that was set down for a change is set up again.
     let went_down = is_taken_down && link.flags & saved.flags & UP != 0;
     add("its flags", step_if(went_down, flags));
     plan

@@ -1,5 +1,5 @@
-//! Settings of an interface below `net.ipv4.conf` and `net.ipv6.conf` (Documentation/networking/ip-sysctl.rst). In each
-//! network namespace that it comes to, and on the host again, it begins with those of `conf.default`.
+//! Settings of an interface in `net.ipv4.conf` and `net.ipv6.conf` (Documentation/networking/ip-sysctl.rst). After each
+//! move, the kernel resets them to those of `conf.default`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,12 +13,12 @@ use onload_sys::netlink::link::Link;
 
 use crate::moves::netns::Netns;
 
-/// A thread finds those of the network namespace that it is in (net/sysctl_net.c, `net_ctl_header_lookup`).
+/// The tree shows the settings of the calling thread's network namespace (net/sysctl_net.c, `net_ctl_header_lookup`).
 const NET: &str = "/proc/sys/net";
-/// What is called so there is no interface (net/core/sysctl_net_core.c, `sysctl_dev_name_is_allowed`).
+/// Names in the tree that are not interfaces (net/core/sysctl_net_core.c, `sysctl_dev_name_is_allowed`).
 const GROUP_NAMES: [&[u8]; 2] = [b"all", b"default"];
-/// What of them is kept: whether it answers for addresses, takes routes, or passes packets on. It is little, since it is
-/// read each time that an interface moves.
+/// The settings that are saved: ARP and neighbour replies, router advertisements, and forwarding. They are few, since
+/// they are read at each move.
 const SAVED_SYSCTLS: [(&str, &[&str]); 2] = [
     (
         "ipv4",
@@ -36,10 +36,11 @@ const SAVED_SYSCTLS: [(&str, &[&str]); 2] = [
     ("ipv6", &["accept_ra", "addr_gen_mode", "autoconf", "disable_ipv6", "forwarding"]),
 ];
 
-/// What the kernel takes only beside a secret (net/ipv6/addrconf.c, `check_stable_privacy`), which the move ends and no lease keeps.
+/// The kernel accepts this value only together with a secret (net/ipv6/addrconf.c, `check_stable_privacy`), which the
+/// move deletes and no lease saves.
 const SECRET_MODE: (&str, &str) = ("addr_gen_mode", "2");
 
-/// What a lease keeps of it: what somebody has set to something else than the default.
+/// Returns the settings for the lease: those that differ from the default.
 pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
     netns.run_inside(|| {
         let mut settings = BTreeMap::new();
@@ -59,7 +60,7 @@ pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<St
     })
 }
 
-/// Makes what a lease keeps of it what it was; what is not.
+/// Restores the settings in a lease. Returns the names of those that differ.
 pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
     if saved.sysctls.is_empty() {
         return Vec::new();
@@ -83,13 +84,13 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
         .unwrap_or_else(|_| vec!["what it has below net.ipv4.conf and net.ipv6.conf".to_owned()])
 }
 
-/// Has an interface take IPv6 addresses: docker before 26.0 turns IPv6 off in a container's network that has none.
+/// Enables IPv6 on an interface: docker before 26.0 disables it in container networks without IPv6.
 pub(super) fn enable_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
     netns.run_inside(|| {
         let Some(file) = settings_dir("ipv6", link).map(|dir| dir.join("disable_ipv6")) else {
             return Ok(());
         };
-        // Where there is no such file, what is set next says that the interface has no IPv6.
+        // If the file is missing, adding an address fails next and reports it.
         if read(&file).is_none_or(|value| value == "0") {
             return Ok(());
         }
@@ -97,7 +98,7 @@ pub(super) fn enable_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
     })
 }
 
-/// The directory of an interface's own settings.
+/// Returns the directory of an interface's settings.
 fn settings_dir(family: &str, link: &Link) -> Option<PathBuf> {
     let name = OsStr::from_bytes(&link.name);
     let is_own =
@@ -105,7 +106,7 @@ fn settings_dir(family: &str, link: &Link) -> Option<PathBuf> {
     is_own.then(|| Path::new(NET).join(family).join("conf").join(name))
 }
 
-/// Whether it has this value then.
+/// Returns whether the setting has this value afterwards.
 fn set(file: &Path, value: &str) -> bool {
     let is_so = || read(file).as_deref() == Some(value);
     is_so() || write(file, value).is_ok() && is_so()

@@ -1,6 +1,6 @@
-//! What a container left on an interface: other interfaces that stand on it and take its packets, and BPF programs.
-//! Both stay on it when it moves. A container may have put the other interfaces into another namespace, so they are
-//! looked for in all that can be found.
+//! Finds and removes what a container left on an interface: stacked interfaces that receive its packets, and BPF
+//! programs. Both stay when the interface moves. A container may have moved stacked interfaces to other namespaces, so
+//! all namespaces are searched.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,19 +15,19 @@ use rustix::rand::GetRandomFlags;
 
 use crate::moves::netns::{self, IncompleteSearch, Netns, SearchDepth};
 
-/// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
-/// anew.
+/// Time limit for searching namespaces of other user namespaces, before a move or if the driver can be rebound.
 pub(super) const SHORT: Duration = Duration::from_secs(2);
-/// And how long where it cannot, since nothing may be left on an interface.
+/// Time limit if the driver cannot be rebound, since nothing may be left on the interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
 
-/// Interfaces that are deleted by one request, which cannot be stopped.
+/// Limit for interfaces deleted by one request, which cannot be interrupted.
 const BATCH: usize = 200;
-/// The lowest group that interfaces are deleted by.
+/// The lowest group number used for deletion.
 const FIRST_GROUP: u32 = 1 << 30;
 
-/// Tells `act` of what stands on an interface of `base` in other namespaces, of each when it is found: there may be more of
-/// them than files may be open. Why there may be more, or an error if not even all namespaces of the host could be looked at.
+/// Calls `act` for each namespace with interfaces stacked on an interface of `base`, as it is found, since there may be
+/// more than this process may have descriptors. Returns why the search is incomplete. Fails if not even all namespaces
+/// of the host could be examined.
 pub(super) fn visit_uppers(
     base: &Netns,
     lower: &Link,
@@ -54,7 +54,8 @@ pub(super) fn visit_uppers(
         });
         match uppers {
             Ok(uppers) => action(&namespace, &uppers)?,
-            // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
+            // A user who fills a namespace must neither prevent containers from starting nor hide the interfaces in the
+            // next namespace.
             Err(error) => {
                 unseen.get_or_insert(error);
             }
@@ -77,8 +78,8 @@ fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
     Ok(links)
 }
 
-/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may. A container may
-/// have made thousands.
+/// Deletes the interfaces stacked on an interface of `base`, in all namespaces. Fails if one of them remains or may
+/// remain. A container may have created thousands.
 pub(super) fn delete_uppers(
     base: &Netns,
     lower: &Link,
@@ -107,7 +108,7 @@ pub(super) fn delete_uppers(
     unseen.map_or(Ok(()), Err)
 }
 
-/// Deletes interfaces by one request: the kernel waits some 18 ms for each request, and hardly longer for many interfaces.
+/// Deletes interfaces by one request: each request takes about 18 ms, and hardly more for many interfaces.
 fn delete_batch(netns: &Netns, batch: &[Link]) -> Result<()> {
     if batch.len() > 1 && delete_as_group(netns, batch).is_ok() {
         return Ok(());
@@ -125,7 +126,8 @@ fn delete_as_group(netns: &Netns, batch: &[Link]) -> io::Result<()> {
         links.iter().filter_map(|link| link.words.get(&GROUP).copied()).collect();
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    // Away from the small numbers that people use, since another program may put an interface into a group at any time.
+    // Avoids small numbers, which administrators use, since another program may add an interface to a group at any
+    // time.
     let word = u32::from_ne_bytes(bytes) | FIRST_GROUP;
     if used_groups.contains(&word) {
         return Err(Errno::EXIST.into());
@@ -143,12 +145,12 @@ pub(super) fn search_context(name: &str) -> String {
     format!("interface {name}: looking at other network namespaces")
 }
 
-/// `direction` says where to or from.
+/// Describes a move for messages. `direction` is the source or target.
 pub(super) fn move_context(name: &[u8], direction: &str) -> String {
     format!("moving interface {} {direction}", Quoted(&String::from_utf8_lossy(name)))
 }
 
-/// Deletes an interface that may have gone by itself.
+/// Deletes an interface. Succeeds if it is already gone.
 pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
     match netns.delete(index) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),

@@ -105,9 +105,10 @@ fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
 
 /// Returns a process of the namespace that has one of these nodes open. Returns `None` if the search timed out.
 ///
-/// A program of another network namespace has no interface of this one to work with, and where RDMA devices move, it cannot
-/// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from
-/// before the last move, of no use, whose number the next node is given at once (`ib_uverbs_remove_one`).
+/// A program of another network namespace has no interface of this one to work with, and where RDMA devices move, it
+/// cannot open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). Such a process still has a
+/// useless descriptor from before the last move, and the kernel reuses the node's number at once
+/// (`ib_uverbs_remove_one`).
 pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
     let deadline = Instant::now() + START_SEARCH_TIMEOUT;
     let is_here = |directory: &Path| netns.contains_process(directory);
