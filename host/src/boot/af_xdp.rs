@@ -22,17 +22,17 @@ const MODULE: &str = "onload";
 pub(super) struct AfXdpState {
     is_loaded: bool,
     has_af_xdp: bool,
-    /// None where nothing tells.
+    /// `None` if it is unknown.
     registered: Option<BTreeSet<String>>,
     interfaces: BTreeSet<String>,
     features: BTreeMap<String, InterfaceFeatures>,
-    /// The module's parameter; none where it has none.
+    /// The module's parameter, or `None` if it does not exist.
     flow_filters: Option<String>,
 }
 
 pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
     let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
-    // A tree of files has no empty directories.
+    // A captured host has no empty directories.
     let is_known = !host.is_running() || is_there(DEBUGFS_NICS)?;
     Ok(AfXdpState {
         is_loaded: is_there(RESOURCE_MODULE)?,
@@ -44,7 +44,7 @@ pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
     })
 }
 
-/// The interfaces of this network namespace that Onload has, by their names of today.
+/// Returns the present names of the interfaces in this network namespace that are registered with Onload.
 pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
     let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
@@ -56,7 +56,7 @@ pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError
     Ok(own_nics.map(|nic| nic.name).collect())
 }
 
-/// What cannot change any more while Onload uses an interface comes before its registration.
+/// Plans settings that cannot change while Onload uses an interface before its registration.
 pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut HostPlan) {
     let interfaces: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
     match settings.af_xdp_flow_filters {
@@ -95,7 +95,7 @@ pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut Hos
     }
 }
 
-/// Tells Onload whether to set flow filters, and where it sets none, gives interfaces one channel.
+/// Sets whether Onload uses flow filters. Without them, interfaces get one channel.
 fn plan_flow_filters(
     state: &AfXdpState,
     with_filters: bool,

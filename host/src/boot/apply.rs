@@ -1,4 +1,4 @@
-//! Does what is planned, and looks after each step whether its effect is there.
+//! Carries out a plan, and checks the effect after each step.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,9 +31,9 @@ pub enum StepStage {
     Done,
 }
 
-/// What follows from a step, such as the virtual functions that it made, is planned again after it. A step that fails
-/// ends those about the same subject but the one that takes an earlier one back; the others go on. `timeout` is how long an
-/// effect may take.
+/// Consequences of a step, such as the virtual functions that it created, are planned after it. A failed step skips the
+/// other steps for its subject, except those that undo earlier ones; other subjects continue. `timeout` limits the wait
+/// for an effect.
 pub fn apply(
     host: &Host,
     kernel: &dyn HostKernel,
@@ -57,7 +57,7 @@ pub fn apply(
         } else if plan.refused.is_empty() || Instant::now() >= deadline {
             break plan;
         } else {
-            // udev names the interfaces of new virtual functions a moment after the driver made them.
+            // udev renames the interfaces of new virtual functions shortly after the driver created them.
             std::thread::sleep(INTERVAL);
         }
     };
@@ -81,7 +81,7 @@ struct ApplyRun<'r> {
 }
 
 impl ApplyRun<'_> {
-    /// Whether any step was done, so that there may be more.
+    /// Returns whether any step was done, which may require another round.
     fn run_round(&mut self, plan: &HostPlan, report: &mut dyn FnMut(StepStage, &HostStep)) -> bool {
         let mut done: Vec<SettingKey> = Vec::new();
         for step in &plan.steps {
@@ -92,7 +92,7 @@ impl ApplyRun<'_> {
             }
             let key = key(&step.wanted);
             let failure = if step.actions.is_empty() {
-                // Known when what it is about is there: after the steps before it.
+                // The step's actions are known only after the steps before it.
                 if !done.is_empty() {
                     continue;
                 }
@@ -136,7 +136,7 @@ impl ApplyRun<'_> {
         }
     }
 
-    /// A container may have started since the step was planned.
+    /// Checks again, since a container may have started after planning.
     fn check_unused(&self, step: &HostStep) -> anyhow::Result<()> {
         if step.frees.is_empty() {
             return Ok(());
@@ -157,7 +157,7 @@ impl ApplyRun<'_> {
             StepAction::Write { path, text } => self.kernel.write(path, text),
             StepAction::Load(module) => self.kernel.load(module),
             StepAction::LoadIfThere(module) => {
-                // The effect tells.
+                // The effect shows whether it worked.
                 let _ = self.kernel.load(module);
                 Ok(())
             }
@@ -169,7 +169,7 @@ impl ApplyRun<'_> {
         }
     }
 
-    /// None where the effect is there.
+    /// Returns `None` if the effect is present.
     fn missing_effect_reason(&self, effect: &Effect) -> anyhow::Result<Option<String>> {
         let host = self.host;
         let (is_reached, reason) = match effect {
@@ -224,7 +224,7 @@ impl ApplyRun<'_> {
     }
 }
 
-/// Whether an effect may be there a moment after what makes it.
+/// Returns whether an effect may appear with a delay.
 fn may_be_delayed(effect: &Effect) -> bool {
     matches!(effect, Effect::Exists(_) | Effect::Registered(_) | Effect::Bound { .. })
 }

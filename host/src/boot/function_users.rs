@@ -1,4 +1,4 @@
-//! Who uses a virtual function: what is leased, open, or on the host's own way must not be taken away.
+//! Finds the users of a virtual function: one that is leased, open or used by the host's network must not be removed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ const PACKET_SOCKETS: &str = "/proc/net/packet";
 pub(super) struct FunctionUsers<'h> {
     host: &'h Host,
     kernel: &'h dyn HostKernel,
-    /// The leases whose holders may live, or why they cannot be read.
+    /// Leases whose containers may be running, or the reason why they cannot be read.
     leases: Result<Vec<LeasedFunction>, String>,
-    /// None where the kernel of this host cannot be asked.
+    /// `None` if the host's kernel cannot be queried.
     network: Option<NetworkState>,
     packet_sockets: BTreeSet<u32>,
-    /// The RDMA devices of software, by interface.
+    /// Software RDMA devices by interface.
     soft_rdma: BTreeMap<String, String>,
     /// The vDPA devices, by their directory.
     vdpa: BTreeMap<PathBuf, String>,
@@ -63,7 +63,7 @@ impl<'h> FunctionUsers<'h> {
         })
     }
 
-    /// What a virtual function was before it was set up for a container.
+    /// Returns the settings of a virtual function before it was set up for a container.
     pub(super) fn settings_before(&self, function: PciAddress) -> Option<&VfSettings> {
         let leases = self.leases.as_ref().ok()?.iter();
         let records = leases.filter_map(|leased| leased.entry.lease.as_ref().ok()?.moved.as_ref());
@@ -79,7 +79,7 @@ impl<'h> FunctionUsers<'h> {
         })
     }
 
-    /// Who uses the function of that address, which has that driver.
+    /// Returns the user of a function with that address and driver.
     pub(super) fn find_user(
         &self,
         function: PciAddress,
@@ -93,7 +93,7 @@ impl<'h> FunctionUsers<'h> {
         let is_vfios = driver.is_some_and(|driver| driver.contains("vfio"));
         let nodes = match is_vfios {
             true => self.vfio_nodes(&directory, group.as_deref())?,
-            // DPDK's programs use them with adapters that they drive by verbs.
+            // DPDK programs use these nodes for adapters with a verbs driver.
             false => self.nodes(&directory.join("infiniband_verbs"), "/dev/infiniband")?,
         };
         match nodes.iter().find_map(|node| self.kernel.find_opener(node)) {
@@ -105,8 +105,8 @@ impl<'h> FunctionUsers<'h> {
         }
     }
 
-    /// A virtual machine may have it, and the kernel then waits for its end when the function loses its driver
-    /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
+    /// A virtual machine may use the vDPA device. The kernel would then wait for the machine's end when the function
+    /// loses its driver (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
     fn find_vdpa_use(&self, function: PciAddress) -> Option<String> {
         let name = find_vdpa(&self.vdpa, function)?;
         let (device, word) = (Quoted(name), quote_for_shell(name));
@@ -128,7 +128,7 @@ impl<'h> FunctionUsers<'h> {
         for LeasedFunction { entry: listed, address, group: its_group } in leases {
             let is_its = match address {
                 Some(address) if *address == function => true,
-                // A device of vfio has the name of one function of its group.
+                // A vfio device is named after one function of its group.
                 Some(_) => group.is_some() && its_group.as_deref() == group,
                 None => {
                     let name = listed.device.name.as_str();
@@ -156,7 +156,7 @@ impl<'h> FunctionUsers<'h> {
         Ok(None)
     }
 
-    /// A function's own, and those of its group.
+    /// Returns the nodes of a function and of its group.
     fn vfio_nodes(&self, directory: &Path, group: Option<&str>) -> Result<Vec<PathBuf>, HostError> {
         let mut nodes = self.nodes(&directory.join("vfio-dev"), "/dev/vfio/devices")?;
         nodes.extend(group.into_iter().flat_map(|group| {
@@ -165,7 +165,7 @@ impl<'h> FunctionUsers<'h> {
         Ok(nodes)
     }
 
-    /// The nodes of what a directory lists.
+    /// Returns the nodes for the entries of a directory.
     fn nodes(&self, directory: &Path, node_dir: &str) -> Result<Vec<PathBuf>, HostError> {
         let names = self.host.list(directory)?.names.into_iter();
         Ok(names.map(|name| Path::new(node_dir).join(name)).collect())
@@ -179,14 +179,14 @@ impl<'h> FunctionUsers<'h> {
         let net = directory.join("net");
         let interfaces = self.host.list(&net)?.names;
         let is_there = |path: &Path| Ok(self.host.entry(path)? == Some(EntryKind::Directory));
-        // The kernel shows only those of this network namespace.
+        // sysfs shows only interfaces of this network namespace.
         if let (Some(driver), true) = (driver, interfaces.is_empty()) {
             return Ok(match is_there(&net)? {
                 true => Some(format!(
                     "another network namespace, which has its interface (driver {driver})"
                 )),
                 false if is_there(&directory.join("infiniband"))? => None,
-                // Those that programs drive by themselves, such as igb_uio, do not tell who does.
+                // Drivers for user space such as igb_uio do not report their users.
                 false => Some(format!(
                     "somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
                 )),
@@ -200,7 +200,7 @@ impl<'h> FunctionUsers<'h> {
         Ok(None)
     }
 
-    /// What the host uses an interface for, judged as before it moves into a container.
+    /// Returns how the host uses an interface, by the same rules as before a move.
     fn interface_use(&self, interface: &str) -> Result<Option<String>, HostError> {
         let link = self.network.as_ref();
         let link = link.and_then(|network| Some((network, network.link(interface)?)));
@@ -212,15 +212,15 @@ impl<'h> FunctionUsers<'h> {
         let extra_uses = ExtraUses {
             soft_rdma: self.soft_rdma.get(interface).map(String::as_str),
             has_packet_socket: self.packet_sockets.contains(&link.index),
-            // Only bpf(2) tells, which is the hook's.
+            // Only bpf(2) reports it, which is checked in the hook.
             has_tcx: false,
-            // A function without an interface may have one too, and was asked for it.
+            // Checked separately, since a function without an interface may have one too.
             vdpa: None,
         };
         if let Some(first) = network.describe_uses(link, extra_uses).into_iter().next() {
             return Ok(Some(first));
         }
-        // Some that are on it, such as those of kind vxlan, do not name it by netlink.
+        // Some interfaces on top of it, such as vxlan, do not report it by netlink.
         let entries = self.host.list(&Path::new(SYS_CLASS_NET).join(interface))?.names;
         let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
         Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
@@ -229,7 +229,7 @@ impl<'h> FunctionUsers<'h> {
 
 fn read_packet_sockets(host: &Host) -> Result<BTreeSet<u32>, HostError> {
     let indexes = RefCell::new(BTreeSet::new());
-    // Nothing is kept of the lines: who listens is nobody's business in a capture.
+    // The lines are not kept, so that a capture does not show which sockets exist.
     host.lines(Path::new(PACKET_SOCKETS), &|line| {
         indexes.borrow_mut().extend(parse_packet_socket(line));
         false
@@ -237,8 +237,8 @@ fn read_packet_sockets(host: &Host) -> Result<BTreeSet<u32>, HostError> {
     Ok(indexes.into_inner())
 }
 
-/// The fifth word; 0 for a socket that is bound to none. The first line is a heading (`packet_seq_show` in
-/// net/packet/af_packet.c).
+/// Returns the interface index in the fifth word; 0 for an unbound socket. The first line is a heading
+/// (`packet_seq_show` in net/packet/af_packet.c).
 fn parse_packet_socket(line: &[u8]) -> Option<u32> {
     let line = std::str::from_utf8(line).ok()?;
     let index = line.split_ascii_whitespace().nth(4)?.parse().ok()?;

@@ -22,7 +22,7 @@ struct PageCount {
     count: u64,
 }
 
-/// A kernel without NUMA has node 0.
+/// Reads the pages of each node. A kernel without NUMA has node 0.
 pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
     let names = host.list(Path::new(NODES))?.names;
     let numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
@@ -47,7 +47,7 @@ pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
     Ok(state)
 }
 
-/// Pages are added and never given back: somebody may use them.
+/// Plans additional pages. Pages are never freed, since programs may use them.
 pub(super) fn decide(state: &HugepageState, target: &HugepageTarget, plan: &mut HostPlan) {
     for (size, nodes) in target {
         for (node, count) in nodes {

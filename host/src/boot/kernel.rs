@@ -1,4 +1,4 @@
-//! What the running kernel is asked and told beside the files of a host.
+//! Requests to the running kernel that do not go through files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,29 +9,29 @@ use onload_core::host_settings::RdmaNetns;
 pub use onload_sys::netlink::vf::{VfChange, VfSettings};
 
 pub trait HostKernel {
-    /// By the number of the virtual function; none where there is no kernel to ask.
+    /// Returns the settings by number of the virtual function. `None` if the host's kernel cannot be queried.
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>>;
 
-    /// Forgets which nodes were open.
+    /// Discards the cached list of open nodes.
     fn refresh(&self);
 
-    /// Who has a node of vfio or RDMA open, for people.
+    /// Returns a process that has a vfio or RDMA node open, for messages.
     fn find_opener(&self, node: &Path) -> Option<String>;
 
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()>;
 
     fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()>;
 
-    /// Leaves an interface one receive channel.
+    /// Reduces an interface to one receive channel.
     fn set_one_channel(&self, interface: &str) -> anyhow::Result<()>;
 
     fn write(&self, path: &Path, text: &str) -> anyhow::Result<()>;
 
-    /// By its name or an alias.
+    /// Loads a module by its name or an alias.
     fn load(&self, module: &str) -> anyhow::Result<()>;
 }
 
-/// The kernel of a host that is not this one, such as a captured tree. It answers nothing, and cannot be told anything.
+/// The kernel of a captured host. It answers nothing and cannot be changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfflineKernel;
 

@@ -1,5 +1,5 @@
-//! Virtual functions, huge pages and whatever else the sections `[[sriov]]` and `[host]` want of the host. [`plan()`]
-//! reads and decides, and changes nothing; [`apply()`] does it, and reads again after each step.
+//! Virtual functions, huge pages and other host settings of the sections `[[sriov]]` and `[host]`. [`plan()`] reads and
+//! decides without changing anything; [`apply()`] carries out the plan and checks each step.
 
 mod af_xdp;
 mod apply;

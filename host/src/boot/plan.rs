@@ -1,4 +1,4 @@
-//! What has to be done: reads each resource that is configured, and decides.
+//! Reads each configured resource and plans the changes.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use crate::host::{Host, HostError};
 pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
     let mut plan = HostPlan::default();
     let settings = &config.host;
-    // The mode can change only while there is one network namespace: before anything makes another.
+    // The mode can change only while there is a single network namespace, so this comes first.
     if let Some(mode) = settings.rdma_netns {
         let subject = StepSubject::new("rdma-netns", "");
         if let Some(now) = read(rdma_netns::read(host), &subject, &mut plan) {
             rdma_netns::decide(now, mode, &mut plan);
         }
     }
-    // Memory comes in large pieces only while little of it is in use.
+    // Huge pages are easiest to allocate while little memory is in use.
     if !settings.hugepages.is_empty() {
         let subject = StepSubject::new("hugepages", "");
         if let Some(state) = read(hugepages::read(host), &subject, &mut plan) {

@@ -1,4 +1,4 @@
-//! In which network namespaces RDMA devices are seen (rdma-system(8)).
+//! The RDMA netns mode: whether all network namespaces share the devices (rdma-system(8)).
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::rdma::{NETNS_MODE, parse_netns_mode};
 use crate::host::{Host, HostError};
 
-/// The mode now; none without the module.
+/// Returns the present mode, or `None` without the module.
 pub(super) fn read(host: &Host) -> Result<Option<RdmaNetns>, HostError> {
     let mode = host.attribute(Path::new(NETNS_MODE))?;
     Ok(mode.as_deref().and_then(parse_netns_mode))

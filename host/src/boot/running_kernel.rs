@@ -28,11 +28,11 @@ const VFIO: &str = "/dev/vfio";
 
 #[derive(Debug, Default)]
 pub struct RunningKernel {
-    /// By the number of the node: read once for all functions.
+    /// The processes with open nodes by device number, read once for all functions.
     open: RefCell<Option<BTreeMap<(u32, u32), String>>>,
 }
 
-/// The holders of character devices, as far as this process may look.
+/// Returns the processes that have character devices open, among those that this process may inspect.
 fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
     let mut open = BTreeMap::new();
     for (pid, descriptor) in processes.descriptors() {
@@ -45,7 +45,7 @@ fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
     open
 }
 
-/// The mode changes only while there is no other network namespace.
+/// Returns the error for a mode that cannot change because other network namespaces exist.
 pub(super) fn netns_busy_error(mode: RdmaNetns) -> anyhow::Error {
     anyhow!(
         "setting RDMA's network namespaces to {mode}: there are others than the host's already; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, build the initramfs anew if the module is in it, and reboot",
@@ -75,8 +75,8 @@ impl HostKernel for RunningKernel {
         if let Some(opener) = open.get(&number) {
             return Some(opener.clone());
         }
-        // One at a time may have a group open (vfio_group_fops_open). Other nodes are not opened: some may be
-        // opened many times, and opening could do something.
+        // Only one process at a time can open a group (vfio_group_fops_open). Other nodes are not opened, since that
+        // may succeed several times or have side effects.
         let is_group = node.parent() == Some(Path::new(VFIO));
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let is_busy = || rustix::fs::open(node, flags, Mode::empty()).err() == Some(Errno::BUSY);
@@ -110,7 +110,7 @@ impl HostKernel for RunningKernel {
     }
 
     fn write(&self, path: &Path, text: &str) -> anyhow::Result<()> {
-        // The kernel takes one write as one value, and an empty line as none.
+        // The kernel treats one write as one value, and an empty line as no value.
         let write = || {
             let mut file = OpenOptions::new().write(true).open(path)?;
             file.write_all(format!("{text}\n").as_bytes())

@@ -1,5 +1,5 @@
-//! Virtual functions of SR-IOV: how many, what they are bound to, and what their physical function's
-//! driver lets them do (`Documentation/PCI/pci-iov-howto.rst`, `Documentation/ABI/testing/sysfs-bus-pci`).
+//! SR-IOV virtual functions: their number, their driver, and their settings in the physical function's driver
+//! (`Documentation/PCI/pci-iov-howto.rst`, `Documentation/ABI/testing/sysfs-bus-pci`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ const VFIO_PCI_DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
 const DRIVERS_PROBE: &str = "/sys/bus/pci/drivers_probe";
 const AUTOPROBE: &str = "sriov_drivers_autoprobe";
 const COUNT: &str = "sriov_numvfs";
-/// Drivers that make no virtual functions while their interface is down: the one takes the number and makes none
-/// (`bnxt_sriov_configure`), the other refuses it (`bnx2x_sriov_configure`).
+/// Drivers that create no virtual functions while their interface is down: the first accepts the number without effect
+/// (`bnxt_sriov_configure`), the second rejects it (`bnx2x_sriov_configure`).
 const MAKE_WHILE_UP: [&str; 2] = ["bnxt_en", "bnx2x"];
-/// `driver_override` of a function that any driver may take.
+/// `driver_override` of a function without a fixed driver.
 const NO_OVERRIDE: &str = "(null)";
 
 #[derive(Debug)]
@@ -34,19 +34,19 @@ pub(super) struct PfState {
     pub(super) address: PciAddress,
     driver: Option<String>,
     interface: Option<String>,
-    /// Whether its interface is one of IP over InfiniBand.
+    /// Whether its interface is an IPoIB interface.
     is_ipoib: bool,
-    /// Of its interface.
+    /// Flags of its interface.
     flags: Option<u32>,
     total: Option<u16>,
     count: u16,
-    /// Whether the kernel's drivers take new virtual functions; none before Linux 4.12.
+    /// Whether the kernel probes drivers for new virtual functions; `None` before Linux 4.12.
     autoprobe: Option<bool>,
-    /// The interface of it that carries the host's default route.
+    /// Its interface with the host's default route.
     default_route: Option<String>,
     has_vfio_pci: bool,
     vfs: BTreeMap<u32, VfState>,
-    /// None where no kernel is there to be asked.
+    /// `None` if the host's kernel cannot be queried.
     settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn read(
         let target = host.link_name(&directory.join(&name))?;
         let address = target.and_then(|target| target.parse().ok());
         if let (Ok(index), Some(address)) = (index.parse(), address) {
-            // What a container has it for is put back when that has ended.
+            // Settings for a container are restored when it exits.
             if let Ok(Some(settings)) = &mut settings
                 && let (Some(now), Some(before)) =
                     (settings.get_mut(&index), users.settings_before(address))
@@ -162,7 +162,7 @@ fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
         PfRef::Interface(name) => {
             let path = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
             let path = path.context("this host has no interface of that name")?;
-            // Interfaces of subfunctions stand deeper, and are no physical function's.
+            // Interfaces of subfunctions are deeper in the tree and do not belong to the physical function.
             let device = path.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
             address.context("it is not the interface of a PCI function itself")
@@ -170,7 +170,7 @@ fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
     }
 }
 
-/// The interface of a physical function; those that stand for other functions on a switch in the card are below it too.
+/// Returns the interface of a physical function itself, not the representors of other functions in the same directory.
 fn find_uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
     let names = host.list(&function_path(address).join("net"))?.names;
     for name in &names {
@@ -207,8 +207,8 @@ struct SriovPlanner<'d> {
 }
 
 impl SriovPlanner<'_> {
-    /// Why a setting is refused on InfiniBand, before the functions exist: of these, IPoIB has none (`ipoib_netdev_ops_pf` in
-    /// drivers/infiniband/ulp/ipoib/ipoib_main.c). It has `ndo_set_vf_guid` in their place.
+    /// Returns why a setting is rejected on InfiniBand, before the functions exist: IPoIB supports none of these
+    /// (`ipoib_netdev_ops_pf` in drivers/infiniband/ulp/ipoib/ipoib_main.c), but `ndo_set_vf_guid` instead.
     fn ipoib_reason(&self, change: VfChange) -> String {
         let interface = self.pf.interface.as_deref().unwrap_or_default();
         let interface = quote_for_shell(interface);
@@ -218,7 +218,7 @@ impl SriovPlanner<'_> {
         )
     }
 
-    /// Why the number of virtual functions must not change.
+    /// Fails if the number of virtual functions must not change.
     fn check_recount(&self) -> Result<(), String> {
         let (pf, vfs) = (self.pf, self.config.vfs);
         let Some(total) = pf.total else {
@@ -254,8 +254,8 @@ impl SriovPlanner<'_> {
         }
     }
 
-    /// Whether new virtual functions stay without a driver at first: the kernel's own would take those
-    /// that are for vfio, and reads a hardware address only once.
+    /// Returns whether new virtual functions get no driver at first: the kernel's driver would bind to those for vfio,
+    /// and reads a hardware address only once.
     fn defers_drivers(&self) -> bool {
         let config = self.config;
         let is_set = config.mac.is_some()
@@ -287,7 +287,7 @@ impl SriovPlanner<'_> {
             VfDriver::Kernel if !defers => self.plan_autoprobe(true, plan),
             VfDriver::Kernel => {}
         }
-        // It is on again when their settings are there.
+        // Probing is turned on again once their settings are in place.
         let hold =
             defers && self.pf.autoprobe == Some(true) && self.config.driver == VfDriver::Kernel;
         let hold = (hold && vfs > 0)
@@ -352,7 +352,7 @@ impl SriovPlanner<'_> {
         if free.is_empty() {
             return;
         }
-        // Those that lose their driver for a new address are bound later, and all at once.
+        // Functions that lose their driver for a new address are bound later, all at once.
         let mut steps = plan.steps.iter();
         let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
         let needs_link_up = !is_later && self.binds_while_up();
@@ -372,9 +372,9 @@ impl SriovPlanner<'_> {
         plan.steps.extend(down);
     }
 
-    /// Drivers such as igbvf and ixgbevf ask the physical function for the address when they are bound, and take a random
-    /// one where its interface is down, as it is at boot. Left up it may get an address by a router's advertisement, and
-    /// NetworkManager then takes it for somebody else's.
+    /// Drivers such as igbvf and ixgbevf request the address from the physical function when they are bound, and use a
+    /// random one if its interface is down, as at boot. The interface is set down again afterwards, since a router
+    /// advertisement could give it an address, and NetworkManager would then not manage it.
     fn link_steps(&self) -> Option<(HostStep, HostStep)> {
         let (interface, flags) = (self.pf.interface.as_ref()?, self.pf.flags?);
         let step = |flags: u32, now, wanted| {
@@ -389,7 +389,7 @@ impl SriovPlanner<'_> {
         (flags & UP == 0).then(steps)
     }
 
-    /// Those of [`MAKE_WHILE_UP`] also answer their functions only then.
+    /// Drivers in [`MAKE_WHILE_UP`] also answer their virtual functions only while the interface is up.
     fn binds_while_up(&self) -> bool {
         let needs_link_up = self.config.mac.is_some() || self.makes_while_up();
         self.config.driver == VfDriver::Kernel && needs_link_up
@@ -459,7 +459,8 @@ impl SriovPlanner<'_> {
         let rebound_driver = self.reads_once(vf, change);
         let unbind = rebound_driver.map(|_| unbind(vf));
         let set = |change| StepAction::SetVf { interface: interface.clone(), vf: index, change };
-        // Before that its holder could turn it off, and ixgbe says no word of it (`ixgbe_set_vf_macvlan_msg`).
+        // Until then the virtual function's user could turn it off, which ixgbe does not report
+        // (`ixgbe_set_vf_macvlan_msg`).
         let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
         let again = self.config.spoof_check.filter(|_| is_open_till_now);
         let again = again.map(|on| set(VfChange::SpoofCheck(on)));
@@ -476,8 +477,8 @@ impl SriovPlanner<'_> {
         }
     }
 
-    /// The driver that has read the address already, and reads it again only when it is bound again. It is unbound
-    /// first: the next run completes one that ended after that.
+    /// Returns the driver if it has read the address already and must be rebound to read it again. It is unbound first,
+    /// so that the next run can continue after an interruption.
     fn reads_once<'v>(&self, vf: &'v VfState, change: VfChange) -> Option<&'v str> {
         let is_read = matches!(change, VfChange::Mac(_));
         let stays = self.config.driver == VfDriver::Kernel && self.is_bound(vf);
@@ -525,7 +526,7 @@ impl SriovPlanner<'_> {
         }
     }
 
-    /// `driver_override` comes first, so that no other driver takes the function in between.
+    /// Sets `driver_override` first, so that no other driver binds to the function in between.
     fn bind(&self, index: u32, vf: &VfState) -> HostStep {
         let function = function_path(vf.address);
         let (name, driver, advice) = match self.config.driver {
@@ -540,7 +541,7 @@ impl SriovPlanner<'_> {
         };
         let mut actions = Vec::new();
         if vf.driver_override.as_deref().unwrap_or_default() != name {
-            // An empty line takes an override back.
+            // An empty line clears the override.
             actions.push(StepAction::write(function.join("driver_override"), name));
         }
         if vf.driver.is_some() {
@@ -565,9 +566,9 @@ impl SriovPlanner<'_> {
         }
     }
 
-    /// Drivers check frames against the address that the function has, and let its holder choose that as long as the
-    /// physical function sets none (`ixgbe_set_vf_mac_addr`, `i40e_check_vf_permission`, `ice_can_vf_change_mac`,
-    /// `bnxt_vf_configure_mac`).
+    /// Warns that a spoof check without a set address is weak: drivers check frames against the function's address,
+    /// which its user can choose as long as the physical function sets none (`ixgbe_set_vf_mac_addr`,
+    /// `i40e_check_vf_permission`, `ice_can_vf_change_mac`, `bnxt_vf_configure_mac`).
     fn warn_of_own_address(&self, plan: &mut HostPlan) {
         let config = self.config;
         let is_checked = config.spoof_check == Some(true) && config.trust != Some(true);
@@ -616,7 +617,7 @@ fn driver_words(driver: VfDriver) -> &'static str {
     }
 }
 
-/// A setting and its value; the section has no priority of frames, so that their VLAN is a number.
+/// Returns the name and value of a setting. The section has no VLAN priority, so a VLAN is a number.
 fn describe_change(change: VfChange) -> (&'static str, String) {
     let whole = match change {
         VfChange::Vlan(tag) => tag.id.to_string(),

@@ -1,4 +1,4 @@
-//! What is to be done, why something is not, and how it is seen that it is done.
+//! Steps of a plan with their effects, and the reasons why steps are left out.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ impl HostPlan {
     }
 }
 
-/// What a step is about. Steps about one subject depend on each other.
+/// The subject of a step. Steps with the same subject depend on each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct StepSubject {
     /// The key of the configuration: `sriov`, `hugepages`, `af-xdp`, `af-xdp-flow-filters`, `rdma-netns`.
@@ -51,13 +51,13 @@ pub struct HostStep {
     pub setting: String,
     pub now: String,
     pub wanted: String,
-    /// How; empty where that is known only after the steps before it.
+    /// The actions; empty if they are known only after the steps before it.
     #[serde(skip)]
     pub actions: Vec<StepAction>,
-    /// What takes one of these back, in any case.
+    /// Actions that undo an earlier one, and always run.
     #[serde(skip)]
     pub finally: Vec<StepAction>,
-    /// Virtual functions that nobody may use when it is done: they are taken away, or from their driver.
+    /// Virtual functions that the step removes or unbinds, and which must be unused.
     #[serde(skip)]
     pub frees: Vec<PciAddress>,
     #[serde(skip)]
@@ -65,7 +65,7 @@ pub struct HostStep {
 }
 
 impl HostStep {
-    /// One that is known after the steps before it.
+    /// Creates a step whose actions are known only after the steps before it.
     pub(super) fn new(
         subject: &StepSubject,
         setting: impl Into<String>,
@@ -135,11 +135,11 @@ pub enum Effect {
         advice: String,
     },
     Exists(PathBuf),
-    /// With Onload, for AF_XDP.
+    /// Registration with Onload for AF_XDP.
     Registered(String),
     Bound {
         function: PathBuf,
-        /// The driver; none: any but vfio's.
+        /// The driver; `None` for any except vfio's.
         driver: Option<&'static str>,
         advice: String,
     },
@@ -150,6 +150,6 @@ pub enum Effect {
     },
     /// Of an interface.
     OneChannel(String),
-    /// That of the steps before it, which make it possible.
+    /// The effect is that of the steps before it.
     Unknown,
 }

@@ -1,12 +1,11 @@
-//! The values of attributes, with what stands for the unknown.
+//! The values of attributes, with placeholders for unknown ones.
 
 use std::collections::BTreeMap;
 
 use onload_sys::text::parse_digits;
 
-/// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
-/// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
-/// of them.
+/// The attributes of a device. All devices of one class have the same keys, because a Kubernetes selector fails for all
+/// devices if one of them lacks a key. Unknown values are an empty text, 0, or version 0.0.0.
 pub type Attributes = BTreeMap<&'static str, Attribute>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +17,12 @@ pub enum Attribute {
     Version(String),
 }
 
-/// Empty if it is not known.
+/// Returns a text, empty if unknown.
 pub(super) fn text(text: Option<&str>) -> Attribute {
     Attribute::Text(text.unwrap_or_default().to_owned())
 }
 
-/// A number; 0 if it is not known, and the largest there is for one that is larger.
+/// Returns a number, 0 if unknown. Larger numbers become the maximum.
 pub(super) fn int(number: Option<u64>) -> Attribute {
     Attribute::Int(i64::try_from(number.unwrap_or(0)).unwrap_or(i64::MAX))
 }
@@ -32,8 +31,8 @@ pub(super) fn count(number: usize) -> Attribute {
     int(u64::try_from(number).ok())
 }
 
-/// The first three numbers of a version such as `9.0.2.140`; 0.0.0 if it does not begin with three. What is
-/// compared in a cluster has exactly three (Semantic Versioning 2.0.0), and no leading zeros.
+/// Returns the first three numbers of a version such as `9.0.2.140`, or 0.0.0 if it does not start with three numbers.
+/// Kubernetes compares versions of exactly three numbers without leading zeros (Semantic Versioning 2.0.0).
 pub(super) fn version(text: Option<&str>) -> Attribute {
     let numbers = text.and_then(parse_three_numbers).unwrap_or_default();
     let [major, minor, patch] = numbers;

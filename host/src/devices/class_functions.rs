@@ -1,4 +1,4 @@
-//! The family that a class is of.
+//! The functions for the devices of each class.
 
 use onload_core::class::Class;
 
@@ -11,11 +11,11 @@ use crate::discover::netdev::NetworkInterface;
 struct ClassFunctions {
     /// The devices that a host offers of a class.
     devices: fn(Class, &FunctionIndex<'_>) -> Vec<HostDevice>,
-    /// Beside its class and its name; of a device that is gone what is not known.
+    /// Returns the attributes in addition to class and name. For a device that is gone, unknown values.
     attributes: fn(&HostDevice, &FunctionIndex<'_>) -> Attributes,
 }
 
-/// None for a bundle: its devices are those of other classes.
+/// Returns `None` for a bundle, whose devices belong to other classes.
 fn class_functions(class: Class) -> Option<ClassFunctions> {
     macro_rules! family {
         ($module:ident) => {
@@ -40,7 +40,7 @@ pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<H
     functions.map_or_else(Vec::new, |functions| (functions.devices)(class, function_index))
 }
 
-/// A device that a specification has and the host does not offer, with what its name says.
+/// Returns a device that is in a specification but not offered by the host, with the data in its name.
 pub(crate) fn missing_device(
     class: Class,
     name: &str,

@@ -1,4 +1,4 @@
-//! A device that a container may get: the record that discovery makes, and that all else reads.
+//! A device that a container may get, as discovery records it for all other code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,45 +15,44 @@ use serde::Serialize;
 use super::attributes::Attributes;
 use crate::discover::node::OfferedNode;
 
-/// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface goes by that name.
+/// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface can have this name.
 pub const LOOPBACK: &str = "loopback";
 
-/// What is read of the host comes first; what specifications, pools and leases say of it
-/// ([`crate::offers`]) after it.
+/// The first fields are read from the host, the others come from specifications, pools and leases ([`crate::offers`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
     pub class: Class,
-    /// Its name as a CDI device.
+    /// The name of the CDI device.
     pub name: DeviceName,
-    /// The other functions that come with it, by whose addresses it may be leased.
+    /// Other PCI functions that belong to it. It may be leased by their addresses.
     pub aliases: Vec<PciAddress>,
     pub pci: Option<PciAddress>,
     pub pcie_root: Option<String>,
     pub numa_node: Option<u32>,
-    /// Its IOMMU group, if one container has that whole.
+    /// Its IOMMU group, if a container gets the whole group.
     pub group: Option<u32>,
     pub interfaces: Vec<String>,
     pub link_layers: Vec<LinkLayer>,
-    /// What its virtual function is set up to be while a container has it.
+    /// Settings of its virtual function while a container has it.
     pub vf: Option<VfConfig>,
-    /// Empty in an offer: what a container gets stands in the specification.
+    /// Empty in an offer, since the specification has the nodes.
     pub nodes: Vec<Arc<OfferedNode>>,
-    /// Where it stands in the array of its family in the inventory; none for one that the host does not have.
+    /// Its index in the family's array of the inventory. `None` for a device that the host does not have.
     pub read: Option<usize>,
-    /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
+    /// Whether a container can use it, regardless of leases, since an engine's own containers have leases too.
     pub health: Health,
-    /// Whether nobody new gets it; its health says since when and why.
+    /// Whether it is drained: no further container gets it. Its health has the time and reason.
     pub is_drained: bool,
-    /// Made for offers alone: a host may have thousands of devices, and most commands ask for none of them.
+    /// Filled only for offers, since a host may have thousands of devices and most commands need no attributes.
     pub attributes: Attributes,
-    /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
-    /// specification has it; then it is not healthy.
+    /// The CDI devices that a container gets, such as `onload.dev/nic=ens1`. Empty if no specification has it, in which
+    /// case it is unhealthy.
     pub cdi: Vec<String>,
     pub pools: Vec<String>,
-    /// Whether one container has it at a time.
+    /// Whether a single container can have it at a time.
     pub sharing: Sharing,
-    /// How many containers may have it at once, if the operator said so; otherwise the engine's
-    /// configuration says it.
+    /// The number of containers that may have it at once, if config.toml sets it. Otherwise the engine's configuration
+    /// decides.
     pub slots: Option<u32>,
     pub leases: Vec<DeviceLease>,
 }
@@ -67,7 +66,7 @@ pub enum Sharing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Healthy,
-    /// It cannot, and why; if `discover` gives a reason, it is that one.
+    /// It cannot be used, with the reason that `discover` shows.
     Unhealthy(String),
 }
 
@@ -75,12 +74,12 @@ pub enum Health {
 pub struct DeviceLease {
     /// The slot, from 0.
     pub slot: u32,
-    /// The lease; `None` if its file is not understood. It counts all the same.
+    /// The lease; `None` if its file cannot be parsed, in which case it still counts.
     pub lease: Option<Lease>,
     pub text: String,
 }
 
-/// A name that stands for the RDMA devices nearest to a GPU.
+/// A name for the RDMA devices nearest to a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuAlias {
     pub name: String,
@@ -96,7 +95,7 @@ impl Health {
 }
 
 impl HostDevice {
-    /// A device of which only the name is known; none where that is not legal, which no name is that is offered.
+    /// Creates a device of which only the name is known. Returns `None` if the name is invalid.
     pub fn new(class: Class, name: &str) -> Option<Self> {
         Some(HostDevice {
             class,
@@ -122,17 +121,17 @@ impl HostDevice {
         })
     }
 
-    /// Onload without an interface.
+    /// Returns whether the device is Onload without an interface.
     pub fn is_loopback(&self) -> bool {
         self.class.is_onload() && self.name.as_str() == LOOPBACK
     }
 
-    /// The functions that it is made of.
+    /// Iterates over its PCI functions.
     pub(crate) fn functions(&self) -> impl Iterator<Item = PciAddress> {
         self.pci.into_iter().chain(self.aliases.iter().copied())
     }
 
-    /// How many containers may have it at once; `None` if nobody counts them on this host.
+    /// Returns the number of containers that may have it at once; `None` if this host does not count them.
     pub fn max_holders(&self) -> Option<u32> {
         match self.sharing {
             Sharing::Exclusive => Some(1),
@@ -140,8 +139,8 @@ impl HostDevice {
         }
     }
 
-    /// Its health to an engine that knows the leases of its own containers: not healthy either if
-    /// containers of others have all of it.
+    /// Returns its health for an engine that accounts for its own containers: also unhealthy if other engines'
+    /// containers use it up.
     pub fn health_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
         match (&self.health, self.free_slots_excluding(is_own)) {
             (Health::Healthy, Some((0, reason))) => Health::Unhealthy(reason),
@@ -149,8 +148,8 @@ impl HostDevice {
         }
     }
 
-    /// How many containers can have it at once beside those of others, and who those are; `None` if no other has it,
-    /// or nobody counts.
+    /// Returns the number of containers that can have it in addition to other engines' containers, and names these.
+    /// `None` if no other engine's container has it, or if they are not counted.
     pub fn free_slots_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
         let max = self.max_holders()?;
         let leases = self.leases.iter();
@@ -165,7 +164,7 @@ impl HostDevice {
     }
 }
 
-/// The devices that are made of a family's array, each with its place there.
+/// Creates devices from a family's array, each with its index there.
 pub(super) fn build_devices<T>(
     array: &[T],
     make: impl Fn(&T) -> Option<HostDevice>,
@@ -177,8 +176,8 @@ pub(super) fn build_devices<T>(
     devices.collect()
 }
 
-/// The devices that a container gets only together, by the first of them: where functions have nodes of their own, an
-/// IOMMU group has more than one, and still one container has it.
+/// Groups the devices that a container gets only together: if functions have their own nodes, an IOMMU group consists
+/// of several devices but still belongs to one container.
 pub(crate) fn group_inseparable<'d>(
     devices: impl Iterator<Item = &'d HostDevice>,
 ) -> Vec<Vec<&'d HostDevice>> {

@@ -1,5 +1,5 @@
-//! Devices that are drained. Nobody new gets one, so for most readers it is not there; cluster engines go on to show it,
-//! and pictures of the host too.
+//! Drained devices. No further container gets one, so most code treats them as absent. Cluster engines and pictures of
+//! the host still show them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::device::{Health, HostDevice};
 use super::inventory::Inventory;
 use crate::discover::exclusion::Exclusion;
 
-/// Takes what is drained out of what is offered.
+/// Removes drained devices from the offered ones.
 pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inventory) {
     let drain = match drain {
         Ok(drain) if drain.is_empty() => return,
@@ -20,7 +20,7 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
     let devices = std::mem::take(&mut inventory.devices);
     let drain_reason =
         |device: &HostDevice| Some(drain.find(device.class, device.name.as_str())?.to_string());
-    // Where functions have nodes of their own, one container has all of a group.
+    // If functions have their own nodes, one container has the whole group.
     let groups = devices.iter().filter_map(|device| {
         let key = (device.class, device.group?);
         Some((key, drain_reason(device)?))
@@ -37,7 +37,7 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
 }
 
 fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
-    // Of an interface one line says it for all the classes that differ in what comes with it.
+    // One line suffices for the classes of an interface that differ only in their extras.
     if !matches!(device.class, Class::NicPlain | Class::NicNodes) {
         let exclusion = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
         inventory.not_offered.push(exclusion.with_pci(device.pci));
@@ -49,7 +49,7 @@ fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
     });
 }
 
-/// Anything may be drained: specifications stay as they are, and nothing is offered anew.
+/// Any device may be drained: specifications are kept, and nothing new is offered.
 fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
     for device in std::mem::take(&mut inventory.devices) {
         let reason = format!("whether it is drained is not known: {error:#}");

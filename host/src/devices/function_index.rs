@@ -1,4 +1,4 @@
-//! Where devices are: their PCI functions, what these are virtual functions of, and the interfaces of both.
+//! Indexes PCI functions: their physical functions and interfaces.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::discover::pci::PciFunction;
 
 pub(crate) struct FunctionIndex<'i> {
     pub(super) inventory: &'i Inventory,
-    /// The physical function of each virtual one, and its index there.
+    /// The physical function of each virtual function, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
     interfaces: BTreeMap<PciAddress, Vec<&'i NetworkInterface>>,
-    /// The functions of each IOMMU group that is offered: where they have nodes of their own, it is several devices.
+    /// The number of functions in each offered IOMMU group: with their own nodes, these are several devices.
     groups: BTreeMap<u32, usize>,
 }
 
-/// A PCI function, and what it is a virtual one of.
+/// A PCI function and its physical function.
 pub(super) struct FunctionPlace<'i> {
     pub(super) function: Option<&'i PciFunction>,
     pub(super) physical_function: Option<PciAddress>,
@@ -68,7 +68,7 @@ impl<'i> FunctionIndex<'i> {
         }
     }
 
-    /// The device, on that function.
+    /// Adds the data of a PCI function to a device.
     pub(super) fn place_device(&self, device: HostDevice, pci: Option<PciAddress>) -> HostDevice {
         let functions = &self.inventory.functions;
         let root = pci.and_then(|pci| functions.pcie_root(pci));
@@ -110,7 +110,7 @@ impl<'i> FunctionIndex<'i> {
     }
 }
 
-/// What the frames of an interface are.
+/// Returns the link layer of an interface.
 pub(super) fn link_layer(interface: &NetworkInterface) -> LinkLayer {
     if interface.is_ipoib() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
 }

@@ -39,7 +39,7 @@ pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
     inventory.not_offered.extend(exclusions);
 }
 
-/// The same devices, by the numbers of the GPUs.
+/// Returns the same aliases under the numbers of the GPUs.
 fn aliases_by_index(indexes: &GpuIndexes, aliases: &[GpuAlias]) -> Vec<GpuAlias> {
     let by_index = indexes.known.iter().filter_map(|(index, gpu)| {
         let by_address = aliases.iter().find(|alias| alias.gpu == *gpu)?;

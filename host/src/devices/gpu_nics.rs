@@ -15,11 +15,11 @@ use crate::discover::pcie_link::PcieLink;
 
 pub struct GpuNicMap<'i> {
     pub(super) inventory: &'i Inventory,
-    /// By address, each with its vendor.
+    /// GPUs by address, with their vendors.
     pub gpus: Vec<(PciAddress, &'static str)>,
     /// By address.
     pub nics: Vec<NetworkFunction>,
-    /// Why nothing of it is known.
+    /// The reason why distances are unknown.
     pub obstacle: Option<&'i str>,
 }
 
@@ -52,7 +52,8 @@ impl<'i> GpuNicMap<'i> {
         gpu::distance(&self.inventory.functions, one, other)
     }
 
-    /// What a GPU's name gives, under its number where it has one: the least, if its partitions have several.
+    /// Returns the alias of a GPU, by number if it has one. Partitions may have several numbers, of which the lowest
+    /// counts.
     #[must_use]
     pub fn gpu_alias(&self, gpu: PciAddress) -> Option<&'i GpuAlias> {
         let aliases = self.inventory.near_gpus.iter();
@@ -60,7 +61,7 @@ impl<'i> GpuNicMap<'i> {
         aliases.min_by_key(|alias| alias.name == gpu_name::from_address(gpu))
     }
 
-    /// Each GPU with the NICs of the RDMA devices that its name gives.
+    /// Iterates over the GPUs with the NICs of the RDMA devices in their aliases.
     pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
         let by_address = |alias: &&GpuAlias| alias.name == gpu_name::from_address(alias.gpu);
         let aliases = self.inventory.near_gpus.iter().filter(by_address);
@@ -72,7 +73,7 @@ impl<'i> GpuNicMap<'i> {
         })
     }
 
-    /// The functions between which data goes: a NIC reaches a GPU by its Data Direct function, if it has one.
+    /// Returns the functions that exchange data: a NIC accesses a GPU through its Data Direct function, if it has one.
     pub fn data_functions(&self, one: PciAddress, other: PciAddress) -> [PciAddress; 2] {
         let is_gpu = |address| self.gpus.iter().any(|(gpu, _)| *gpu == address);
         if !is_gpu(one) && !is_gpu(other) {
@@ -82,14 +83,14 @@ impl<'i> GpuNicMap<'i> {
         [one, other].map(|address| data_direct.function_for(address).unwrap_or(address))
     }
 
-    /// Why a distance is unknown.
+    /// Returns the reason why a distance is unknown.
     #[must_use]
     pub fn unknown_reason(&self) -> &'i str {
         let numa = "the kernel does not say the NUMA node of the GPU or of a NIC";
         self.obstacle.unwrap_or(numa)
     }
 
-    /// The least that a part of the way between two functions carries, in Mbit/s; none where no link says it.
+    /// Returns the bandwidth of the slowest link between two functions in Mbit/s, or `None` if no link reports it.
     pub(super) fn bandwidth(&self, one: PciAddress, other: PciAddress) -> Option<u64> {
         let functions = &self.inventory.functions;
         let [one, other] = self.data_functions(one, other);
@@ -100,7 +101,7 @@ impl<'i> GpuNicMap<'i> {
     }
 }
 
-/// Physical functions of networks, called after their RDMA device, interface or address.
+/// Returns the network functions that are not virtual, named after their RDMA device, interface or address.
 fn network_functions(inventory: &Inventory) -> Vec<NetworkFunction> {
     let rdma = by_function(inventory.rdma.iter());
     let interfaces = inventory.interfaces.iter();

@@ -1,5 +1,5 @@
-//! Which interfaces may move into a container: those that `[discover] offer-netdevs` names or a pool selects, and that
-//! the host does not use.
+//! The interfaces that may move into containers: those that `[discover] offer-netdevs` names or a pool selects, unless
+//! the host uses them.
 
 use std::collections::BTreeSet;
 
@@ -22,24 +22,25 @@ use crate::discover::pci::PciFunction;
 use crate::discover::taken_names::TakenNames;
 use crate::leases::LeaseComparison;
 
-/// The state of an interface in a container, and of one whose container has ended.
+/// The state of an interface in a container, and of one whose container has exited.
 pub const STATE_HELD: &str = "held";
 pub const RETURNING: &str = "returning";
-/// The state of one that a CNI plugin has moved.
+/// The state of an interface that a CNI plugin has moved.
 const STATE_AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
 const NETWORK: u32 = 0x02;
 const VFIO: &str = "vfio-pci";
-/// Seconds after which a lease is judged: it is written before its device moves, and a host is not read at one moment.
+/// Age in seconds from which a lease is compared with the host: leases are written before their device moves, and
+/// reading a host takes time.
 const MOVE_SECONDS: u64 = 60;
-/// What to do where a container has lost its device.
+/// The remedy for a container that has lost its device.
 pub const RETRIEVE_REMEDY: &str =
     "see that its function is there and has its driver, and start the container again";
 
 const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
 
-/// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
-/// has taken away stays there: the lease tells what it was.
+/// Adds the offered interfaces to the inventory, and a reason for each of the others. An interface in a container stays
+/// offered, with the data in its lease.
 pub(super) fn add_interfaces(
     leases: &Result<LeaseComparison, anyhow::Error>,
     inventory: &mut Inventory,
@@ -71,7 +72,7 @@ pub(super) fn add_interfaces(
     let mut offered: Vec<Netdev> = Vec::new();
     for movable in &inventory.movable {
         let netdev = &movable.netdev;
-        // The kernel gave it back as a container called it, and it is not restored yet.
+        // The interface has returned under the container's name for it and is not restored yet.
         if away_netdevs.iter().any(|away| away.pci_address == netdev.pci_address) {
             continue;
         }
@@ -81,7 +82,7 @@ pub(super) fn add_interfaces(
             false => Some(NOT_NAMED_REASON),
         };
         match reason {
-            // A plugin takes the function that it is told, under whatever name its interface has.
+            // A CNI plugin is given the PCI function, whatever its interface is called.
             None if plugin_functions.contains(&netdev.pci_address) => {
                 offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() });
             }
@@ -101,15 +102,15 @@ pub(super) fn add_interfaces(
     offered.extend(functions.map(with_plugin));
     offered.extend(away_netdevs);
     offered.sort_by(|one, other| one.device.cmp(&other.device));
-    // Containers that share a network hold it together.
+    // Containers that share a network namespace have it together.
     offered.dedup_by(|one, other| one.device == other.device);
     inventory.netdevs = offered;
     let virtual_ones = virtual_interface_exclusions(inventory, config);
     inventory.not_offered.extend(virtual_ones);
 }
 
-/// What the configuration names and the host does not have may be spelled wrong. Where interfaces could not be read
-/// or are away under names that nobody knows, nothing is said.
+/// Warns about configured interfaces that the host does not have, since they may be misspelt. Does not warn if
+/// interfaces could not be read or are away under unknown names.
 pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     let undecided = inventory.undecided_classes();
     let is_unknown = undecided.contains(&Class::Nic) || undecided.contains(&Class::Netdev);
@@ -143,9 +144,9 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     }
 }
 
-/// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
-/// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
-/// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
+/// Returns why a container no longer has the leased interface or RDMA device. Unbinding the driver or removing the
+/// function destroys a device in any network namespace, and a new one is created on the host (`alloc_netdev_mqs` in
+/// net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
 pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> {
     let lease = entry.lease.as_ref().ok()?;
     let saved = &lease.moved.as_ref()?.saved;
@@ -160,7 +161,7 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
             let mut on_host = inventory.interfaces.iter();
             on_host.any(|one| one.pci() == Some(pci) && !one.is_representor())
         }
-        // A function may have several, those of its subfunctions.
+        // A function may have several RDMA devices, including those of its subfunctions.
         SavedState::Rdma(rdma) => {
             let mut on_host = inventory.rdma.iter();
             on_host.any(|one| one.name == rdma.name && !one.ports.is_empty())
@@ -176,7 +177,7 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
     is_on_host.then(|| "its driver was loaded anew, and it is on the host".to_owned())
 }
 
-/// The same of a device that is offered; the lease may have ended while the host was looked at.
+/// Like [`lost_reason`], for an offered device. The lease may have ended while the host was read.
 pub(super) fn trouble_reason(
     entry: &LeaseEntry,
     is_current: bool,
@@ -186,7 +187,7 @@ pub(super) fn trouble_reason(
     Some(format!("its container no longer has it: {reason}; {RETRIEVE_REMEDY}"))
 }
 
-/// The interfaces that are in containers, or were on their way back from there when the host was looked at.
+/// Returns the interfaces that are in containers, or were returning while the host was read.
 fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
     let netdevs = leases.entries();
     let netdevs = netdevs.filter(|(entry, _)| entry.device.class == Class::Netdev);
@@ -197,7 +198,7 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
         };
         let trouble = trouble_reason(entry, is_current, inventory);
         let mut on_host = inventory.movable.iter();
-        // It is back under its name, and the lease ends soon.
+        // It has returned under its name, and the lease is about to end.
         let is_same =
             |netdev: &Netdev| netdev.pci_address == interface.pci && netdev.name == interface.name;
         if trouble.is_none() && on_host.any(|movable| is_same(&movable.netdev)) {
@@ -219,8 +220,8 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
     away.collect()
 }
 
-/// Those of them that Onload accelerates: a container that is started again asks for what it asked for the first time,
-/// before its interface is back.
+/// Returns those that Onload accelerates. They stay offered, since a restarted container requests the same devices
+/// before its interface has returned.
 fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
     let mut nics: Vec<Nic> = Vec::new();
     for netdev in away_netdevs {
@@ -254,7 +255,7 @@ fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec
     nics
 }
 
-/// A function whose interface a plugin has. Its name is not known.
+/// Returns a function whose interface a CNI plugin has moved. The interface's name is unknown.
 fn with_plugin(function: &PciFunction) -> Netdev {
     Netdev {
         name: function.address.to_string(),
@@ -273,8 +274,8 @@ fn has_interface_driver(function: &PciFunction) -> bool {
     driver.is_some_and(|driver| driver != VFIO)
 }
 
-/// The functions whose interfaces a CNI plugin moves. They stay offered while it has them: a container finds its
-/// device's specification after the plugin has moved the interface.
+/// Returns the functions whose interfaces a CNI plugin moves. They stay offered meanwhile, because a container's
+/// specification is resolved after the plugin has moved the interface.
 fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
     let is_cni_pool = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;

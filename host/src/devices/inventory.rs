@@ -1,4 +1,4 @@
-//! What a host has: the result of discovery, and the object that `discover --format json` prints.
+//! The result of discovery, and the object that `discover --format json` prints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use crate::discover::tcpdirect::TcpDirect;
 use crate::discover::unread::UnreadEntry;
 use crate::discover::vfio::VfioDevice;
 
-/// What a host has and what it offers. The arrays contain what is offered, sorted. Only `vfio` also
-/// contains functions whose group is not viable.
+/// The devices that a host has and offers. The arrays contain offered devices, sorted. Only `vfio` also contains
+/// functions whose group is not viable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
     pub version: &'static str,
@@ -41,7 +41,7 @@ pub struct Inventory {
     pub rdma: Vec<RdmaDevice>,
     /// PCI functions bound to vfio.
     pub vfio: Vec<VfioDevice>,
-    /// The nodes of a virtual interface that come with each of them.
+    /// The vhost-net and tun nodes that each of them includes.
     #[serde(skip)]
     pub vhost_net: Vec<Arc<OfferedNode>>,
     pub hugepages: Vec<Hugepages>,
@@ -56,19 +56,19 @@ pub struct Inventory {
     pub not_offered: Vec<Exclusion>,
     /// Which network namespaces see the RDMA devices; `None` without an RDMA stack.
     pub rdma_netns_mode: Option<RdmaNetns>,
-    /// What could not be read, sorted by path. Whatever it would have decided is unknown.
+    /// Paths that could not be read, sorted. Anything that depends on them is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<UnreadEntry>,
     /// Sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
-    /// All that is offered, by class; those of a class in the order of its array.
+    /// All offered devices by class, in the order of the class's array.
     #[serde(skip)]
     pub devices: Vec<HostDevice>,
-    /// What would be offered and is drained. The arrays have it too, but for who prints them.
+    /// Drained devices. The arrays contain them, but do not print them.
     #[serde(skip)]
     pub drained: Vec<HostDevice>,
-    /// What nobody gets, because the configuration contradicts itself about it. The arrays have it too.
+    /// Devices that are not offered because the configuration contradicts itself. The arrays contain them.
     #[serde(skip)]
     pub refused: Vec<HostDevice>,
     #[serde(skip)]
@@ -78,16 +78,16 @@ pub struct Inventory {
     /// The interfaces of this network namespace that Onload has attached to, offered or not.
     #[serde(skip)]
     pub attached: Vec<String>,
-    /// Bonds of which Onload has a member.
+    /// Bonds with a member that Onload has attached to.
     #[serde(skip)]
     pub bonds: Vec<OnloadBond>,
-    /// Physical functions of offered virtual ones whose interface is down, with its name.
+    /// Physical functions of offered virtual functions whose interface is down, with its name.
     #[serde(skip)]
     pub idle_ports: Vec<(PciAddress, String)>,
-    /// The accelerated interfaces that are not in this network namespace.
+    /// Accelerated interfaces in other network namespaces.
     #[serde(skip)]
     pub(crate) other_netns_nics: OtherNetnsNics,
-    /// The numbers that GPUs have in their vendor's CDI specifications.
+    /// The numbers of GPUs in their vendor's CDI specifications.
     #[serde(skip)]
     pub(crate) gpu_indexes: GpuIndexes,
     #[serde(skip)]
@@ -104,7 +104,8 @@ impl Inventory {
         classes.copied().collect()
     }
 
-    /// What could not be read leaves these classes as they are: nothing of them is removed. `what` is for people.
+    /// Marks these classes as undecided because of a failed read, so that none of their devices are removed. `what` is
+    /// for messages.
     pub(super) fn add_unread(
         &mut self,
         path: &str,
@@ -126,12 +127,12 @@ impl Inventory {
         self.devices.iter().filter(move |device| device.class == class)
     }
 
-    /// With those that are drained.
+    /// Iterates over the offered and the drained devices.
     pub fn with_drained(&self) -> impl Iterator<Item = &HostDevice> {
         self.devices.iter().chain(&self.drained)
     }
 
-    /// Its arrays as they are printed: without what is drained or refused.
+    /// Returns the arrays as they are printed, without drained and refused devices.
     pub fn offered_only(&self) -> Inventory {
         let mut offered = self.clone();
         let withheld = self.drained.iter().chain(&self.refused);
@@ -150,12 +151,12 @@ impl Inventory {
         offered
     }
 
-    /// Onload, if it is offered.
+    /// Returns Onload if it is offered.
     pub(crate) fn usable_onload(&self) -> Option<&Onload> {
         self.onload.as_ref().filter(|onload| onload.obstacle.is_none())
     }
 
-    /// Whether an RDMA device is in one network namespace at a time.
+    /// Returns whether an RDMA device is in a single network namespace at a time.
     pub fn is_rdma_exclusive(&self) -> bool {
         self.rdma_netns_mode == Some(RdmaNetns::Exclusive)
     }

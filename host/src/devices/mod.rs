@@ -1,5 +1,5 @@
-//! What a host offers: each device as one record, [`HostDevice`], whatever family it is of. A file here makes the records of
-//! a family of what [`crate::discover`] has read, and of what the leases say of devices that are with containers.
+//! The devices that a host offers, as one type for all families, [`HostDevice`]. Each file here creates the devices of
+//! a family from the data of [`crate::discover`] and from the leases of devices in containers.
 
 mod attributes;
 mod class_functions;
@@ -45,10 +45,10 @@ use read_host::read_host;
 pub(crate) use selection::{Selection, select};
 pub use vf_configs::exclude_without_hook;
 
-/// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,
-/// and appears in its `unread` if it would have decided something.
+/// Discovers the devices of a host. A path that cannot be read becomes a warning of the inventory, and is added to its
+/// `unread` if a class depends on it.
 pub fn discover(host: &Host, config: &Config) -> Inventory {
-    // What cannot be read now is not read afterwards either, which says why.
+    // A failure here is ignored, since the second read fails too and reports it.
     let before =
         if may_move_devices(config) { leases::list(host).unwrap_or_default() } else { Vec::new() };
     let mut inventory = read_host(host, config);
@@ -69,20 +69,20 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     inventory
 }
 
-/// The devices of an inventory, by class.
+/// Returns the devices of an inventory by class.
 pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
     let function_index = FunctionIndex::from_inventory(inventory);
     let classes = Class::ALL.into_iter();
     classes.flat_map(|class| class_functions::devices(class, &function_index)).collect()
 }
 
-/// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
-/// that comes back loses it while the host is looked at.
+/// Returns whether devices may be in containers, invisible to the host. A missing device then has a lease, and a
+/// returning one loses it while the host is read.
 fn may_move_devices(config: &Config) -> bool {
     may_offer_interfaces(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
 }
 
-/// What could not be read of a class leaves open which bundles there are that have devices of it.
+/// Marks bundles as undecided if a class of their devices is.
 fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
     let bundles = config.bundles.values();
     let classes: BTreeSet<Class> =

@@ -1,4 +1,4 @@
-//! Which NICs go with a GPU, chosen as NCCL does (`ncclTopoGetLocalNetType`, src/graph/topo.cc). Pure.
+//! Chooses the NICs for each GPU like NCCL (`ncclTopoGetLocalNetType`, src/graph/topo.cc). Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,22 +14,22 @@ use super::rdma::{by_function, max_rate};
 use crate::discover::gpu::Distance;
 use crate::discover::rdma::RdmaDevice;
 
-/// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
+/// A GPU with its RDMA devices, at least one, or the reason why none are chosen.
 pub(super) type GpuChoice<'i> = (PciAddress, Result<Vec<&'i HostDevice>, &'i str>);
 
-/// The way between a GPU and a NIC.
+/// The path between a GPU and a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GpuNicPath {
-    /// In Mbit/s; none where nothing says it.
+    /// In Mbit/s; `None` if unknown.
     bandwidth: Option<u64>,
-    /// None where it is not known.
+    /// `None` if unknown.
     distance: Option<Distance>,
     /// Whether the NIC can be used.
     is_usable: bool,
 }
 
-/// How good a way is, the least first: what cannot be used comes last. NCCL knows what each CPU carries between its NUMA
-/// nodes, and sysfs does not: what is on the other node comes after the rest.
+/// The rank of a path, best first: unusable NICs are last. NCCL knows each CPU's bandwidth between NUMA nodes, which
+/// sysfs lacks, so NICs on another node rank after all others.
 type PathRank = (Reverse<bool>, bool, Reverse<Option<u64>>, Distance);
 
 impl GpuNicPath {
@@ -40,7 +40,7 @@ impl GpuNicPath {
         Some((Reverse(self.is_usable), is_far, bandwidth, distance))
     }
 
-    /// Whether one that is below a root of its own, at an unknown distance, may be better than this rank.
+    /// Returns whether a NIC at an unknown distance, below a separate root, may be better than this rank.
     fn may_outdo(self, (Reverse(usable), _, Reverse(bandwidth), distance): PathRank) -> bool {
         let is_better = distance > Distance::Phb || self.bandwidth > bandwidth;
         self.distance.is_none()
@@ -48,7 +48,7 @@ impl GpuNicPath {
     }
 }
 
-/// The devices of each GPU, by its address; nothing on a host without both.
+/// Returns the devices for each GPU by address. Empty on a host without GPUs or NICs.
 pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
     let gpu_nics = GpuNicMap::from_inventory(inventory);
     let candidates = nic_candidates(inventory, &gpu_nics);
@@ -70,17 +70,17 @@ pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
     choices
 }
 
-/// Which members of a pool, made of these devices, are how near to each GPU; nothing on a host without GPUs. A virtual
-/// function is where its physical one is.
+/// Returns how near the members of a pool are to each GPU. Empty on a host without GPUs. A virtual function has the
+/// position of its physical function.
 pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -> Nearness {
     if gpu_nics.gpus.is_empty() {
         return Nearness::default();
     }
     let inventory = gpu_nics.inventory;
     let mut members: Vec<(usize, &HostDevice)> = members.iter().copied().enumerate().collect();
-    // Of a NIC's members its own comes before those that stand on it.
+    // The NIC's own device comes before its virtual functions and subfunctions.
     members.sort_by_key(|(_, device)| is_vf_or_subfunction(device, inventory));
-    // Those that carry nothing are apart, and rank after all others, on whichever NIC.
+    // Unusable devices are grouped separately and rank after all others, on any NIC.
     let mut by_nic: BTreeMap<(PciAddress, bool), (&HostDevice, Vec<usize>)> = BTreeMap::new();
     for (index, device) in members {
         if let Some(pci) = device.pci {
@@ -128,13 +128,13 @@ pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -
     }
 }
 
-/// What was read of it, if it is an RDMA device.
+/// Returns the data read from the host if it is an RDMA device.
 fn rdma<'i>(device: &HostDevice, inventory: &'i Inventory) -> Option<&'i RdmaDevice> {
     let index = device.read.filter(|_| device.class == Class::Rdma)?;
     inventory.rdma.get(index)
 }
 
-/// Whether it is a virtual function, or of a subfunction.
+/// Returns whether the device is a virtual function or belongs to a subfunction.
 fn is_vf_or_subfunction(device: &HostDevice, inventory: &Inventory) -> bool {
     let function = device.pci.and_then(|pci| inventory.functions.get(pci));
     let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
@@ -146,7 +146,7 @@ fn is_unusable(device: &HostDevice, inventory: &Inventory) -> bool {
     is_waiting || device.health != Health::Healthy
 }
 
-/// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.
+/// Returns the bandwidth of each NIC in Mbit/s: the maximum of its RDMA ports, or else of its interfaces.
 fn nic_rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
     let ports = inventory.rdma.iter();
     let ports = ports.map(|device| (device.pci_address, max_rate(device)));
@@ -173,12 +173,12 @@ fn max_rates(
 struct NicCandidate<'i> {
     device: &'i HostDevice,
     address: PciAddress,
-    /// Of its fastest port.
+    /// Bandwidth of its fastest port.
     mbps: Option<u64>,
     is_usable: bool,
 }
 
-/// One device of each NIC, by address. What has no active port counts only where none has one.
+/// Returns one device of each NIC by address. Devices without an active port count only if no device has one.
 fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
     let devices = inventory.devices_of_class(Class::Rdma);
     let devices = devices.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
@@ -201,7 +201,7 @@ fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec
     all
 }
 
-/// The ways of the GPUs of each vendor to these NICs: a container's programs count those of one vendor.
+/// Returns the paths of each vendor's GPUs to these NICs, since a container's programs number the GPUs of one vendor.
 fn gpu_nic_paths(
     gpu_nics: &GpuNicMap<'_>,
     nics: &[NicCandidate<'_>],
@@ -229,8 +229,8 @@ fn gpu_nic_path(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress, nic: &NicCandidate<'_
     }
 }
 
-/// The NICs of the GPU with that number, by their places, of the ways of each GPU to each NIC. None where a NIC at an
-/// unknown distance may be better than all.
+/// Returns the indexes of the NICs for the GPU `number`, given the paths of all GPUs. `None` if a NIC at an unknown
+/// distance may be better.
 fn assign_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
     let own_paths = paths.get(number)?;
     let rank = own_paths.iter().filter_map(|path| path.rank()).min()?;
@@ -242,8 +242,8 @@ fn assign_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
     Some(nics)
 }
 
-/// The NICs of the GPU with that number, nearest first, each with its rank: as far as no NIC at an unknown distance may
-/// be better.
+/// Returns the NICs for the GPU `number` with their ranks, nearest first, up to the rank that a NIC at an unknown
+/// distance may exceed.
 fn rank_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)> {
     let own_paths = paths.get(number).map_or(&[][..], Vec::as_slice);
     let ranks: BTreeSet<PathRank> = own_paths.iter().filter_map(|path| path.rank()).collect();
@@ -256,7 +256,7 @@ fn rank_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)>
     known.flat_map(of_rank).collect()
 }
 
-/// The NICs of that rank for the GPU with that number, its own first, and how many those are.
+/// Returns the NICs with this rank for the GPU `number`, starting with its own, and the number of its own.
 fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<usize>, usize) {
     let own_paths = paths.get(number).into_iter().flatten().enumerate();
     let nics = own_paths.filter(|(_, path)| path.rank() == Some(rank));
@@ -264,7 +264,7 @@ fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<u
     let Some(first) = nics.first().copied() else {
         return (nics, 0);
     };
-    // The GPUs that are best from that NIC share all of them.
+    // The GPUs that are nearest to that NIC share these NICs.
     let sharing = count_best(paths.iter().map(|paths| paths[first]));
     let start = reverse_bits(number % sharing, nics.len()) % nics.len();
     nics.rotate_left(start);
@@ -272,7 +272,7 @@ fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<u
     (nics, each)
 }
 
-/// How many of these ways have the best rank; at least one.
+/// Returns the number of paths with the best rank, at least one.
 fn count_best(paths: impl Iterator<Item = GpuNicPath>) -> usize {
     let ranks: Vec<PathRank> = paths.filter_map(GpuNicPath::rank).collect();
     let best = ranks.iter().min();
@@ -280,8 +280,7 @@ fn count_best(paths: impl Iterator<Item = GpuNicPath>) -> usize {
     best.count().max(1)
 }
 
-/// A number with its bits in the opposite order, where there is a power of two of them: GPUs beside each other get NICs
-/// that are far apart.
+/// Reverses the bits of a number if `count` is a power of two, so that neighbouring GPUs get distant NICs.
 fn reverse_bits(number: usize, count: usize) -> usize {
     if !count.is_power_of_two() {
         return number;

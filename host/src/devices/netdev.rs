@@ -13,11 +13,12 @@ pub(super) fn devices(_: Class, function_index: &FunctionIndex<'_>) -> Vec<HostD
     build_devices(&function_index.inventory.netdevs, |netdev| device(netdev, function_index))
 }
 
-/// That the link of one is down is no trouble: it is set up where it goes.
+/// Returns the device of an interface. A link that is down is no problem, since the interface is set up in the
+/// container.
 pub(super) fn device(netdev: &Netdev, function_index: &FunctionIndex<'_>) -> Option<HostDevice> {
     let device = HostDevice {
         interfaces: vec![netdev.name.clone()],
-        // What carries anything else is not offered.
+        // Interfaces with other link layers are not offered.
         link_layers: vec![LinkLayer::Ethernet],
         health: Health::from_trouble(netdev.trouble.clone()),
         ..HostDevice::new(Class::Netdev, &netdev.device)?
@@ -25,7 +26,8 @@ pub(super) fn device(netdev: &Netdev, function_index: &FunctionIndex<'_>) -> Opt
     Some(function_index.place_device(device, Some(netdev.pci_address)))
 }
 
-/// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
+/// Returns the attributes. The name is the device's, since the interface's name is unknown while a CNI plugin has moved
+/// it.
 pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let name = device.name.as_str();
     let netdev = device.read.and_then(|index| function_index.inventory.netdevs.get(index));

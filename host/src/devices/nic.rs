@@ -52,7 +52,7 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
     let state = interface.and_then(|interface| interface.operstate.as_deref());
     let driver = interface.and_then(NetworkInterface::driver);
     let layer = interface.map(|interface| match link_layer(interface) {
-        // As the RDMA stack has it.
+        // The spelling of the RDMA stack.
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
@@ -73,8 +73,8 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
     attributes
 }
 
-/// Why nothing can be sent, by `operstate` (RFC 2863, `Documentation/networking/operstates.rst`). Many
-/// drivers never leave `unknown`, which is no trouble.
+/// Returns why the link cannot send, by `operstate` (RFC 2863, `Documentation/networking/operstates.rst`). Many drivers
+/// always report `unknown`, which counts as up.
 fn link_trouble(state: Option<&str>) -> Option<String> {
     let advice = match state? {
         "down" => "set the interface up, or look at its cable and the port at the other end",

@@ -51,7 +51,7 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
     attributes
 }
 
-/// The first port that can be used, or else the first.
+/// Returns the first active port, or else the first port.
 fn first_active(ports: &[RdmaPort]) -> Option<&RdmaPort> {
     let active = ports.iter().find(|port| is_active(port));
     active.or(ports.first())
@@ -63,7 +63,7 @@ fn is_active(port: &RdmaPort) -> bool {
     state.is_some_and(|state| state.starts_with("ACTIVE"))
 }
 
-/// Why nothing can be sent: each port says that it is not active.
+/// Returns the problem if no port is active.
 fn port_trouble(ports: &[RdmaPort]) -> Option<String> {
     let states: Option<Vec<String>> = ports
         .iter()
@@ -79,8 +79,8 @@ fn port_trouble(ports: &[RdmaPort]) -> Option<String> {
     ))
 }
 
-/// The one of these devices that each function goes by. A subfunction's is its tenant's, and stands for no NIC, whatever
-/// becomes of the NIC's own: in switchdev mode that may be of little use to programs.
+/// Returns the device that represents each PCI function. A subfunction's device belongs to its tenant and never
+/// represents the NIC, even if the NIC's own device is of little use to programs, as in switchdev mode.
 pub(super) fn by_function<'d>(
     devices: impl Iterator<Item = &'d RdmaDevice>,
 ) -> BTreeMap<PciAddress, &'d RdmaDevice> {
@@ -97,19 +97,19 @@ pub(super) fn by_function<'d>(
     devices_by_function
 }
 
-/// A name in the order of its number: the kernel's `mlx5_2` comes before `mlx5_10`.
+/// Returns a sort key that puts `mlx5_2` before `mlx5_10`.
 fn sort_key(name: &str) -> (String, Option<u32>) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (letters.to_owned(), parse_digits(&name[letters.len()..]))
 }
 
-/// What its fastest usable port carries, in Mbit/s.
+/// Returns the rate of its fastest usable port in Mbit/s.
 pub(super) fn max_rate(device: &RdmaDevice) -> Option<u64> {
     let usable = device.ports.iter().filter(|port| is_active(port));
     usable.filter_map(|port| parse_mbps(port.rate.as_deref()?)).max()
 }
 
-/// A rate such as `2.5 Gb/sec (1X SDR)` in Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).
+/// Converts a rate such as `2.5 Gb/sec (1X SDR)` to Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).
 fn parse_mbps(rate: &str) -> Option<u64> {
     let (number, unit) = rate.split_once(' ')?;
     let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));

@@ -1,5 +1,5 @@
-//! RDMA devices that are in containers' network namespaces, in netns mode exclusive. The host does not see them, and
-//! their leases tell what they were.
+//! RDMA devices in containers' network namespaces, in netns mode exclusive. The host does not see them; their leases
+//! have their data.
 
 use onload_core::class::Class;
 use onload_core::lease::{LeaseEntry, SavedRdma, SavedState};
@@ -20,7 +20,8 @@ pub(super) fn add_away_devices(
     match leases {
         Ok(leases) => {
             for device in list_rdma_away(leases, inventory) {
-                // Containers that share a network hold it together, and one that they have lost may be here.
+                // Containers that share a network namespace have it together, and a device that they lost may be on the
+                // host.
                 let mut known = inventory.rdma.iter_mut();
                 match known.find(|known| known.name == device.name) {
                     Some(known) => known.trouble = device.trouble,
@@ -44,7 +45,7 @@ fn list_rdma_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDe
             return None;
         };
         let trouble = trouble_reason(entry, is_current, inventory);
-        // It is back, and the lease ends soon.
+        // It has returned, and the lease is about to end.
         let mut on_host = inventory.rdma.iter();
         let is_on_host = on_host.any(|device| device.name == saved.name);
         (!is_on_host || trouble.is_some())
@@ -58,7 +59,7 @@ fn device_before_move(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Invento
     RdmaDevice {
         name: saved.name.clone(),
         pci_address: Some(saved.pci),
-        // The lease does not say it; `of_functions` takes it last.
+        // Not recorded in the lease.
         is_subfunction: false,
         waits_for_container: false,
         trouble: None,

@@ -21,7 +21,7 @@ use crate::host::Host;
 /// 2 MiB.
 const PAGE_KIB: u64 = 2048;
 
-/// What is there, without what containers have taken away.
+/// Reads the devices on the host, without those in containers.
 pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
     let mut probe = Probe::new(host);
     if let Some(dir) = &config.cdi.host_device_dir {
@@ -38,7 +38,7 @@ pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
     inventory
 }
 
-/// Entries for what could not be read, unless a reason already names it.
+/// Returns exclusions for failed reads, unless another reason already names them.
 fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
     let unread = inventory.unread.iter().filter(|unread| {
         let has_reason = |exclusion: &Exclusion| exclusion.reason.contains(&unread.reason);
@@ -73,7 +73,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         nic::read(probe, &functions, &interfaces, settings, availability)
     });
     let bonds = match probe.unread_reason(Path::new(nic::DEBUGFS_NICS)) {
-        // Which interfaces Onload has by AF_XDP is unknown.
+        // The interfaces that Onload has by AF_XDP are unknown.
         Some(_) => Vec::new(),
         None => probe.with_classes(&[], || bond::read(probe, &interfaces, &attached.names)),
     };
@@ -96,7 +96,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
             Some(_) => "TCPDirect needs hugepages of 2 MiB, about 40 a stack".to_owned(),
             None => format!("Onload needs hugepages of 2 MiB to receive by {}", nic.name),
         };
-        // vm.nr_hugepages is of the default size, which is 512 MiB where a kernel for Arm has pages of 64 KiB.
+        // vm.nr_hugepages sets the default size, which is 512 MiB on Arm kernels with 64 KiB pages.
         probe.warn(format!("{need}, and this host has none: run \"echo N > {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
     }
     let rdma =
@@ -144,7 +144,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     }
 }
 
-/// The links between GPUs and NICs, and whether there is one NUMA node: they decide only what is nearest.
+/// Reads the links between GPUs and NICs, and whether there is a single NUMA node. Only distances depend on them.
 fn read_gpu_paths(probe: &Probe<'_>, functions: &mut PciFunctions) {
     let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
     let gpus: Vec<PciAddress> = gpus.collect();

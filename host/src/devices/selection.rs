@@ -1,4 +1,4 @@
-//! Which devices a selector chooses, and which of its words choose none.
+//! The devices that a selector matches, and the words in it that match none.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,8 +23,8 @@ struct DeviceFunction<'i> {
     place: FunctionPlace<'i>,
 }
 
-/// Looks at each device once, whatever the selector names. A candidate is what a container gets together: it belongs
-/// to a pool where one function of it does.
+/// Matches candidates against a selector. A candidate has the devices that a container gets together, and matches if
+/// one of its functions does.
 pub(crate) fn select(
     candidates: &[Vec<&HostDevice>],
     select: &PoolSelector,
@@ -35,7 +35,7 @@ pub(crate) fn select(
         let any = |words: &Vec<SelectorWord<'_>>| {
             words.iter().filter(|word| word.matches(device_function)).count() > 0
         };
-        // Each is tried, since one may match what the others do not.
+        // All words are tried, so that each is marked as matched.
         keys.iter().map(any).fold(true, |all, any| all & any)
     };
     let mut chosen = Vec::with_capacity(candidates.len());
@@ -44,7 +44,7 @@ pub(crate) fn select(
         for device in candidate {
             let functions: Vec<_> = device.functions().map(Some).collect();
             let functions = if functions.is_empty() { vec![None] } else { functions };
-            // Each is looked at, since one may match what the others do not.
+            // All functions are tried, so that each word is marked as matched.
             for function in functions {
                 let place = function_index.find(function);
                 any |= belongs(&DeviceFunction { device, place });
@@ -63,7 +63,7 @@ struct SelectorWord<'s> {
     word: &'s dyn fmt::Display,
     write: fn(&dyn fmt::Display) -> String,
     test: Box<dyn Fn(&DeviceFunction<'_>) -> bool + 's>,
-    /// Whether anything was it.
+    /// Whether any device matched it.
     is_matched: Cell<bool>,
 }
 
@@ -74,13 +74,13 @@ impl SelectorWord<'_> {
         is_match
     }
 
-    /// As `select.KEY = WORD`.
+    /// Formats the word as `select.KEY = WORD`.
     fn text(&self) -> String {
         format!("select.{} = {}", self.key, (self.write)(self.word))
     }
 }
 
-/// The words of each key that has some: a device belongs where it matches one of each.
+/// Returns the words of each key in the selector. A device must match one word of each key.
 fn selector_keys<'s>(
     select: &'s PoolSelector,
     function_index: &'s FunctionIndex<'_>,

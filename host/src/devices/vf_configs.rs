@@ -1,6 +1,6 @@
-//! What virtual functions are set up to be while a container has them, by the operator's configuration. That is said of
-//! a device, whatever becomes of the pools that say it: whoever has the device gets it so, by whatever name it was asked
-//! for. A device of which it is not clear is offered to nobody.
+//! Settings of virtual functions while a container has them, from the operator's configuration. They belong to the
+//! device: every container gets it with these settings, by whichever name or pool it was requested. A device with
+//! contradictory settings is not offered.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::inventory::Inventory;
 use super::selection::select;
 use crate::discover::exclusion::Exclusion;
 
-/// What each device is set up to be; where pools contradict each other, why it cannot be said.
+/// The settings of each device, or an error if pools contradict each other.
 type VfConfigs = BTreeMap<(Class, DeviceName), Result<VfConfig, String>>;
 
 pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
@@ -31,7 +31,7 @@ pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
     inventory.warnings.extend(warnings);
 }
 
-/// Offers to nobody what is set up for its holder, which nothing but the hook does. Returns warnings.
+/// Excludes devices with settings if there is no hook to apply them. Returns warnings.
 #[must_use]
 pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
     let reason = format!(
@@ -85,7 +85,7 @@ fn resolve_class(
     config: &Config,
     vf_configs: &mut VfConfigs,
 ) {
-    // Those that are drained too: a device is the same before and after.
+    // Includes drained devices, so that draining does not change a device.
     let devices = inventory.with_drained();
     let candidates = group_inseparable(devices.filter(|device| device.class == class));
     let function_index = FunctionIndex::from_inventory(inventory);
@@ -100,7 +100,7 @@ fn resolve_class(
         }
     }
     for (candidate, candidate_pools) in candidates.iter().zip(pools_by_candidate) {
-        // Any of them is a name by which a container gets it.
+        // A container can get it by any of these names.
         for device in candidate {
             if let Some(vf) = resolve_device(device, &candidate_pools, config).transpose() {
                 vf_configs.insert((class, device.name.clone()), vf);
@@ -109,7 +109,7 @@ fn resolve_class(
     }
 }
 
-/// By the device's own section, else by the pools that have it.
+/// Returns the settings of a device from its own section, or else from its pools.
 fn resolve_device(
     device: &HostDevice,
     pools: &[(&String, &PoolConfig)],

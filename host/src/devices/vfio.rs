@@ -23,7 +23,7 @@ pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<H
     })
 }
 
-/// Of a function whose group is not viable, which is no device, too.
+/// Returns the attributes. Also used for functions of groups that are not viable.
 pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let all = &function_index.inventory.vfio;
     let position_of = |pci| all.binary_search_by_key(&pci, |read| read.pci_address);

@@ -1,5 +1,5 @@
-//! What keeps programs from being accelerated on an interface that Onload takes by AF_XDP: its filters of flows, and
-//! its channels (Onload, `lib/efhw/af_xdp.c`).
+//! Reasons why programs are not accelerated on an AF_XDP interface: flow filters and channels (Onload,
+//! `lib/efhw/af_xdp.c`).
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use onload_sys::text::quote_for_shell;
 
 use crate::netlink::features::{FlowFilters, InterfaceFeatures};
 
-/// What switches it off where a card has no filters.
+/// The setting for cards without flow filters.
 pub const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfXdpTrouble {
     NoFilters,
     FiltersOff,
-    /// Without filters, frames come to that many queues.
+    /// Without flow filters, frames arrive at this number of queues.
     Channels(u32),
 }
 

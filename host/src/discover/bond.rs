@@ -1,4 +1,4 @@
-//! Bonds of which Onload has a member, and whether it accelerates them.
+//! Bonds with a member that Onload has attached to, and whether Onload accelerates them.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn inspect(probe: &Probe<'_>, name: &str, attached: &[String]) -> Option<OnloadB
     if !members.iter().any(|member| attached.contains(member)) {
         return None;
     }
-    // The name and the number: `802.3ad 4`.
+    // The attribute has the name and number: `802.3ad 4`.
     let mode = probe.attribute(directory.join("mode"))?;
     let mode = mode.split_ascii_whitespace().next()?;
     let mut others = members.iter().filter(|member| !attached.contains(member));

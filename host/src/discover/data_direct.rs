@@ -1,5 +1,6 @@
-//! Data Direct: the function by which a ConnectX-8 reaches the memory of a GPU beside the tree of its NIC. Both have one UUID
-//! in their vital product data (VPD), by which `rdma_topo` of rdma-core pairs them too (kernel-boot/rdma_topo).
+//! Data Direct: a PCI function through which a ConnectX-8 accesses GPU memory outside of the NIC's PCIe tree. Both have
+//! the same UUID in their vital product data (VPD), by which `rdma_topo` of rdma-core pairs them too
+//! (kernel-boot/rdma_topo).
 
 use std::collections::BTreeMap;
 
@@ -15,29 +16,29 @@ use super::unread::as_root;
 const VENDOR: u16 = 0x15b3;
 /// `cx_dma` of rdma_topo.
 const DATA_DIRECT: u16 = 0x2100;
-/// `cx_nic` of rdma_topo. The VPD of no other card is read: some hang on it.
+/// `cx_nic` of rdma_topo. The VPD of other cards is not read, since some hang.
 const NICS: [u16; 3] = [0x1021, 0x1023, 0x1025];
 
-/// The name of the file in sysfs that only root reads (`Documentation/ABI/testing/sysfs-bus-pci`).
+/// The sysfs file with the VPD, readable only for root (`Documentation/ABI/testing/sysfs-bus-pci`).
 pub const VPD: &str = "vpd";
 /// An address of VPD has 15 bits (PCI Local Bus Specification 3.0, appendix I).
 const MAX_VPD_BYTES: u64 = 1 << 15;
 
 const LARGE: u8 = 0x80;
 const READ_ONLY: u8 = 0x90;
-/// The type of the small item that ends VPD, whatever its length.
+/// The type of the small item that ends VPD, with any length.
 const END: u8 = 0x0f;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataDirect {
     /// The Data Direct function of a NIC, by the NIC's address.
     by_nic: BTreeMap<PciAddress, PciAddress>,
-    /// Why it is not known which NIC has which.
+    /// The reason why pairs are unknown.
     obstacle: Option<String>,
 }
 
 impl DataDirect {
-    /// Reads nothing on a host without such functions, or without GPUs, which are what they are for.
+    /// Reads the pairs. Reads nothing on a host without such functions or without GPUs.
     pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> DataDirect {
         let mut by_uuid: BTreeMap<String, PciAddress> = BTreeMap::new();
         let mut data_direct = DataDirect::default();
@@ -67,7 +68,7 @@ impl DataDirect {
                     let function = by_uuid.get(&uuid);
                     data_direct.by_nic.extend(function.map(|function| (nic.address, *function)));
                 }
-                // As a card without Data Direct.
+                // A card without Data Direct.
                 Ok(None) => {}
                 Err(reason) => {
                     data_direct.obstacle = Some(unknown_reason("NIC", nic.address, &reason));
@@ -82,7 +83,7 @@ impl DataDirect {
         self.by_nic.get(&nic).copied()
     }
 
-    /// The NICs with such a function, by address, each with it.
+    /// Iterates over the NICs and their Data Direct functions by address.
     pub fn iter(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
         self.by_nic.iter().map(|(nic, function)| (*nic, *function))
     }
@@ -96,7 +97,7 @@ pub fn is_data_direct(id: PciId) -> bool {
     (id.vendor, id.device) == (VENDOR, DATA_DIRECT)
 }
 
-/// Whether it is a card that may have such functions.
+/// Returns whether a card may have a Data Direct function.
 fn is_nic(function: &PciFunction) -> bool {
     let id = function.id;
     function.physical_function.is_none() && id.vendor == VENDOR && NICS.contains(&id.device)
@@ -108,7 +109,7 @@ fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
     )
 }
 
-/// None where it has no UUID; else why that is not known.
+/// Returns the UUID, or `None` if the card has none. Fails if it is unknown.
 fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>, String> {
     let host = probe.host();
     match host.bytes(&function.directory().join(VPD), MAX_VPD_BYTES) {
@@ -122,7 +123,7 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
             if !error.is_denied() {
                 return Err(reason);
             }
-            // Root learns what is nearest, and with it what is offered under the names of GPUs.
+            // Only root can determine the nearest NICs, and thus the devices offered under the names of GPUs.
             probe.with_classes(&[Class::Rdma], || probe.ok_or_warn::<()>(Err(error)));
             Err(format!("{reason}{}", as_root()))
         }
@@ -132,7 +133,7 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VpdError;
 
-/// The value of the keyword V3 among what is read-only (PCI Local Bus Specification 3.0, appendix I).
+/// Returns the value of keyword V3 in the read-only section (PCI Local Bus Specification 3.0, appendix I).
 pub fn find_uuid(vpd: &[u8]) -> Result<Option<&str>, VpdError> {
     let mut rest = vpd;
     loop {
@@ -147,10 +148,10 @@ pub fn find_uuid(vpd: &[u8]) -> Result<Option<&str>, VpdError> {
     }
 }
 
-/// The tag, the data and what follows of a first item.
+/// Splits the first item into its tag, its data and the rest.
 fn parse_item(vpd: &[u8]) -> Result<(u8, &[u8], &[u8]), VpdError> {
     let (length, rest) = match vpd {
-        // What a card without VPD reads as.
+        // A card without VPD returns these bytes.
         [] | [0 | 0xff, ..] => return Err(VpdError),
         [tag, low, high, rest @ ..] if tag & LARGE != 0 => {
             (u16::from_le_bytes([*low, *high]), rest)

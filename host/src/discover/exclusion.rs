@@ -1,4 +1,4 @@
-//! What was seen on a host and is not offered, with the reason.
+//! Devices that were found but are not offered, with the reason.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ pub struct Exclusion {
     pub kind: ExclusionSubject,
     /// Its name: an interface, a PCI address, a tool, a profile.
     pub name: String,
-    /// Why not; then, behind the last semicolon, what would change that, or that nothing would.
+    /// The reason, and after the last semicolon the remedy, or that there is none.
     pub reason: String,
-    /// The PCI function that it is on, where that is known and the name does not say it.
+    /// Its PCI function, if it is known and not part of the name.
     #[serde(skip)]
     pub pci: Option<PciAddress>,
 }
@@ -21,7 +21,7 @@ pub struct Exclusion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExclusionSubject {
     Device(Class),
-    /// A program beside the devices of a class.
+    /// A program that belongs to a class.
     Tool,
 }
 

@@ -1,5 +1,5 @@
-//! NVIDIA's GDRCopy: the node by which programs map memory of their GPUs. Its driver makes no device for sysfs up to
-//! version 2.6, so that `/proc/devices` says the number of the node, which a script of its packages makes.
+//! NVIDIA's GDRCopy: the node through which programs map GPU memory. Up to version 2.6 its driver creates no sysfs
+//! device, so the node's number comes from `/proc/devices`; a script of its packages creates the node.
 
 use onload_core::class::Class;
 use onload_core::expectation::ExpectedDevice;
@@ -13,7 +13,7 @@ const NAME: &str = "gdrdrv";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gdrcopy {
-    /// The driver's name, which is its node's too.
+    /// The name of the driver and of its node.
     pub name: &'static str,
     pub version: Option<String>,
     #[serde(skip)]
@@ -21,7 +21,7 @@ pub struct Gdrcopy {
 }
 
 impl Gdrcopy {
-    /// What has to be behind its node.
+    /// Returns the device that the node must refer to.
     pub(crate) fn expected() -> Option<ExpectedDevice> {
         ExpectedDevice::find_driver(Class::Gdrcopy.as_str(), NAME)
     }

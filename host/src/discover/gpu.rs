@@ -1,4 +1,4 @@
-//! GPUs, and how far a PCI function is from another in the PCIe tree. Pure.
+//! GPUs, and distances of PCI functions in the PCIe tree. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ const AMD_CPU: u16 = 0x1022;
 const NVIDIA: u16 = 0x10de;
 const INTEL: u16 = 0x8086;
 
-/// Vendors of the bridges that QEMU and VMware make up.
+/// Vendors of the bridges that QEMU and VMware emulate.
 const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
 /// QEMU's i82801b11-bridge, below which Proxmox and libvirt put virtio's devices on q35. A real one has no GPU near it.
 const EMULATED_ICH: PciId = PciId { vendor: INTEL, device: 0x244e };
@@ -58,7 +58,7 @@ pub fn gpus(functions: &PciFunctions) -> impl Iterator<Item = (&PciFunction, &'s
     all.filter_map(|function| Some((function, vendor(function, functions)?)))
 }
 
-/// The vendor of a GPU; none of another function, of the graphics of a CPU or of a BMC, and of a virtual function.
+/// Returns the vendor of a GPU. `None` for other functions, virtual functions, and graphics of a CPU or BMC.
 pub fn vendor(function: &PciFunction, functions: &PciFunctions) -> Option<&'static str> {
     let is_display = function.class >> 16 == 0x03;
     let is_accelerator = function.class >> 16 == 0x12;
@@ -70,13 +70,14 @@ pub fn vendor(function: &PciFunction, functions: &PciFunctions) -> Option<&'stat
         AMD_GPU if is_display || is_accelerator => {
             (!is_on_amd_cpu(function, functions)).then_some("AMD")
         }
-        // Graphics of a CPU is on the root bus.
+        // A CPU's graphics is on the root bus.
         INTEL if is_display => (!functions.bridges(function.address).is_empty()).then_some("Intel"),
         _ => None,
     }
 }
 
-/// The graphics of an AMD CPU shares its device with the CPU's own functions, such as its security processor.
+/// Returns whether this is the graphics of an AMD CPU, whose PCI device has other functions of the CPU too, such as the
+/// security processor.
 fn is_on_amd_cpu(gpu: &PciFunction, functions: &PciFunctions) -> bool {
     let mut functions = functions.iter();
     functions.any(|other| {
@@ -84,14 +85,14 @@ fn is_on_amd_cpu(gpu: &PciFunction, functions: &PciFunctions) -> bool {
     })
 }
 
-/// An address without its function.
+/// Returns an address without the function number.
 fn device_address(address: PciAddress) -> String {
     let mut text = address.to_string();
     text.truncate(text.len() - 2);
     text
 }
 
-/// The bridges above each of two functions that are not above the other.
+/// Returns the bridges above each of two functions that are not above the other one.
 pub fn bridges_between(
     functions: &PciFunctions,
     one: PciAddress,
@@ -103,11 +104,12 @@ pub fn bridges_between(
     [&above[common..], &above_other[common..]]
 }
 
-/// The distance of two functions; none where sysfs does not say it.
+/// Returns the distance of two functions, or `None` if sysfs does not show it.
 pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) -> Option<Distance> {
     let [own, own_other] = bridges_between(functions, one, other);
     if own.len() < functions.bridges(one).len() {
-        // A switch is two bridges in a path, of which the upper one is common: one more is still the same switch.
+        // A switch consists of two bridges, of which the upper one is shared, so one further bridge is still the same
+        // switch.
         let own = own.len().max(own_other.len());
         return Some(if own <= 1 { Distance::Pix } else { Distance::Pxb });
     }
@@ -119,7 +121,7 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
     Some(if is_same { Distance::Node } else { Distance::Sys })
 }
 
-/// Why the tree does not say which of these functions are near each other.
+/// Returns why the tree does not show the distances of these functions.
 pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
     let roots: BTreeSet<_> = compared.iter().map(|address| functions.root(*address)).collect();
     let is_emulated = |bridge: &PciAddress| {

@@ -26,9 +26,9 @@ const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
 /// A vendor that numbers GPUs.
 struct GpuVendor {
     kind: &'static str,
-    /// As [`gpu::vendor`] says it.
+    /// The same as in [`gpu::vendor`].
     name: &'static str,
-    /// The nodes that each of these GPUs alone has.
+    /// Returns the nodes that belong to a single one of these GPUs.
     nodes: fn(&Probe<'_>, &[&PciFunction]) -> Vec<GpuNodes>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct GpuIndexes {
     pub(crate) unknown: BTreeMap<String, String>,
 }
 
-/// Nothing in it on a host without GPUs.
+/// Reads the numbers. Empty on a host without GPUs.
 pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> GpuIndexes {
     let gpus: Vec<(&PciFunction, &str)> = gpu::gpus(functions).collect();
     if gpus.is_empty() {
@@ -76,7 +76,7 @@ fn unknown_index(why: &str) -> GpuIndexes {
     }
 }
 
-/// The paths of the nodes of each GPU that a device's name numbers. Of a divided GPU only its slices are there.
+/// Returns the node paths by GPU number in the device names. For a divided GPU only its slices are listed.
 fn numbered_nodes(specs: &Registry, vendor: &GpuVendor) -> BTreeMap<u32, BTreeSet<String>> {
     let devices = specs.devices();
     let devices = devices.filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
@@ -112,7 +112,7 @@ fn match_indexes(
     indexes
 }
 
-/// By the minor that the driver gave it.
+/// Finds the nodes by the minor number in the driver's information.
 fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let of_gpu = |gpu: &&PciFunction| {
         let path = format!("{NVIDIA_GPUS}/{}/information", gpu.address);
@@ -124,14 +124,14 @@ fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     gpus.iter().map(of_gpu).collect()
 }
 
-/// Of a line such as `Device Minor: \t 3`.
+/// Parses a line such as `Device Minor: \t 3`.
 fn device_minor(information: &str) -> Option<u32> {
     let mut lines = information.lines();
     let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
     parse_decimal(minor.trim())
 }
 
-/// Its render node, and those of its partitions.
+/// Finds the render nodes of a GPU and its partitions.
 fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let directory = Path::new("/sys").join(kfd::NODES);
     let properties = probe.list(&directory).into_iter().filter_map(|node| {
@@ -150,8 +150,9 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     gpus.iter().map(of_gpu).collect()
 }
 
-/// What amdkfd says of a GPU. It says it only to a process whose cgroup lets it open that one's render node (`node_show` in
-/// drivers/gpu/drm/amd/amdkfd/kfd_topology.c), so not to a daemon in a pod: then nothing is known of partitions.
+/// Treats a refused read as absent. amdkfd shows a GPU only to processes whose cgroup may open its render node
+/// (`node_show` in drivers/gpu/drm/amd/amdkfd/kfd_topology.c), so not to a daemon in a pod, where partitions are
+/// unknown.
 fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostError> {
     text.or_else(|error| match error.is_not_permitted() {
         true => Ok(None),
@@ -159,7 +160,7 @@ fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>
     })
 }
 
-/// The specifications of these vendors in the directories that engines read.
+/// Reads these vendors' specifications in the directories that engines use.
 fn read_specs(probe: &Probe<'_>) -> Registry {
     let mut sources = Vec::new();
     for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
@@ -173,7 +174,7 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
     Registry::from_sources(sources)
 }
 
-/// `None` if the file does not mention these vendors.
+/// Reads a specification. Returns `None` if the file does not mention these vendors.
 fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<Spec, LoadError>> {
     spec_parser(path)?;
     let text = probe.ok_or_warn(probe.host().text(path))?;
@@ -223,11 +224,11 @@ pub fn keep_numbered_nodes(path: &Path, text: &str) -> String {
         device.container_edits =
             ContainerEdits { device_nodes: nodes.collect(), ..ContainerEdits::default() };
     }
-    // YAML too: it includes JSON.
+    // Also valid for a YAML file, since YAML includes JSON.
     to_json(&spec)
 }
 
-/// Whether it is the path of a node that [`nvidia_nodes`] or [`amd_nodes`] may return.
+/// Returns whether [`nvidia_nodes`] or [`amd_nodes`] may return this path.
 fn is_gpu_node(path: &str) -> bool {
     let number = path.strip_prefix("/dev/nvidia").or_else(|| path.strip_prefix("/dev/dri/renderD"));
     number.is_some_and(|number| parse_decimal(number).is_some())

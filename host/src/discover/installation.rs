@@ -1,4 +1,4 @@
-//! Libraries and programs on the host: which of them can work in a container with an unknown image.
+//! Libraries and programs on the host, and whether they can work in a container with any image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -11,15 +11,15 @@ use onload_sys::elf::{self, ElfError, ElfSummary};
 use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host};
 
-/// Bytes of a library that are searched; libonload.so has about five million.
+/// Limit for a library that is searched, in bytes; libonload.so has about five million.
 pub const MAX_LIBRARY_BYTES: u64 = 32 * 1024 * 1024;
-/// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
+/// Limit for an interpreter line in bytes (Linux, `BINPRM_BUF_SIZE`).
 pub const INTERPRETER_LINE: usize = 256;
 
-/// Libraries of one tool; real ones have some dozen, and each is a mount.
+/// Limit for the libraries of one tool; real ones have about a dozen, and each is a mount.
 const MAX_LIBRARIES: usize = 64;
 
-/// The shared objects that come with the GNU C library, and the kernel's own.
+/// Shared objects of the GNU C library and of the kernel.
 const LIBC_OBJECTS: [&str; 15] = [
     "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
@@ -51,29 +51,29 @@ pub struct Installation {
 pub struct Tool {
     pub name: String,
     pub path: PathBuf,
-    /// What it is started with; none where an image has all that it needs.
+    /// The host's files that it is started with. `None` if every image has all that it needs.
     pub closure: Option<ProgramClosure>,
 }
 
-/// Everything of the host that a program is made of when it runs, besides itself.
+/// The host's files that a program consists of at run time, besides itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramClosure {
-    /// The dynamic loader that it names.
+    /// The dynamic loader that it requests.
     pub loader: PathBuf,
-    /// The libraries that the loader will load, those of libc among them, by the names that are asked for.
+    /// The libraries that the loader will load, including libc's, by the requested names.
     pub libraries: BTreeMap<String, PathBuf>,
 }
 
-/// What a tool can count on in a container, besides what comes with libc.
+/// The libraries that a tool can rely on in a container, besides libc's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ContainerLibraries {
-    /// What each library needs that is mounted for all programs, by every name it goes by.
+    /// The requirements of each library that is mounted for all programs, by each of its names.
     pub mounted: BTreeMap<String, Vec<String>>,
-    /// Where the host has other libraries; none where the operator does not give them.
+    /// The host's library directories, or `None` if the operator does not allow providing libraries from them.
     pub search: Option<Vec<PathBuf>>,
 }
 
-/// The directories where distributions and installers put libraries, below each prefix.
+/// Returns the directories in which distributions and installers put libraries, below each prefix.
 pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
     if !configured.is_empty() {
         return configured.to_vec();
@@ -83,8 +83,8 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
     prefixes.iter().flat_map(|prefix| below.map(|dir| Path::new(prefix).join(dir))).collect()
 }
 
-/// Where the host has the libraries that a program needs: after a directory of its own those where installations are
-/// looked for, and those of the host's loader.
+/// Returns the directories to search for a program's libraries: its own directory, those of installations, and those of
+/// the host's loader.
 pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<PathBuf> {
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
         let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
@@ -133,7 +133,7 @@ fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
     file
 }
 
-/// The directory above usr/lib; a directory that is not below one counts as below /.
+/// Returns the directory that contains usr/lib, or / if there is none.
 fn find_prefix(library_dir: &Path) -> PathBuf {
     let above = library_dir.ancestors().find(|dir| dir.ends_with("usr"));
     above.and_then(Path::parent).unwrap_or(Path::new("/")).to_owned()
@@ -169,7 +169,7 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<ElfSummary, ElfError> {
     elf::summarize(&ReadCache::new(file))
 }
 
-/// What a program needs of the host in a container. The error says why it cannot work there.
+/// Returns the host's files that a program needs in a container. Fails if it cannot work there.
 pub(crate) fn find_closure(
     probe: &Probe<'_>,
     path: &Path,
@@ -206,7 +206,8 @@ pub(crate) fn find_closure(
     close(probe, &summary, dirs).map(Some)
 }
 
-/// All that a program of the host is made of besides itself, with what libraries need that are preloaded or that it loads.
+/// Returns all files that a program of the host consists of, including requirements of preloaded and dynamically loaded
+/// libraries.
 pub fn find_host_closure(
     host: &Host,
     program: &Path,
@@ -223,7 +224,7 @@ pub fn find_host_closure(
     close(&probe, &summary, &search_dirs(None, &[]))
 }
 
-/// The error says why one of them cannot be given.
+/// Collects the libraries. Fails if one of them cannot be provided.
 fn close(
     probe: &Probe<'_>,
     program: &ElfSummary,
@@ -239,7 +240,7 @@ fn close(
     let mut libraries = BTreeMap::new();
     let mut pending = program.needed.clone();
     while let Some(name) = pending.pop() {
-        // libc needs the loader, which is there before anything is loaded.
+        // libc requires the loader, which is already loaded.
         let is_loader = loader.file_name().is_some_and(|file_name| file_name == name.as_str());
         if is_loader || libraries.contains_key(&name) {
             continue;
@@ -266,8 +267,7 @@ fn close(
     Ok(ProgramClosure { loader, libraries })
 }
 
-/// What a library needs, where it is one for the machine of that program: the loader passes over
-/// others.
+/// Reads a library if it is for the same machine as the program: the loader skips others.
 fn if_loadable(probe: &Probe<'_>, path: &Path, program: &ElfSummary) -> Option<ElfSummary> {
     if !matches!(probe.entry(path), Some(EntryKind::File { .. })) {
         return None;
@@ -286,7 +286,7 @@ fn not_found_message(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String 
     format!("it needs {name}, which is in none of {}; install it on this host", dirs.join(", "))
 }
 
-/// The program of a `#!` line; `None` for a file without one.
+/// Returns the program of a `#!` line, or `None` without one.
 fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     let file = probe.ok_or_warn(probe.host().file(path))?;
     let mut head = Vec::new();
@@ -300,8 +300,7 @@ pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
     Some(line.split_ascii_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The libraries that are needed, directly or by a mounted one, and neither come with libc nor are
-/// mounted.
+/// Returns the libraries that are needed, directly or by a mounted one, and neither belong to libc nor are mounted.
 fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut missing = BTreeSet::new();
     let mut visited = BTreeSet::new();

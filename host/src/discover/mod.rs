@@ -1,5 +1,5 @@
-//! What is read of a host, one file a family, each with pure parsers. All reading goes through [`probe::Probe`].
-//! [`crate::devices`] makes devices of it.
+//! Reads a host, with one file and pure parsers for each family. All reading goes through [`probe::Probe`].
+//! [`crate::devices`] creates devices from the result.
 
 pub mod af_xdp;
 pub mod bond;

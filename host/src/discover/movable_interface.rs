@@ -1,6 +1,6 @@
-//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not use
-//! itself. Which of them are offered is the configuration's choice (`[discover] offer-netdevs`, or a pool): an idle
-//! interface may be a virtual machine's.
+//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not use.
+//! The configuration chooses which are offered (`[discover] offer-netdevs`, or a pool), since an idle interface may
+//! belong to a virtual machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::discover::taken_names::TakenNames;
 use crate::host::{Host, HostError};
 
 const RDMA_CLASS: &str = "/sys/class/infiniband";
-/// Software devices are below it.
+/// The directory of software devices.
 const SOFTWARE: &str = "/sys/devices/virtual";
 const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
@@ -38,13 +38,13 @@ pub struct Netdev {
     pub state: Option<String>,
     /// Mbit/s.
     pub speed_mbps: Option<u64>,
-    /// Why the container that is to have it does not.
+    /// Why the container that should have it does not.
     #[serde(skip)]
     pub(crate) trouble: Option<String>,
 }
 
 impl Netdev {
-    /// The interface's name; none where a CNI plugin has it, under a name that nobody here knows.
+    /// Returns the interface's name. `None` while a CNI plugin has moved it under an unknown name.
     pub fn interface(&self) -> Option<&str> {
         let is_unknown = self.name == self.pci_address.to_string();
         (!is_unknown).then_some(self.name.as_str())
@@ -66,14 +66,14 @@ pub(crate) fn may_offer_interfaces(config: &Config) -> bool {
 struct MovabilityCheck<'a> {
     config: &'a Config,
     functions: &'a PciFunctions,
-    /// Or why who uses an interface is not known.
+    /// The host's network, or the reason why the use of interfaces is unknown.
     network: Result<NetworkState, String>,
     soft_rdma: BTreeMap<String, String>,
     vdpa: BTreeMap<PathBuf, String>,
     by_function: BTreeMap<PciAddress, Vec<&'a NetworkInterface>>,
 }
 
-/// The interfaces of PCI functions, sorted by name; none where the configuration wants none of them.
+/// Reads the interfaces of PCI functions, sorted by name. Empty if the configuration offers none.
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -183,7 +183,7 @@ impl MovabilityCheck<'_> {
         let extra_uses = ExtraUses {
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
             vdpa: find_vdpa(&self.vdpa, pci),
-            // Only root is told, and discovery need not be it: the hook looks before it moves one.
+            // Only root can read these, and discovery may run as another user. The hook checks them before a move.
             ..ExtraUses::default()
         };
         let uses = network.describe_uses(link, extra_uses);
@@ -195,7 +195,8 @@ impl MovabilityCheck<'_> {
     }
 }
 
-/// Why an interface is not the function's own: another device is between the two, as of virtio or a subfunction.
+/// Returns why an interface is not the function's own: another device is in between, for example of virtio or a
+/// subfunction.
 fn intermediate_device_reason(
     probe: &Probe<'_>,
     interface: &str,
@@ -212,8 +213,7 @@ fn intermediate_device_reason(
     })
 }
 
-/// The RDMA devices of software, by the interface that each is on (`parent_show` in
-/// drivers/infiniband/sw/rxe/rxe_verbs.c).
+/// Returns software RDMA devices by their interface (`parent_show` in drivers/infiniband/sw/rxe/rxe_verbs.c).
 pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
     let devices = probe.list(RDMA_CLASS).into_iter();
     let by_interface = devices.filter_map(|device| {
@@ -225,7 +225,7 @@ pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
     by_interface.collect()
 }
 
-/// The vDPA devices, by their directory.
+/// Returns the vDPA devices by directory.
 pub(crate) fn read_vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
     let mut devices = BTreeMap::new();
     for name in host.list(Path::new(VDPA_DEVICES))?.names {

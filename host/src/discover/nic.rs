@@ -28,11 +28,11 @@ pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/registe
 pub const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
 pub const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
-/// Why `lo`, `docker0` and their like are not accelerated.
+/// Why interfaces such as `lo` and `docker0` are not accelerated.
 const NOTHING_BELOW: &str =
     "virtual interface without a physical device: Onload cannot accelerate it; nothing can be done";
 
-/// Why an interface of an InfiniBand port is not accelerated: frames of AF_XDP are those of Ethernet.
+/// Why an interface of an InfiniBand port is not accelerated: AF_XDP supports Ethernet only.
 const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma in its place";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -43,8 +43,8 @@ pub struct Nic {
     pub numa_node: Option<u32>,
     pub driver: Option<String>,
     pub datapath: Datapath,
-    /// How many stacks it serves at once by AF_XDP: one for each channel. `None` for other datapaths, and if its channels are
-    /// unknown.
+    /// The number of Onload stacks that it serves at once by AF_XDP: one for each channel. `None` for other datapaths
+    /// and for unknown channels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<u32>,
     /// Mbit/s.
@@ -81,8 +81,8 @@ impl Datapath {
         self != Datapath::AfXdp
     }
 
-    /// Whether programs on it need huge pages, of 2 MiB alone: TCPDirect maps such (`MAP_HUGE_2MB`), and the receive queues that
-    /// Onload shares are made of them (`lib/efthrm/tcp_helper_resource.c`).
+    /// Returns whether programs on it need huge pages of 2 MiB: TCPDirect maps them (`MAP_HUGE_2MB`), and Onload's
+    /// shared receive queues consist of them (`lib/efthrm/tcp_helper_resource.c`).
     pub fn takes_huge_pages(self, tcpdirect: bool) -> bool {
         matches!(self, Datapath::Efct | Datapath::Ef10ct) || tcpdirect && self.has_tcpdirect()
     }
@@ -125,7 +125,7 @@ fn card_support(id: PciId) -> Option<CardSupport> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attachment {
     datapath: Option<Datapath>,
-    /// The path of its switch `enable`, if it has one and it is 0.
+    /// The path of its `enable` file, if it exists and is 0.
     off_switch: Option<String>,
 }
 
@@ -145,7 +145,7 @@ struct Attachments {
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdpSupport,
     features: BTreeMap<String, InterfaceFeatures>,
-    /// What Onload's debugfs lists.
+    /// The interfaces in Onload's debugfs.
     debugfs_nics: Vec<DebugfsNic>,
     unread: Option<String>,
 }
@@ -170,15 +170,15 @@ impl OnloadAvailability<'_> {
 #[derive(Debug)]
 pub(crate) struct DiscoveredNics {
     pub nics: Vec<Nic>,
-    /// The interfaces that Onload has, whether they are offered or not.
+    /// The interfaces that Onload has attached to, offered or not.
     pub names: Vec<String>,
-    /// Those that are not in this network namespace.
+    /// Interfaces in other network namespaces.
     pub other_netns_nics: OtherNetnsNics,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherNetnsNics {
-    /// By their names at first, of those that debugfs lists.
+    /// Datapaths of the interfaces in debugfs, by original name.
     pub(crate) names: BTreeMap<String, Datapath>,
     functions: BTreeMap<PciAddress, Datapath>,
 }
@@ -260,7 +260,7 @@ fn find_in_other_netns(
 ) -> OtherNetnsNics {
     let mut other_netns_nics = OtherNetnsNics::default();
     for nic in &attachments.debugfs_nics {
-        // Of another kind than AF_XDP, the function tells which one it is, though a bond gave it another address.
+        // Except for AF_XDP, the function identifies the interface even if a bond has changed its address.
         let has_function = nic.datapath.is_some_and(|datapath| datapath != Datapath::AfXdp);
         let is_same = |interface: &&NetworkInterface| {
             nic.matches(interface) || has_function && interface.name == nic.name
@@ -270,7 +270,7 @@ fn find_in_other_netns(
             let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
             probe.exclude(Exclusion::new(Class::Nic, original_name.as_str(), reason));
         }
-        // On its way back from a container it has another name for a moment.
+        // While it returns from a container it has another name.
         if interface.is_none_or(|interface| interface.name != *original_name) {
             let usable = availability.check(nic.datapath.unwrap_or(Datapath::AfXdp));
             let usable = usable.map(|datapath| (original_name.clone(), datapath));
@@ -296,7 +296,7 @@ fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &
     }
 }
 
-/// What is said of each ignored name that is not there: it may be a misspelt one, whose interface is then offered.
+/// Returns warnings for ignored names without an interface: a misspelt name leaves its interface offered.
 pub fn absent_warnings(
     interfaces: &[NetworkInterface],
     ignored: &[String],
@@ -371,7 +371,7 @@ fn require_not_ignored(
     Ok(())
 }
 
-/// By what Onload has attached to it.
+/// Determines the datapath by Onload's attachments.
 fn find_datapath(
     interface: &NetworkInterface,
     function: Option<&PciFunction>,
@@ -413,7 +413,7 @@ fn attached_datapath(
         (Some(datapath), _) | (None, Some(CardSupport::Capable(datapath))) => datapath,
         (None, _) => Datapath::Ef10,
     };
-    // X4 has a low-latency and a full-featured datapath; people buy it for the first.
+    // X4 has a low-latency and a full-featured datapath. The first is preferred.
     let best = live.map(datapath_of).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
     let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
     best.ok_or_else(|| {
@@ -463,8 +463,8 @@ fn not_attached_reason(
     }
 }
 
-/// Why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
-/// `lib/efhw/af_xdp.c`), and kernels before 6.3 do not say whether it has.
+/// Returns why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
+/// `lib/efhw/af_xdp.c`), which kernels before 6.3 do not report.
 fn other_driver_reason(
     driver: &str,
     interface: &str,
@@ -498,9 +498,9 @@ fn other_driver_reason(
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
-        // It decides only about interfaces of which nothing else says anything.
+        // It matters only for interfaces without other information.
         debugfs_nics: probe.with_classes(&[], || read_debugfs(probe)),
-        // Without its module nothing is attached to anything.
+        // Without the module, Onload is attached to no interface.
         unread: module.and_then(|_| probe.own_unread_reason(DEBUGFS_NICS)),
         af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
             (_, Some(_)) => AfXdpSupport::Registers,
@@ -538,7 +538,7 @@ fn is_onload_device(name: &str) -> bool {
     ["sfc.", "sfc_", "xilinx_efct."].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What is bound to an auxiliary device; `None` if nothing of Onload is.
+/// Returns the Onload driver of an auxiliary device, or `None`.
 fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let driver = probe.link_name(directory.join("driver"));
     let datapath = driver.as_deref().and_then(datapath_of_driver);
@@ -569,13 +569,13 @@ fn read_debugfs(probe: &Probe<'_>) -> Vec<DebugfsNic> {
     nics.collect()
 }
 
-/// An interface that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`), in whatever network namespace it is.
+/// An interface in Onload's debugfs (Onload, `lib/efhw/debugfs_nic.c`), in any network namespace.
 #[derive(Debug)]
 pub struct DebugfsNic {
     /// Its name when Onload attached to it, which its directory `NNN_<interface>` keeps.
     original_name: String,
     pub name: String,
-    /// When Onload attached to it.
+    /// The hardware address when Onload attached to it.
     pub address: Option<String>,
     datapath: Option<Datapath>,
 }
@@ -597,8 +597,8 @@ impl DebugfsNic {
         self.matches_identity(&interface.name, interface.hardware_address.as_deref())
     }
 
-    /// Whether it is the interface with that name and address here. Another one may have got the same name elsewhere, so
-    /// a new name needs the address; a bond gives its interfaces others, and leaves their names.
+    /// Returns whether this is the interface with that name and address in this namespace. A renamed interface must
+    /// match by address, since another namespace may have the same name. A bond changes addresses but keeps names.
     pub(crate) fn matches_identity(&self, name: &str, address: Option<&str>) -> bool {
         let same_address = self.address.is_none() || self.address.as_deref() == address;
         self.name == name && (self.original_name == name || same_address)
@@ -611,7 +611,7 @@ fn parse_interface(entry: &str) -> Option<&str> {
     (!interface.is_empty()).then_some(interface)
 }
 
-/// `devtype` contains `architecture:variant:revision => NAME`, the first three as numbers.
+/// Parses `devtype`, which contains `architecture:variant:revision => NAME`, the first three as numbers.
 fn parse_devtype(text: &str) -> Option<Datapath> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {

@@ -1,5 +1,5 @@
-//! Device nodes. Sysfs is authoritative: it shows what the driver has. A node is offered only with that number, since
-//! the hook of a container compares with sysfs too.
+//! Device nodes. The driver's number in sysfs is authoritative: a node is offered only with this number, since the hook
+//! compares it with sysfs too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub struct NumberedNode {
     pub number: DeviceNumber,
 }
 
-/// A node that is offered. Thousands of devices may have one that exists once.
+/// An offered node. Thousands of devices may share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedNode {
     pub node: NumberedNode,
-    /// What has to be behind it: a device each of those that it is the node of.
+    /// The devices that the node must belong to.
     pub expected: Vec<ExpectedDevice>,
-    /// Whether it exists once per host, for whichever device.
+    /// Whether the host has a single one for all devices.
     pub is_shared: bool,
 }
 
@@ -36,7 +36,7 @@ impl OfferedNode {
         Arc::new(OfferedNode { node, expected, is_shared: false })
     }
 
-    /// One that its driver has once per host.
+    /// Creates a node that exists once per host.
     pub(crate) fn shared(node: NumberedNode) -> Arc<Self> {
         Arc::new(OfferedNode {
             expected: ExpectedDevice::find_driver_node(node.name()).into_iter().collect(),
@@ -54,12 +54,12 @@ pub(crate) fn serialize_paths<S: Serializer>(
 }
 
 impl NumberedNode {
-    /// Its file's name.
+    /// Returns the file name.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The node at `path` for the device whose sysfs directory is `device`. The error says why nothing can be offered.
+    /// Returns the node at `path` for the device whose sysfs directory is `device`. Fails if it cannot be offered.
     pub(crate) fn find(
         probe: &Probe<'_>,
         path: impl Into<String>,
@@ -68,7 +68,7 @@ impl NumberedNode {
         NumberedNode::find_in_sysfs(probe, path.into(), device, None)
     }
 
-    /// The node at `path` that its driver has once per host; `None` if there is neither the driver nor the node.
+    /// Returns the node at `path` that exists once per host. `None` if neither the driver nor the node exists.
     pub(crate) fn find_of_driver(
         probe: &Probe<'_>,
         path: &str,
@@ -146,7 +146,7 @@ impl NumberedNode {
     }
 }
 
-/// The numbers of a node, which has to exist and be a character device.
+/// Returns the number of a node. Fails if it does not exist or is not a character device.
 fn check_character_node(
     probe: &Probe<'_>,
     path: &str,

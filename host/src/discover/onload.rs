@@ -17,7 +17,7 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::host::EntryKind;
 
-/// The program that the driver starts for each network namespace, and whether it does (Onload, `linux_onload/cplane.c`).
+/// Parameters for the program that the driver starts for each network namespace (Onload, `linux_onload/cplane.c`).
 pub const CONTROL_PLANE: &str = "/sys/module/onload/parameters/cplane_server_path";
 const STARTS_CONTROL_PLANE: &str = "/sys/module/onload/parameters/cplane_spawn_server";
 /// The program if the parameter is empty.
@@ -60,7 +60,7 @@ pub struct Onload {
     pub tools: Vec<Tool>,
     #[serde(serialize_with = "serialize_profile_names")]
     pub profiles: Vec<Profile>,
-    /// Its nodes; empty if one is missing and Onload is therefore not offered.
+    /// Its nodes; empty if one is missing, so that Onload is not offered.
     #[serde(skip)]
     pub nodes: Vec<Arc<OfferedNode>>,
     #[serde(skip)]
@@ -72,7 +72,7 @@ pub struct Onload {
     pub machine: Option<u16>,
     #[serde(skip)]
     pub obstacle: Option<String>,
-    /// `None` if the driver starts no program, or does not say which.
+    /// `None` if the driver starts no program or does not report its path.
     #[serde(skip)]
     pub control_plane: Option<ControlPlane>,
 }
@@ -163,7 +163,7 @@ struct OnloadLibrary {
     machine: Option<u16>,
 }
 
-/// By name; the error says why a node cannot be offered.
+/// Nodes by name, or the reason why a node cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<OfferedNode>, String>>);
 
@@ -174,7 +174,7 @@ impl DriverNodes {
         DriverNodes(named_nodes.collect())
     }
 
-    /// The error is that of the first node that cannot be offered.
+    /// Returns the nodes. Fails with the reason of the first one that cannot be offered.
     pub(crate) fn find_all(&self, names: &[&str]) -> Result<Vec<Arc<OfferedNode>>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
@@ -245,8 +245,8 @@ fn read_driver(probe: &Probe<'_>) -> DriverVersion {
     driver
 }
 
-/// Whether a build knew its version. Without one, the name of a build profile stands there alone: `cloud` (Onload,
-/// `scripts/onload_version_gen`).
+/// Returns whether a build has a version. Otherwise the field contains only the name of the build profile: `cloud`
+/// (Onload, `scripts/onload_version_gen`).
 fn is_version(text: &str) -> bool {
     text != "<dev-snapshot>" && text.contains(|letter: char| letter.is_ascii_digit())
 }
@@ -266,7 +266,7 @@ fn parse_driver_version(text: &str) -> DriverVersion {
     }
 }
 
-/// The copy of the library that fits the driver, or else the first one.
+/// Returns the copy of the library that matches the driver, or else the first one.
 fn read_library(
     probe: &Probe<'_>,
     cdi: &CdiConfig,
@@ -294,7 +294,7 @@ pub(crate) fn other_copy_reason(used: &Path) -> String {
     format!("another copy is used, {}; set host-library-dirs in [cdi] to choose", used.display())
 }
 
-/// Libraries of Onload proper; those of TCPDirect begin alike.
+/// Returns whether this is a library of Onload itself. Names of TCPDirect's libraries have the same prefix.
 fn is_onload_library(name: &str) -> bool {
     let onload = name.starts_with("libonload") && !name.starts_with("libonload_zf");
     (onload || name.starts_with("libefcp")) && is_shared_object(name)
@@ -317,7 +317,7 @@ fn inspect_library(
     let checksum = driver.interface.as_ref();
     let has_interface =
         checksum.zip(text).map(|(checksum, content)| contains(content, checksum.as_bytes()));
-    // The library of a driver without a version has none either, whatever its strings look like.
+    // The library of a driver without a version has no version either, even if its strings look like one.
     let has_none = has_interface == Some(true) && driver.version.is_none();
     let version = text
         .filter(|_| !has_none)
@@ -332,15 +332,15 @@ fn inspect_library(
     }
 }
 
-/// Whether the driver refuses the library for its version alone: releases may share an interface (Onload,
-/// `version_check.h`). Builds from git compare the name of a branch instead, which is not known.
+/// Returns whether the driver rejects the library because of its version, although releases may share an interface
+/// (Onload, `version_check.h`). Builds from git compare the name of a branch instead, which is unknown here.
 fn is_other_release(library: Option<&str>, driver: Option<&str>) -> bool {
     let driver = driver.filter(|driver| release(driver.as_bytes()).is_some());
     driver.is_some() && library.is_some() && library != driver
 }
 
-/// The part of a library's content that a capture keeps: the strings that could state its release,
-/// in order, and those of `marks` that appear anywhere in it.
+/// Returns the part of a library's content that a capture keeps: the strings that may contain its release, in order,
+/// and those of `marks` that appear anywhere in it.
 pub fn release_strings<'c>(
     content: &'c [u8],
     driver: Option<&str>,
@@ -360,9 +360,8 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
     memchr::memmem::find(content, text).is_some()
 }
 
-/// The version of a library from its strings: the driver's own version if it appears there, or else
-/// what old libraries print when they are run ("Onload 8.1.3.40"), or else the only string that
-/// looks like a release.
+/// Returns the version of a library from its strings: the driver's version if it appears there, or else the text that
+/// old libraries print when they are run ("Onload 8.1.3.40"), or else the only string that looks like a release.
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     if let Some(version) = driver
@@ -382,7 +381,7 @@ fn trim(text: &[u8]) -> &[u8] {
     text.trim_ascii()
 }
 
-/// A release as Onload numbers them, with three numbers or four.
+/// Parses a release of Onload, with three or four numbers.
 fn release(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(trim(text)).ok().filter(|text| text.len() <= 32)?;
     let numbers: Vec<&str> = text.split('.').collect();
@@ -452,7 +451,7 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<NumberedNode, String> {
     })
 }
 
-/// The tools that an installation has and a container can use; the others are not offered.
+/// Returns the tools of an installation that a container can use. The others are recorded as not offered.
 pub(crate) fn read_tools(
     probe: &Probe<'_>,
     cdi: &CdiConfig,

@@ -63,19 +63,19 @@ impl PciFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
-    /// By the bus: all functions of a bus are below the same bridges.
+    /// Ancestors by bus: all functions of a bus are below the same bridges.
     ancestors: BTreeMap<String, PciAncestors>,
     links: BTreeMap<PciAddress, PcieLink>,
-    /// The NUMA node of a host with one alone, if that was read.
+    /// The NUMA node of a host with a single one, if that was read.
     only_node: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PciAncestors {
     root: Option<String>,
-    /// Whether it is right below /sys/devices.
+    /// Whether the root is directly below /sys/devices.
     is_first: bool,
-    /// From the root on.
+    /// Bridges, starting from the root.
     bridges: Vec<PciAddress>,
 }
 
@@ -102,7 +102,7 @@ impl PciFunctions {
         PciFunctions { functions, ancestors: buses, links: BTreeMap::new(), only_node: None }
     }
 
-    /// Reads what the links of these functions, and of the bridges above them, give at best.
+    /// Reads the maximum speed of the links of these functions and of the bridges above them.
     pub(crate) fn read_links(&mut self, probe: &Probe<'_>, addresses: &[PciAddress]) {
         let bridges = addresses.iter().flat_map(|address| self.bridges(*address));
         let all: BTreeSet<PciAddress> = bridges.chain(addresses).copied().collect();
@@ -114,35 +114,37 @@ impl PciFunctions {
         self.links = links.collect();
     }
 
-    /// Reads whether the host has one NUMA node alone. Where firmware gives a root none, the kernel says -1 there too.
+    /// Reads whether the host has a single NUMA node. If firmware assigns none to a root, the kernel reports -1 there
+    /// too.
     pub(crate) fn read_only_node(&mut self, probe: &Probe<'_>) {
         let online = probe.attribute("/sys/devices/system/node/online");
         self.only_node = online.as_deref().and_then(parse_digits);
     }
 
-    /// The NUMA node that a function is near.
+    /// Returns the NUMA node nearest to a function.
     pub(crate) fn nearest_node(&self, address: PciAddress) -> Option<u32> {
         self.get(address)?.numa_node.or(self.only_node)
     }
 
-    /// What the link of a function or port gives at best, if that was read.
+    /// Returns the maximum speed of a function's or port's link, if it was read.
     pub(crate) fn link(&self, address: PciAddress) -> Option<PcieLink> {
         self.links.get(&address).copied()
     }
 
-    /// The root of the tree that a function is in, for instance `pci0000:80`.
+    /// Returns the root of a function's tree, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
         self.ancestors.get(&bus_address(address))?.root.as_deref()
     }
 
-    /// The root as other drivers of Kubernetes name it (`k8s.io/dynamic-resource-allocation/deviceattribute`,
-    /// `resource.kubernetes.io/pcieRoot`); none below another device, where these have none.
+    /// Returns the root for the attribute `resource.kubernetes.io/pcieRoot`
+    /// (`k8s.io/dynamic-resource-allocation/deviceattribute`). `None` for a root below another device, for which other
+    /// drivers set no attribute.
     pub fn pcie_root(&self, address: PciAddress) -> Option<&str> {
         let ancestors = self.ancestors.get(&bus_address(address))?;
         ancestors.root.as_deref().filter(|_| ancestors.is_first)
     }
 
-    /// The bridges above a function, from the root on.
+    /// Returns the bridges above a function, starting from the root.
     pub fn bridges(&self, address: PciAddress) -> &[PciAddress] {
         let ancestors = self.ancestors.get(&bus_address(address));
         ancestors.map_or(&[], |ancestors| &ancestors.bridges)
@@ -156,8 +158,8 @@ impl PciFunctions {
         self.functions.values()
     }
 
-    /// The function of a device in sysfs: the last PCI address in its path, whether the device is
-    /// directly below it, or behind virtio, the auxiliary bus or a subfunction.
+    /// Returns the PCI function of a device in sysfs: the last PCI address in its path. The device may be directly
+    /// below it, or behind virtio, the auxiliary bus or a subfunction.
     pub(crate) fn function_above(device: &Path) -> Option<PciAddress> {
         let names = device.iter().rev().filter_map(|name| name.to_str());
         names.filter_map(|name| name.parse().ok()).next()
@@ -192,21 +194,21 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
     Some(PciFunction { entries, ..function })
 }
 
-/// Domain and bus of a function.
+/// Returns the domain and bus of a function.
 fn bus_address(address: PciAddress) -> String {
     let address = address.to_string();
     let bus = address.rsplit_once(':').map(|(bus, _)| bus.to_owned());
     bus.unwrap_or(address)
 }
 
-/// What is above the function of a path in sysfs: each PCI address in it is a bridge, but for the last.
+/// Parses the ancestors from a function's path in sysfs: each PCI address in it except the last is a bridge.
 fn parse_ancestors(directory: &Path) -> PciAncestors {
     let names = directory.iter().filter_map(|name| name.to_str());
     let mut bridges: Vec<PciAddress> = names.filter_map(|name| name.parse().ok()).collect();
     bridges.pop();
     let below = directory.strip_prefix("/sys/devices").into_iter();
     let mut names = below.flatten().filter_map(|name| name.to_str());
-    // Below a platform device, or a device of a hypervisor's bus, it is further down.
+    // Below a platform device or a device of a hypervisor's bus, the root is further down.
     let position = names.clone().position(is_root);
     PciAncestors {
         root: names.find(|name| is_root(name)).map(str::to_owned),
@@ -215,7 +217,7 @@ fn parse_ancestors(directory: &Path) -> PciAncestors {
     }
 }
 
-/// `pci`, a domain and a bus.
+/// Returns whether a name consists of `pci`, a domain and a bus.
 fn is_root(name: &str) -> bool {
     name.strip_prefix("pci").is_some_and(|rest| rest.contains(':'))
 }
@@ -225,8 +227,8 @@ fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
     u32::try_from(node).ok()
 }
 
-/// Whether discovery needs an entry of a function's directory: a host may have thousands of
-/// functions with fifty entries each.
+/// Returns whether discovery needs an entry of a function's directory: a host may have thousands of functions with
+/// fifty entries each.
 pub fn is_needed_entry(entry: &str) -> bool {
     const ASKED_FOR: [&str; 8] = [
         "infiniband",

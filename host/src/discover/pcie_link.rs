@@ -1,5 +1,5 @@
-//! The PCIe link of a function or port (`Documentation/ABI/testing/sysfs-bus-pci`, `current_link_speed` and
-//! beside).
+//! The PCIe link of a function or port (`Documentation/ABI/testing/sysfs-bus-pci`, `current_link_speed` and the
+//! following attributes).
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ impl PcieLink {
         PcieLink { speed: self.speed.min(other.speed), width: self.width.min(other.width) }
     }
 
-    /// What packets leave of it, in Mbit/s, as NCCL reckons (`kvDictPciGen`, src/graph/topo.cc).
+    /// Returns the usable bandwidth in Mbit/s, by NCCL's formula (`kvDictPciGen`, src/graph/topo.cc).
     pub(crate) fn mbps(self) -> u64 {
         let of_tenth = if self.speed < 80 { 60 } else { 75 };
         u64::from(self.speed) * of_tenth * u64::from(self.width)
@@ -39,8 +39,7 @@ impl fmt::Display for PcieLink {
     }
 }
 
-/// What a function or port says of its link, now (`current`) or at best (`max`); none where it says nothing
-/// that counts.
+/// Reads the present (`current`) or maximum (`max`) link of a function or port. `None` without a usable value.
 pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<PcieLink>, HostError> {
     let speed = host.attribute(&directory.join(format!("{which}_link_speed")))?;
     let width = host.attribute(&directory.join(format!("{which}_link_width")))?;

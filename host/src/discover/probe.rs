@@ -1,6 +1,6 @@
-//! Reading for discovery. What is absent is a value. What is unreadable becomes a warning and gives no value, so that
-//! one bad attribute never hides the rest of a host; it is also recorded as unknown, with the classes that it would
-//! have decided.
+//! Reads files for discovery. An absent file is a valid result. An unreadable file becomes a warning and gives no
+//! value, so that one bad attribute never hides the rest of a host; it is also recorded with the classes that depend on
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub struct Probe<'h> {
 struct MissingRead {
     reason: String,
     advice: &'static str,
-    /// The path itself, or the directory above it that may not be searched.
+    /// The path itself, or the parent directory that may not be searched.
     cause: PathBuf,
     classes: BTreeSet<Class>,
 }
@@ -71,7 +71,7 @@ impl<'h> Probe<'h> {
         self.warnings.borrow().iter().cloned().collect()
     }
 
-    /// Records what was seen and is not offered.
+    /// Records a device that is not offered.
     pub(crate) fn exclude(&self, exclusion: Exclusion) {
         self.exclusions.borrow_mut().push(exclusion);
     }
@@ -80,7 +80,7 @@ impl<'h> Probe<'h> {
         self.exclusions.borrow().clone()
     }
 
-    /// Why what a link leads to is not offered.
+    /// Returns why the target of a link is not offered.
     pub(crate) fn dangling_reason(&self, link: &Path) -> String {
         match self.unread_reason(link) {
             Some(reason) => format!("not known: {reason}"),
@@ -91,7 +91,7 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// Runs reads that decide these classes. Reads that only inform decide none.
+    /// Runs `read`, whose result these classes depend on. Reads for information only depend on none.
     pub(crate) fn with_classes<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
         let outer = self.classes.replace(classes);
         let value = read();
@@ -107,8 +107,8 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// Why a path, or something below it, could not be read or understood, and what to do about it;
-    /// none where everything was.
+    /// Returns why a path or its descendants could not be read or parsed, and the remedy. `None` if there was no
+    /// failure.
     pub(crate) fn unread_reason(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
@@ -142,8 +142,8 @@ impl<'h> Probe<'h> {
         unread.collect()
     }
 
-    /// The value, or `None` with a warning and a record of what could not be read. A directory that nobody may look
-    /// into is the reason for all that is below it, and is warned of once.
+    /// Returns the value, or `None` after recording a warning and the failed read. An unsearchable directory is the
+    /// reason for all failures below it and is reported once.
     pub(crate) fn ok_or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
             let path = error.unread_path().map(Path::to_owned);
@@ -163,7 +163,7 @@ impl<'h> Probe<'h> {
         })
     }
 
-    /// A sysfs attribute without surrounding white space; an empty one counts as absent.
+    /// Reads a sysfs attribute without surrounding white space. An empty one counts as absent.
     pub(crate) fn attribute(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = self.ok_or_warn(self.host.attribute(path.as_ref()));
         text.filter(|text| !text.is_empty())
@@ -173,7 +173,7 @@ impl<'h> Probe<'h> {
         self.read_parsed(path, |text| text.parse().ok(), "a number")
     }
 
-    /// With or without `0x`.
+    /// Reads a hexadecimal number with or without `0x`.
     pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         self.read_parsed(path, hex, "a hexadecimal number")
@@ -191,7 +191,7 @@ impl<'h> Probe<'h> {
             let outside_path = self.host.outside_path(path.as_ref());
             let reason =
                 format!("reading {}: expected {expected}, found {text:?}", outside_path.display());
-            // It was read, so it leaves no class undecided.
+            // It could be read, so no class is undecided.
             let mut unread = self.unread.borrow_mut();
             let missing = unread.entry(outside_path.clone()).or_default();
             missing.cause = outside_path;
@@ -230,7 +230,7 @@ impl<'h> Probe<'h> {
         self.ok_or_warn(self.host.entry(path.as_ref()))
     }
 
-    /// The device node with this path below /dev, wherever this host keeps its nodes.
+    /// Returns the device node with this path below /dev, in this host's directory of nodes.
     pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<HostNode> {
         self.ok_or_warn(self.host.device_node(&self.device_path(path)))
     }

@@ -1,7 +1,7 @@
 //! Onload profiles: shell fragments whose settings are read and never executed.
 //!
-//! Source: Onload, `scripts/onload` (`onload_set`, `onload_import`). A variable that is already set
-//! is left alone, so the first setting of a name counts; a fragment can only be imported.
+//! Source: Onload, `scripts/onload` (`onload_set`, `onload_import`). A variable that is already set is not changed, so
+//! the first setting of a name counts; a fragment can only be imported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -93,7 +93,7 @@ fn collect(
     Ok(())
 }
 
-/// The error is a line that is not understood, with its number.
+/// Parses a profile. Fails with the number and text of an invalid line.
 fn parse(text: &str) -> Result<Vec<Statement>, (usize, String)> {
     let mut statements = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -125,15 +125,15 @@ fn set(name: &str, value: &str) -> Option<Statement> {
         .then(|| Statement::Set { name: name.to_owned(), value: value.to_owned() })
 }
 
-/// A profile may change nothing else in an environment.
+/// Returns whether a profile may set this variable.
 fn is_setting(name: &str) -> bool {
     let rest = name.strip_prefix("EF_").unwrap_or_default();
     let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     !rest.is_empty() && rest.bytes().all(legal)
 }
 
-/// The words of a shell line without expansions; `None` for any other line. Quotes are removed, and
-/// a comment ends the line.
+/// Returns the words of a shell line without expansions, or `None` for other lines. Quotes are removed, and a comment
+/// ends the line.
 fn split_words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -26,16 +26,16 @@ use crate::discover::taken_names::TakenNames;
 use crate::netlink::rdma_ports::RdmaPortInterfaces;
 
 const CLASS: &str = "infiniband";
-/// Where it lists the character devices for user space: uverbs, and umad and issm.
+/// Class directories of the character devices for user space: uverbs, and umad and issm.
 const CHARACTER_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
 const NODES: &str = "/dev/infiniband";
 /// The connection manager, shared by all devices.
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
-/// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
+/// The netns mode (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
 pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
-/// What is wrong with a device whose node GUID is zero.
+/// The problem of a device whose node GUID is zero.
 pub const ZERO_GUID: &str = "its node GUID is zero: programs do not connect by librdmacm, and on InfiniBand the subnet manager does not bring up its port";
-/// udev's rule by which rdma-core renames devices.
+/// The udev rule that renames RDMA devices (rdma-core).
 const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
@@ -46,14 +46,15 @@ pub struct RdmaDevice {
     /// The kernel's name, for instance `mlx5_0`.
     pub name: String,
     pub pci_address: Option<PciAddress>,
-    /// Whether it is of a subfunction of that function.
+    /// Whether it belongs to a subfunction.
     #[serde(skip)]
     pub(crate) is_subfunction: bool,
-    /// Whether its port is down because no container has it: the interface of a virtual function or subfunction is set up
-    /// where it goes, and until then RoCE has no port (`mlx5_query_port_roce` in drivers/infiniband/hw/mlx5/main.c).
+    /// Whether its port is down because no container has it: the interface of a virtual function or subfunction is set
+    /// up in the container, and until then RoCE has no port (`mlx5_query_port_roce` in
+    /// drivers/infiniband/hw/mlx5/main.c).
     #[serde(skip)]
     pub(crate) waits_for_container: bool,
-    /// Why the container that is to have it does not.
+    /// Why the container that should have it does not.
     #[serde(skip)]
     pub(crate) trouble: Option<String>,
     pub numa_node: Option<u32>,
@@ -64,21 +65,21 @@ pub struct RdmaDevice {
     pub transport: Option<&'static str>,
     pub netdevs: Vec<String>,
     pub ports: Vec<RdmaPort>,
-    /// Its own, the connection manager if the host has it, and those for management that are offered: its own, and
-    /// those of devices on the same function that libibumad uses with this one.
+    /// Its nodes, the connection manager's if it exists, and the offered management nodes of the device and of others
+    /// on the same function that libibumad uses with it.
     #[serde(serialize_with = "serialize_paths")]
     pub nodes: Vec<Arc<OfferedNode>>,
     pub device: String,
 }
 
 impl RdmaDevice {
-    /// Whether its node GUID is zero, as of a virtual function that was given none.
+    /// Returns whether its node GUID is zero, as for a virtual function without an assigned one.
     pub fn has_zero_guid(&self) -> bool {
         let guid = self.node_guid.as_deref().unwrap_or_default();
         guid.contains('0') && guid.bytes().all(|byte| b"0:".contains(&byte))
     }
 
-    /// Whether librdmacm can connect by it.
+    /// Returns whether librdmacm can connect through it.
     pub fn has_connection_manager(&self) -> bool {
         has_connection_manager(self.transport)
     }
@@ -92,7 +93,7 @@ fn has_connection_manager(transport: Option<&str>) -> bool {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RdmaPort {
-    /// Its number; the kernel counts from 1.
+    /// Port number, starting from 1.
     pub port: u32,
     /// `ACTIVE`, `DOWN`, `INIT`, `ARMED` and others (`enum ib_port_state`).
     pub state: Option<String>,
@@ -107,8 +108,8 @@ pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
     probe.read_parsed(NETNS_MODE, parse_netns_mode, "Y or N")
 }
 
-/// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
-/// nodes are made anew there, so a container gets them from the hook that moves the device.
+/// Returns the devices that are offered in mode exclusive: those that can move into a container's network namespace.
+/// The move recreates their nodes, so a container gets them from the hook.
 pub(crate) fn offer_movable(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -149,7 +150,7 @@ fn fixed_reason(
     })
 }
 
-/// What the host uses an interface for that a move would delete: one of IP over InfiniBand.
+/// Returns how the host uses an IPoIB interface that a move would delete.
 fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> {
     let interfaces = device.netdevs.iter();
     let mut links = interfaces.filter_map(|name| network.link(name));
@@ -164,11 +165,11 @@ fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> 
     })
 }
 
-/// What the device is, if its driver cannot move it: it has no `disassociate_ucontext` (`ib_device_set_netns_put` in
-/// `drivers/infiniband/core/device.c`).
+/// Returns the reason if the driver cannot move the device, for lack of `disassociate_ucontext`
+/// (`ib_device_set_netns_put` in `drivers/infiniband/core/device.c`).
 fn driver_obstacle(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
-    // PCI drivers, below which are ocrdma, iw_cxgb4, efa, hfi1, mthca, qib, qedr, usnic and vmw_pvrdma. A device of one
-    // that is not known is offered: where it cannot move, the kernel says so when a container starts.
+    // PCI drivers of ocrdma, iw_cxgb4, efa, hfi1, mthca, qib, qedr, usnic and vmw_pvrdma. Devices of unknown drivers
+    // are offered: if one cannot move, the kernel reports it when a container starts.
     const FIXED: [&str; 9] = [
         "be2net",
         "cxgb4",
@@ -267,8 +268,8 @@ pub(crate) fn read(
 struct DeviceDirectory {
     directory: PathBuf,
     pci: Option<PciAddress>,
-    /// The auxiliary device between it and its PCI function, as for a subfunction: the interfaces
-    /// of the function do not belong to it.
+    /// The auxiliary device between it and its PCI function, as for a subfunction. The function's interfaces do not
+    /// belong to it.
     auxiliary: Option<PathBuf>,
 }
 
@@ -287,8 +288,8 @@ impl DeviceDirectory {
         DeviceDirectory { pci, auxiliary: auxiliary.map(Path::to_owned), directory }
     }
 
-    /// By the name that drivers give it on the auxiliary bus, as `mlx5_core.sf.4` (`MLX5_SF_DEV_ID_NAME` in
-    /// drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.h).
+    /// Returns whether it is a subfunction by its name on the auxiliary bus, such as `mlx5_core.sf.4`
+    /// (`MLX5_SF_DEV_ID_NAME` in drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.h).
     fn is_subfunction(&self) -> bool {
         let name = self.auxiliary.as_deref().and_then(Path::file_name);
         let name = name.and_then(|name| name.to_str());
@@ -296,7 +297,7 @@ impl DeviceDirectory {
     }
 }
 
-/// Every device by name: those of the class, then those that are visible only below a function.
+/// Finds every device by name: those of the class, then those that are visible only below a function.
 fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String, DeviceDirectory> {
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
@@ -325,8 +326,8 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     device_dirs
 }
 
-/// The directories with that name below the PCI functions and, if requested, below their auxiliary
-/// devices, which do not say beforehand whether they have one.
+/// Returns the existing directories with that name below PCI functions, and candidates below their auxiliary devices if
+/// requested.
 fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for function in functions.iter() {
@@ -421,8 +422,8 @@ fn find_nodes(
     })
 }
 
-/// The devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with
-/// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
+/// Returns the devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with several
+/// planes through them (`smi1` together with `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
     device_dirs: &BTreeMap<String, DeviceDirectory>,
     characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
@@ -440,7 +441,7 @@ fn find_companions(
     companions
 }
 
-/// The functions that several devices with uverbs are on, other than those of subfunctions.
+/// Returns the functions with several uverbs devices, apart from those of subfunctions.
 fn find_shared_functions(
     device_dirs: &BTreeMap<String, DeviceDirectory>,
     characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
@@ -460,7 +461,7 @@ fn find_shared_functions(
     shared
 }
 
-/// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
+/// Returns the kinds of management nodes, whether they are offered, and their configuration keys.
 fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static str); 2] {
     [
         (RdmaNodeRole::Umad, config.offer_umad, "offer-umad"),
@@ -468,7 +469,7 @@ fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static s
     ]
 }
 
-/// The uverbs nodes, without which a device is useless; or why it is not offered.
+/// Returns the uverbs nodes, without which a device is useless. Fails with the reason why it is not offered.
 fn offer_nodes(
     probe: &Probe<'_>,
     characters: &[RdmaCharDevice],
@@ -519,15 +520,15 @@ struct RdmaContext<'p, 'h, 'f> {
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
-    /// What the kernel says by netlink.
+    /// The interfaces that the kernel reports by netlink.
     port_interfaces: RdmaPortInterfaces,
     shared_functions: BTreeSet<PciAddress>,
     config: &'f DiscoverConfig,
-    /// Searched for, and warned of, once a device can use it.
+    /// Read, with its warning, once a device can use it.
     connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
 }
 
-/// A port whose interfaces are searched for.
+/// A port and its device, for finding the port's interfaces.
 struct PortContext<'d> {
     device: &'d str,
     device_dir: &'d DeviceDirectory,
@@ -582,7 +583,7 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    /// Adds the node that the device's driver creates beside uverbs, if it creates one.
+    /// Adds the node that the device's driver creates in addition to uverbs, if any.
     fn add_companion(&self, device: &mut RdmaDevice) {
         let function = device.pci_address.and_then(|pci| self.functions.get(pci));
         let driver = function.and_then(|function| function.driver.as_deref());
@@ -608,7 +609,7 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    /// Whether a port is down that no interface of this namespace would bring up: none is here that anybody has set up.
+    /// Returns whether a port is down and has no interface in this namespace that is set up.
     fn is_waiting(&self, port: &RdmaPort) -> bool {
         let is_down = port.state.as_deref() == Some("DOWN");
         let mut interfaces = port.netdevs.iter();
@@ -681,8 +682,7 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    /// IP over InfiniBand carries the port's GUID, not the node's, in its hardware address (RFC
-    /// 4391 section 9.1.1).
+    /// Finds IPoIB interfaces by the port's GUID, which their hardware address contains (RFC 4391 section 9.1.1).
     fn ipoib_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
         let gid = self.probe.read_parsed(
             port.directory.join("gids/0"),
@@ -696,12 +696,13 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    /// The table of a port also has the interfaces of other namespaces, such as a pod's macvlan, by names that the
-    /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the port here counts.
+    /// Finds the interfaces of a RoCE port. Its GID table also lists interfaces of other namespaces, such as a pod's
+    /// macvlan, under names that the pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c), so only those on the
+    /// port in this namespace count.
     fn ethernet_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
         let parent = self.parent_interface(port);
         let own_interfaces = match &parent {
-            // Soft-iWARP need not name its interface, and its table has that one alone.
+            // Soft-iWARP may not report its interface, and its table contains only this one.
             None if port.device_dir.pci.is_none() => None,
             None => Some(self.function_interfaces(port.device_dir)),
             Some(None) => Some(BTreeSet::new()),
@@ -717,8 +718,8 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    /// The interface that a port sends through: the kernel's answer, or what a device in software names in sysfs.
-    /// `Some(None)` if it is in no interface of this network namespace, `None` if it is unknown.
+    /// Returns the interface that a port sends through, from the kernel's answer or, for a software device, from sysfs.
+    /// `Some(None)` if it is in another network namespace, `None` if unknown.
     fn parent_interface(&self, port: &PortContext<'_>) -> Option<Option<String>> {
         if let Some(interface) = self.port_interfaces.get(&(port.device.to_owned(), port.number)) {
             let is_representor = |name: &String| {
@@ -732,7 +733,7 @@ impl RdmaContext<'_, '_, '_> {
         in_software.then(parent).flatten().map(Some)
     }
 
-    /// The interfaces of the device that an RDMA device is on.
+    /// Returns the interfaces of an RDMA device's parent device.
     fn function_interfaces(&self, device_dir: &DeviceDirectory) -> BTreeSet<String> {
         if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
@@ -748,7 +749,7 @@ impl RdmaContext<'_, '_, '_> {
         lower_devices.into_iter().flatten().cloned().chain([name.to_owned()]).collect()
     }
 
-    /// Whether an interface stands on one of these, as a bond or a VLAN does.
+    /// Returns whether an interface is stacked on one of these, like a bond or a VLAN.
     fn has_lower_in(&self, name: &str, lower_names: &BTreeSet<String>) -> bool {
         let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
             return false;
@@ -756,15 +757,15 @@ impl RdmaContext<'_, '_, '_> {
         if let Some(lower_devices) = interface.lower_devices() {
             return lower_devices.iter().any(|lower| lower_names.contains(lower));
         }
-        // That of a guest of Hyper-V has a device itself, and a virtual function's interface below it.
+        // In a Hyper-V guest the interface has its own device, with the virtual function's interface below it.
         let directory = Path::new(netdev::SYS_CLASS_NET).join(name);
         let link = |lower: &String| directory.join(format!("lower_{lower}"));
         let mut links = lower_names.iter().map(link);
         interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
-    /// The interfaces in a port's table that are its own, stand on these, or have the address in the GID. All if its own
-    /// ones are unknown.
+    /// Returns the interfaces in a port's GID table that are its own, are stacked on these, or have the address in the
+    /// GID. Returns all if its own ones are unknown.
     fn interfaces_of_gids(
         &self,
         port: &PortContext<'_>,
@@ -797,8 +798,8 @@ impl RdmaContext<'_, '_, '_> {
         interfaces
     }
 
-    /// Whether a GID was made of the address of an interface of another function, as of a second port. A pod may have
-    /// given its own interface the same name, but that has another address.
+    /// Returns whether a GID was derived from the address of an interface of another function, for example of a second
+    /// port. A pod's interface may have the same name, but it has another address.
     fn has_address_of_gid(&self, port: &PortContext<'_>, index: u32, name: &str) -> bool {
         let interface = netdev::find_by_name(self.interfaces, name)
             .filter(|interface| interface.pci().is_some() && !interface.is_representor());
@@ -811,7 +812,7 @@ impl RdmaContext<'_, '_, '_> {
         gid.is_some_and(|gid| gid == make_gid(port.transport, gid, address))
     }
 
-    /// The interfaces of the function with a port's number, if nothing else tells which are the port's.
+    /// Returns the function's interfaces with the port's number, if nothing else identifies them.
     fn interfaces_of_port(&self, port: &PortContext<'_>) -> BTreeSet<String> {
         if let Some(auxiliary) = &port.device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
@@ -848,7 +849,7 @@ impl RdmaContext<'_, '_, '_> {
     }
 }
 
-/// The interfaces of IP over InfiniBand, by the GUID of the port.
+/// Returns IPoIB interfaces by the GUID of the port.
 fn by_guid(interfaces: &[NetworkInterface]) -> BTreeMap<u64, Vec<&str>> {
     let mut all: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for interface in interfaces {
@@ -868,8 +869,7 @@ pub(crate) fn parse_netns_mode(text: &str) -> Option<RdmaNetns> {
     }
 }
 
-/// `node_type` determines the transport (`rdma_node_get_transport` in
-/// `drivers/infiniband/core/verbs.c`).
+/// Derives the transport from `node_type` (`rdma_node_get_transport` in `drivers/infiniband/core/verbs.c`).
 fn parse_transport(node_type: &str) -> Option<&'static str> {
     let number = node_type.split(':').next()?.trim();
     match number.parse::<u32>().ok()? {
@@ -886,8 +886,8 @@ fn state_word(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
-/// The port's GUID, which ends its first GID, of eight groups, and the hardware address of IP over InfiniBand, of
-/// twenty bytes.
+/// Parses the port's GUID at the end of its first GID, of eight groups, or of an IPoIB hardware address, of twenty
+/// bytes.
 fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
     let groups: Vec<&str> = text.split(':').collect();
     let is_right =
@@ -905,7 +905,7 @@ fn parse_gid(text: &str) -> Option<[u8; 16]> {
     Some(gid.to_be_bytes())
 }
 
-/// An address of six bytes that are not all zero.
+/// Parses an address of six bytes that are not all zero.
 fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
     let bytes: Option<Vec<u8>> =
         text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
@@ -913,8 +913,8 @@ fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
     (address != [0; 6]).then_some(address)
 }
 
-/// The GID that a port has for an Ethernet address: with iWARP the address itself, otherwise an interface identifier
-/// (RFC 4291, appendix A) behind the prefix of `gid` (`addrconf_addr_eui48` in include/net/addrconf.h).
+/// Returns the GID for an Ethernet address: with iWARP the address itself, otherwise the prefix of `gid` and an
+/// interface identifier (RFC 4291, appendix A; `addrconf_addr_eui48` in include/net/addrconf.h).
 fn make_gid(transport: Option<&str>, gid: [u8; 16], address: [u8; 6]) -> [u8; 16] {
     let [a, b, c, d, e, f] = address;
     if transport == Some("iwarp") {

@@ -6,7 +6,7 @@ use onload_cdi::DeviceName;
 use onload_core::pool::ANY;
 use onload_sys::pci::PciAddress;
 
-/// Reserved words with a meaning of their own in place of a device name.
+/// Words with a special meaning in place of a device name.
 const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct TakenNames {
 }
 
 impl TakenNames {
-    /// That name if possible, or else its PCI address. The error says why there is none.
+    /// Returns this name if possible, or else the PCI address. Fails if neither can be used.
     pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
         let problem = match check_name(name) {
             Ok(_) if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
@@ -33,7 +33,7 @@ impl TakenNames {
     }
 }
 
-/// A name that a device may have; the error says why it may not.
+/// Checks that a device may have a name.
 pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
         return Err(format!("{name:?} is a word with a meaning of its own"));

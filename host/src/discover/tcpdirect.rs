@@ -38,7 +38,7 @@ pub struct TcpDirect {
     pub machine: Option<u16>,
 }
 
-/// `onload_dir` is the directory of the Onload library in use.
+/// Reads TCPDirect. `onload_dir` is the directory of the Onload library in use.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &CdiConfig,
@@ -66,8 +66,8 @@ pub(crate) fn read(
     Some(TcpDirect { tools, nodes, installation, machine })
 }
 
-/// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
-/// which has to fit the driver, and one container may request both.
+/// Returns the copy in the directory of the Onload library in use, or else the first one: both products contain
+/// libefcp, which has to match the driver, and one container may request both.
 fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option<Installation> {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
     let mut copies = installation::find_installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
@@ -112,7 +112,7 @@ fn find_nodes(
     nodes.find_all(&["onload", "sfc_char"])
 }
 
-/// The last is TCPDirect itself where it works on none.
+/// Returns the interfaces that TCPDirect does not support, and finally TCPDirect itself if it supports none.
 pub(crate) fn tcpdirect_exclusions(nics: &[Nic]) -> impl Iterator<Item = Exclusion> {
     let without_tcpdirect = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
     let without_tcpdirect =

@@ -1,4 +1,4 @@
-//! What could not be read on a host. Unreadable is not absent: whatever depends on it is unknown.
+//! Paths that could not be read on a host. Unreadable is not absent: everything that depends on them is unknown.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,9 +9,9 @@ use serde::{Serialize, Serializer};
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(|class| class.is_onload() || class == Class::Profile));
-/// The classes that an interface's own NIC decides.
+/// The classes that depend on an interface's NIC.
 pub(crate) static NICS: LazyLock<Vec<Class>> = LazyLock::new(|| matching_classes(Class::is_onload));
-/// The classes whose devices are interfaces, or are named, chosen or offered by those on the same function.
+/// The classes whose devices are interfaces, or are named, selected or offered by interfaces on the same function.
 pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(|class| class.can_be_on_function() && class != Class::Vfio));
 pub(crate) static PCI: LazyLock<Vec<Class>> =
@@ -24,24 +24,24 @@ fn matching_classes(matches: impl Fn(Class) -> bool) -> Vec<Class> {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct UnreadEntry {
-    /// The path as the user would find it.
+    /// The path as the user sees it.
     pub path: PathBuf,
     /// The classes that are undecided without it, sorted.
     #[serde(serialize_with = "serialize_classes")]
     pub kinds: Vec<Class>,
     pub reason: String,
-    /// What to do about it, as the end of a line; empty where the reason says it, or nothing helps.
+    /// The remedy, as the end of a line; empty if the reason has it or there is none.
     #[serde(skip)]
     pub advice: &'static str,
 }
 
-/// One advice for several.
+/// Returns one remedy for several entries.
 pub fn advice<'a>(unread: impl IntoIterator<Item = &'a UnreadEntry>) -> &'static str {
     let mut all = unread.into_iter().map(|one| one.advice);
     all.find(|advice| !advice.is_empty()).unwrap_or_default()
 }
 
-/// The end of a line about what the system refuses. Root is not told to be root.
+/// Returns the end of a message about a denied access; empty for root.
 pub fn as_root() -> &'static str {
     if geteuid().is_root() { "" } else { "; run as root" }
 }

@@ -21,7 +21,7 @@ use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
-/// The container of groups, which every user of a group opens.
+/// The vfio container node, which every user of a group opens.
 const CONTAINER: &str = "/dev/vfio/vfio";
 /// iommufd, which every user of a device's own node opens (Linux 6.6).
 const IOMMUFD: &str = "/dev/iommu";
@@ -39,10 +39,10 @@ pub struct VfioDevice {
     pub group_members: Vec<PciAddress>,
     /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
-    /// The nodes that are offered; empty if the group is not viable.
+    /// The offered nodes; empty if the group is not viable.
     #[serde(serialize_with = "serialize_paths")]
     pub nodes: Vec<Arc<OfferedNode>>,
-    /// The other functions of the group that a vfio driver holds: they come with this one.
+    /// Other functions of the group that a vfio driver holds, which a container gets with this one.
     pub aliases: Vec<PciAddress>,
     pub driver: Option<String>,
     pub physical_function: Option<PciAddress>,
@@ -113,7 +113,8 @@ pub(crate) fn read(
     devices
 }
 
-/// Of what opening a virtual function needs where its physical one is held too (`vfio_pci_validate_vf_token`).
+/// Warns that opening a virtual function requires a token if its physical function is held by vfio too
+/// (`vfio_pci_validate_vf_token`).
 fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDevice]) {
     let offered = devices.iter().filter(|device| device.viable);
     let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
@@ -124,8 +125,8 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
     }
 }
 
-/// The physical functions of offered virtual ones whose interface is down, with its name: ports that nobody sets up since
-/// only their virtual functions are used.
+/// Returns the physical functions of offered virtual functions whose interface is down, with its name: ports that are
+/// not set up because only their virtual functions are used.
 pub(crate) fn find_idle_ports(
     probe: &Probe<'_>,
     devices: &[VfioDevice],
@@ -150,11 +151,12 @@ pub(crate) fn find_idle_ports(
     idle
 }
 
-/// Said of a physical function whose interface is down (ixgbe and igb answer their virtual functions only while it is up).
+/// The problem of a physical function whose interface is down (ixgbe and igb answer their virtual functions only while
+/// it is up).
 pub const NO_LINK: &str =
     "its virtual functions have no link, and DPDK does not start with those of some cards";
 
-/// Said of a physical function.
+/// The requirement for virtual functions of a physical function that vfio holds.
 pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions must give its VF token (DPDK: --vfio-vf-token)";
 
 const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
@@ -164,8 +166,8 @@ fn new_exclusion(address: PciAddress, reason: String) -> Exclusion {
     Exclusion::new(Class::Vfio, address.to_string(), reason)
 }
 
-/// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
-/// (since Linux 6.1) and have the word in their names.
+/// Returns whether a function is held by vfio-pci or one of its variants, all of which register a vfio device below the
+/// function (since Linux 6.1) and have the word in their names.
 pub fn is_bound_to_vfio(function: &PciFunction) -> bool {
     function.has_entry("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
