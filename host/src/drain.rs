@@ -1,4 +1,4 @@
-//! What an operator has drained, as everybody may read it.
+//! The list of drained devices, readable for all users.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use onload_sys::processes::Processes;
 
 use crate::host::Host;
 
-/// Who asks for a device is told why there is none.
+/// World-readable, so that users who request a device learn why it is drained.
 const MODE: u32 = 0o644;
 
-/// What is drained now.
+/// Reads the list.
 pub fn read(host: &Host) -> anyhow::Result<DrainList> {
     let path = Path::new(DRAIN_PATH);
     let Some(bytes) = host.bytes(path, MAX_BYTES)? else {
@@ -29,7 +29,7 @@ pub fn boot_id(host: &Host) -> onload_sys::error::Result<String> {
     boot.context("telling this boot from the next")
 }
 
-/// Replaces the file, or removes it where nothing is drained.
+/// Replaces the file, or removes it if no device is drained.
 pub fn write(host: &Host, drain: &DrainList) -> anyhow::Result<()> {
     let path = Path::new(DRAIN_PATH);
     let write_context = || format!("writing {}", host.outside_path(path).display());

@@ -1,4 +1,4 @@
-//! Whether the specifications on disk are those that would be written now.
+//! Compares the specifications on disk with those that would be written now.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::specdir::{DesiredSpecs, Manifest, SpecFormat, SpecPlan, plan};
 
 #[derive(Clone, Copy, Debug)]
 pub struct DriftInput<'c> {
-    /// The files of our names, by name; none for one that is no regular file.
+    /// The files with our names. `None` for one that is not a regular file.
     pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
-    /// What was asked for when they were written; none where nothing was.
+    /// The options with which they were written; `None` if none were written.
     pub manifest: Option<&'c Manifest>,
     pub inventory: &'c Inventory,
     pub pools: &'c PoolSet,
@@ -26,7 +26,7 @@ pub struct DriftInput<'c> {
 #[derive(Debug)]
 pub struct Drift {
     pub plan: SpecPlan,
-    /// The configuration's, where there is no manifest.
+    /// The options from the configuration if there is no manifest.
     pub manifest: Manifest,
     pub warnings: Vec<String>,
 }

@@ -8,7 +8,7 @@ use onload_sys::processes::Processes;
 use crate::discover::unread::as_root;
 use crate::host::Host;
 
-/// Opens the leases of a host, as only root may; none where it has had no container of ours since its boot.
+/// Opens the leases of a host, which requires root. `None` if it has had no container of ours since boot.
 pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let processes = Processes::at_root(&host.outside_path(Path::new("/")));
@@ -23,7 +23,7 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     }
 }
 
-/// As [`open`], where there have been none too.
+/// Like [`open`], but creates the directory if it is missing.
 pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let open_context = || format!("opening {}", path.display());
@@ -44,8 +44,8 @@ pub fn list(host: &Host) -> anyhow::Result<Vec<LeaseEntry>> {
     }
 }
 
-/// Leases from before and after a look at the host. What came back meanwhile is in the first list alone, and what went
-/// meanwhile in the second.
+/// Leases from before and after reading the host. A device that returned in between is only in the first list, and one
+/// that left only in the second.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeaseComparison {
     pub(crate) now: Vec<LeaseEntry>,
@@ -60,7 +60,7 @@ impl LeaseComparison {
         LeaseComparison { ended: ended.collect(), now }
     }
 
-    /// Each lease that is not over, with whether it stands.
+    /// Iterates over the leases, each with whether it is still active.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
         let now = self.now.iter().map(|entry| (entry, true));
         let ended = self.ended.iter().map(|entry| (entry, false));

@@ -1,8 +1,8 @@
-//! A host, and the CDI specifications that describe it. [`host::Host`] reads through one root directory, so that a
-//! captured tree is a host like the running one; [`discover`] makes an inventory of it, [`generate`] turns that with
-//! the [`pools`] of its devices into specifications without reading the host again, and [`specdir`] puts them where
-//! engines read them. [`boot`] makes the host what the operator wants, [`offers`] says what cluster engines may give,
-//! and [`watch`] when it may have changed.
+//! A host and its CDI specifications. [`host::Host`] reads through one root directory, so that a captured tree works
+//! like the running host; [`discover`] creates an inventory, [`generate`] turns it and the [`pools`] of its devices
+//! into specifications without reading the host again, and [`specdir`] writes them where engines read them. [`boot`]
+//! sets the host up by the configuration, [`offers`] lists the devices for cluster engines, and [`watch`] waits for
+//! changes.
 
 pub mod boot;
 pub mod devices;

@@ -14,7 +14,7 @@ pub fn load(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Config> {
     Config::parse(&text).with_context(|| read_context(&config_path(host, config_file)))
 }
 
-/// As [`load`], for tools that only show something: what is wrong with the host's own file is left out, and said.
+/// Like [`load`], for read-only commands: invalid parts of the host's own file are skipped with a warning.
 pub fn load_leniently(
     host: &Host,
     config_file: Option<&Path>,
@@ -35,7 +35,7 @@ fn config_path(host: &Host, config_file: Option<&Path>) -> PathBuf {
     config_file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
 }
 
-/// The text of the named file, which must exist, or else of the host's own; `None` if the host has none.
+/// Reads the named file, which must exist, or else the host's own. `None` if the host has none.
 pub fn read(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let Some(path) = config_file else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);

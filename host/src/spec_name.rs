@@ -1,5 +1,5 @@
-//! Which specification of ours it is. The devices of a class and its pools stand in a file each: an engine
-//! that does not know the annotations of a pool refuses a file with them whole.
+//! Names of our specifications. Devices and pools of a class are in separate files, since engines that do not support a
+//! pool's annotations reject the whole file.
 
 use std::fmt;
 

@@ -183,7 +183,7 @@ fn leaves_group_viable(driver: &str) -> bool {
     driver == "pci-stub" || driver == "pcieport" || is_vfio_driver(driver)
 }
 
-/// The functions of a group because of which vfio refuses it.
+/// Returns the functions because of which vfio rejects a group.
 pub fn find_blockers<'f, 'm>(
     functions: &'f PciFunctions,
     members: impl IntoIterator<Item = &'m PciAddress>,
@@ -197,14 +197,14 @@ pub fn find_blockers<'f, 'm>(
     known.filter(blocks).collect()
 }
 
-/// Whether a host may go without a function that blocks a group. A disk it may not, and virtual functions go with their
-/// physical one.
+/// Returns whether a host can do without a function that blocks a group: not without a disk, and virtual functions
+/// depend on their physical function.
 pub fn can_be_spared(function: &PciFunction) -> bool {
     (function.is_network() || function.physical_function.is_some())
         && function.virtual_functions.is_empty()
 }
 
-/// Whether the host loses an interface with one of these functions.
+/// Returns whether one of these functions has a network interface.
 pub fn any_has_interface(functions: &[&PciFunction]) -> bool {
     functions.iter().any(|function| function.has_entry("net"))
 }
@@ -213,7 +213,7 @@ fn binding_cost(functions: &[&PciFunction]) -> &'static str {
     if any_has_interface(functions) { " (the host then loses its interface)" } else { "" }
 }
 
-/// Why a function is not offered although somebody may expect it here; `None` if nobody would.
+/// Returns why a function is not offered, if users might expect it here.
 fn not_bound_reason(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
@@ -233,12 +233,12 @@ fn not_bound_reason(function: &PciFunction) -> Option<String> {
     }
 }
 
-/// Drivers that DPDK works with, not around (DPDK, "NVIDIA MLX5 Ethernet Driver").
+/// Returns whether DPDK uses the kernel's driver instead of replacing it (DPDK, "NVIDIA MLX5 Ethernet Driver").
 fn is_nvidia_driver(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
-/// The virtual functions of each physical one.
+/// Returns the virtual functions of each physical function.
 fn vfs_by_pf(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
     let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
@@ -262,7 +262,7 @@ fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddre
     members
 }
 
-/// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
+/// Returns iommufd, if the kernel has it. Only devices with their own nodes need it.
 fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
     let node = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
@@ -278,7 +278,7 @@ struct VfioContext<'p, 'h> {
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
     container: Result<Arc<OfferedNode>, String>,
     iommufd: Option<Arc<OfferedNode>>,
-    /// A device has its own node, which is useless without iommufd.
+    /// Set if a device has its own node, which is useless without iommufd.
     iommufd_missing: Cell<bool>,
 }
 
@@ -308,7 +308,7 @@ impl VfioContext<'_, '_> {
         Some(format!("IOMMU group {group} also holds {blocking}; {remedy}"))
     }
 
-    /// The devices of a group that is viable, or why none of them is offered.
+    /// Returns the devices of a viable group, or why none of them is offered.
     fn offered_devices(
         &self,
         group: &IommuGroup,
@@ -397,7 +397,7 @@ impl VfioContext<'_, '_> {
         })
     }
 
-    /// The functions' own nodes; empty unless each function has one and iommufd is there.
+    /// Returns the functions' own nodes. Empty unless each function has one and iommufd exists.
     fn cdev_nodes(&self, bound_functions: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
         let nodes = bound_functions.iter().map(|function| {
             let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
@@ -428,8 +428,7 @@ impl VfioContext<'_, '_> {
         .ok()
     }
 
-    /// The node of the container, which the user of a group needs too, and that of the group, behind which is each of
-    /// its functions.
+    /// Returns the node of the vfio container, which users of a group need too, and that of the group.
     fn group_nodes(
         &self,
         group: &IommuGroup,
@@ -461,8 +460,7 @@ impl VfioContext<'_, '_> {
         VfioDevice { nodes, ..new_device(group, bound_functions, true) }
     }
 
-    /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
-    /// if it has them.
+    /// Returns one device per function if the kernel has no group nodes (CONFIG_VFIO_GROUP is off), or else `None`.
     fn function_devices(
         &self,
         group: &IommuGroup,
@@ -481,7 +479,7 @@ impl VfioContext<'_, '_> {
     }
 }
 
-/// `held` is sorted, and not empty.
+/// Creates a device. `bound_functions` is sorted and not empty.
 fn new_device(group: &IommuGroup, bound_functions: &[&PciFunction], viable: bool) -> VfioDevice {
     let (first, rest) = (bound_functions[0], &bound_functions[1..]);
     VfioDevice {

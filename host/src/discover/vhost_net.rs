@@ -1,5 +1,5 @@
-//! The nodes of a virtual interface beside a vfio device: vhost in the kernel, and tun. DPDK's virtio-user
-//! needs both, its tap driver the second.
+//! The nodes for a virtual interface in addition to a vfio device: vhost-net and tun. DPDK's virtio-user needs both,
+//! its tap driver the second.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The class bundle: the edits of several devices under one name. A bundle is offered only whole.
+//! The class bundle: the edits of several devices under one name. A bundle is offered only if all its devices are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ impl<'d> BundleSources<'d> {
         Ok(new_device(device_name, edits))
     }
 
-    /// The edits of a device, with what it shares with its class; or why there is none.
+    /// Returns the edits of a device including those of its class, or why the device is missing.
     fn device_edits(&self, class: Class, reference: &DeviceRef) -> Result<ContainerEdits, String> {
         let qualified = || {
             let kind = Kind::try_from(class.cdi_kind()).ok()?;
@@ -132,8 +132,7 @@ fn set_pool_count(edits: &mut ContainerEdits, count: u32) {
     }
 }
 
-/// Leaves out the choice of an interface where the bundle has more than one, as a container that names
-/// several has none.
+/// Removes variables that select an interface if the bundle has several, as for a container that names several.
 fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
     let choices = [
         (ONLOAD_INTERFACES, &[Class::Nic, Class::NicPlain, Class::NicNodes][..]),
@@ -153,12 +152,12 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
     }
 }
 
-/// All edits as those of one device: what several bring alike is there once.
+/// Merges the edits of several devices without duplicates.
 fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
     let mut all = ContainerEdits::default();
     edits.for_each(|own| all.append(&own));
     let mut set = BTreeSet::new();
-    // The last value of a variable counts, as it does for engines.
+    // As in engines, the last value of a variable takes precedence.
     let mut env: Vec<String> = std::mem::take(&mut all.env);
     env.reverse();
     env.retain(|entry| set.insert(variable_name(entry).to_owned()));

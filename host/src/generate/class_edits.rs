@@ -1,4 +1,4 @@
-//! What a class offers, before it becomes a specification.
+//! The edits of a class before they become a specification.
 
 use onload_cdi::{ContainerEdits, DeviceName};
 
@@ -8,9 +8,8 @@ pub(super) type DeviceEdits = (DeviceName, ContainerEdits);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClassEdits {
     pub(super) common: ContainerEdits,
-    /// Each by name, including `loopback` if the class has it.
+    /// The devices, including `loopback` if the class has it.
     pub(super) devices: Vec<DeviceEdits>,
-    /// Edits of the device `all` in addition to its members' variables; `None` if there is no such
-    /// device.
+    /// Edits of the device `all` in addition to its members' variables. `None` if the class has no such device.
     pub(super) all: Option<ContainerEdits>,
 }

@@ -23,12 +23,12 @@ use crate::discover::node::OfferedNode;
 pub(super) const READ_WRITE: &str = "rw";
 const READ: &str = "r";
 
-/// The name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] knows.
+/// The file name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] uses.
 const LOADER: &str = "ld.so";
 
-/// Options of a file of the host in a container. Never noexec: libraries are mapped executable.
+/// Mount options for files of the host. Without noexec, since libraries are mapped executable.
 const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
-/// Seconds that the hook may take; it needs milliseconds.
+/// Time limit for the hook in seconds; it needs milliseconds.
 const HOOK_TIMEOUT: i64 = 10;
 
 pub(super) struct EditBuilder<'c> {
@@ -42,7 +42,7 @@ impl<'c> EditBuilder<'c> {
         EditBuilder { config: &config.cdi, leases: &config.leases, installed }
     }
 
-    /// The device node with this path below /dev.
+    /// Returns the device node with this path below /dev.
     pub(super) fn device_node(&self, path: &str, permissions: &str) -> DeviceNode {
         let below = Path::new(path).strip_prefix("/dev").unwrap_or(Path::new(path));
         let path_in = |dir: &Option<PathBuf>| match dir {
@@ -59,8 +59,7 @@ impl<'c> EditBuilder<'c> {
         }
     }
 
-    /// The libraries of an installation, under each name, in every directory that a loader
-    /// searches.
+    /// Returns mounts for the libraries of an installation, under each name, in every directory that a loader searches.
     pub(super) fn library_mounts(
         &self,
         installation: &Installation,
@@ -75,8 +74,8 @@ impl<'c> EditBuilder<'c> {
         mounts
     }
 
-    /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64. As for tools, an empty path
-    /// stands for none.
+    /// Returns the library directories in containers. Debian's loader searches the multiarch directory, Red Hat's
+    /// /usr/lib64. As for tools, an empty path means none.
     fn container_library_dirs(
         &self,
         installation: &Installation,
@@ -97,17 +96,17 @@ impl<'c> EditBuilder<'c> {
         dirs
     }
 
-    /// Tools of a product, where the configuration puts them or where the host has them. A tool that an
-    /// image need not have all libraries of is started with the host's own loader and libraries, from the
-    /// product's directory below [`TOOL_DIR`], by a script in its place: no loader searches that directory
-    /// by itself, so that programs of the image load what they would load anyway.
+    /// Returns mounts for the tools of a product, in the configured directory or at the host's paths. If an image may
+    /// lack libraries of a tool, a script in its place starts it with the host's loader and libraries in the product's
+    /// directory below [`TOOL_DIR`]. No loader searches this directory by default, so that programs of the image are
+    /// not affected.
     pub(super) fn tool_mounts(&self, tools: &[Tool], product: &str) -> Vec<Mount> {
         let dir = self.config.container_tool_dir.as_deref();
         if dir.is_some_and(|dir| dir.as_os_str().is_empty()) {
             return Vec::new();
         }
         let private = Path::new(TOOL_DIR).join(product);
-        // Tools share libraries.
+        // Libraries may be shared between tools.
         let mut private_files: BTreeMap<PathBuf, &Path> = BTreeMap::new();
         let mut mounts = Vec::new();
         for tool in tools {
@@ -129,12 +128,13 @@ impl<'c> EditBuilder<'c> {
         mounts
     }
 
-    /// For clocks to read alone: whoever can write to one can step the host's time.
+    /// Returns the permissions for nodes. Clocks are read-only by default, because a program that can write to one can
+    /// step the host's time.
     pub(super) fn permissions(&self, class: Class) -> &'static str {
         if class.is_clock() && !self.config.ptp_write { READ } else { READ_WRITE }
     }
 
-    /// What the hook is told of provider libraries; nothing where it is not to look.
+    /// Returns the hook's setting for provider libraries, or `None` if it must not search for them.
     pub(super) fn rdma_libraries(&self) -> Option<RdmaLibraries> {
         Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
     }
@@ -146,8 +146,8 @@ impl<'c> EditBuilder<'c> {
         }
     }
 
-    /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
-    /// containers have one.
+    /// Returns the hook arguments for leasing and setting up these devices. Empty for devices without a limit of
+    /// containers.
     pub(super) fn lease_arguments(&self, devices: &[&HostDevice]) -> HookArguments {
         let mut arguments = HookArguments::default();
         for device in devices {
@@ -164,8 +164,8 @@ impl<'c> EditBuilder<'c> {
         arguments
     }
 
-    /// The hook with these arguments, at createRuntime and, where it leaves something, at poststop. None if its binary
-    /// is missing, since an engine would then refuse every container.
+    /// Returns hooks with these arguments at createRuntime and, if there is something to clean up, at poststop. Empty
+    /// if the binary is missing, since engines would then reject every container.
     pub(super) fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
         // A hook without arguments would read the container's annotations.
         if !self.installed.hook || arguments.is_empty() {
@@ -178,8 +178,8 @@ impl<'c> EditBuilder<'c> {
                 hook_name: stage.into(),
                 path: path_text(&self.config.hook_path),
                 args,
-                // Without an environment of its own a hook may be run with the container's: NVIDIA's
-                // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
+                // Without its own environment a hook may run with the container's: NVIDIA's CVE-2025-23266 was an
+                // image's LD_PRELOAD in such a hook.
                 env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
                 timeout: Some(HOOK_TIMEOUT),
             }
@@ -191,9 +191,8 @@ impl<'c> EditBuilder<'c> {
         hooks
     }
 
-    /// The hook's expectations for a node: the devices behind it, and its current number. A
-    /// long-lived engine examines a node again only when the specification's bytes change, so they
-    /// must contain the number.
+    /// Returns the hook's expectations for a node: its devices and its current number. A long-lived engine examines a
+    /// node again only when the specification's bytes change, so they must contain the number.
     pub(super) fn expectations(&self, node: &OfferedNode) -> impl Iterator<Item = Expectation> {
         node.expected.iter().map(|device| Expectation {
             node: self.device_node(&node.node.path, READ).path,
@@ -207,7 +206,7 @@ impl<'c> EditBuilder<'c> {
 const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
 
-/// A read-only mount of a file or directory of the host.
+/// Returns a read-only mount of a file or directory of the host.
 pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     Mount {
         host_path: path_text(host),
@@ -217,7 +216,7 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     }
 }
 
-/// A device of a specification, by its name.
+/// Creates a device of a specification.
 pub(super) fn new_device(
     name: DeviceName,
     container_edits: ContainerEdits,
@@ -230,7 +229,7 @@ pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
     ContainerEdits { device_nodes, ..ContainerEdits::default() }
 }
 
-/// A path as text. All paths here come from names that were read as text.
+/// Returns a path as text. All paths here come from names that were read as UTF-8.
 pub(super) fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! Other names for RDMA devices, by the GPU that they are nearest to.
+//! Names for RDMA devices by the nearest GPU.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::edit_builder::new_device;
 use crate::devices::GpuAlias;
 use crate::pools::NamedPool;
 
-/// Each with the edits of its devices and nothing of its own, so that a lease is the same by either name. A pool or
-/// a device of that name takes precedence.
+/// Adds the names. Each has only the edits of its devices, so that leases are the same under either name. A pool or
+/// device with the same name takes precedence.
 pub(super) fn add(
     devices: &mut BTreeMap<DeviceName, Device>,
     aliases: &[GpuAlias],
@@ -29,7 +29,7 @@ pub(super) fn add(
     }
 }
 
-/// None where one of them is not in the specification.
+/// Returns the merged edits, or `None` if a device is not in the specification.
 fn merge_device_edits(
     devices: &BTreeMap<DeviceName, Device>,
     names: &[String],

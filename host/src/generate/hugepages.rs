@@ -22,8 +22,7 @@ fn device_edits(size: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
         host_path: "hugetlbfs".to_owned(),
         container_path: path_text(&path),
         type_: Some("hugetlbfs".to_owned()),
-        // Without a mode it would belong to root only, and a container with another user could not
-        // use it.
+        // Without a mode only root could use it.
         options: ["nosuid", "nodev", &page_size, "mode=1777"].map(str::to_owned).to_vec(),
     };
     let edits = ContainerEdits { mounts: vec![mount], ..builder.leasing_edits(&[size]) };

@@ -1,4 +1,4 @@
-//! What specifications depend on besides a host's devices.
+//! Installed files that specifications depend on.
 
 use std::path::Path;
 

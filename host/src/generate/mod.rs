@@ -1,5 +1,5 @@
-//! Generation: pure functions turn what was discovered into CDI specifications: one per class, and one per class
-//! with pools. Bundles are made of these.
+//! Pure functions that generate CDI specifications from an inventory: one for each class, and one for the pools of a
+//! class. Bundles are built from these.
 
 mod bundle;
 mod class_edits;
@@ -37,7 +37,7 @@ pub use variable::parse_assignment;
 
 pub use installed_files::{InstalledFiles, ONLOAD_SOCKET_DIR};
 
-/// The specifications of a host. A class without devices has none, and one without pools has none for these.
+/// The specifications of a host. Classes without devices or without pools have none for these.
 pub type GeneratedSpecs = BTreeMap<SpecName, Spec>;
 
 pub fn generate(
@@ -103,7 +103,7 @@ fn class_edits(
     builder: &EditBuilder<'_>,
 ) -> Option<ClassEdits> {
     let devices = inventory.devices_of_class(class);
-    // Nothing but the hook sets a virtual function up.
+    // Only the hook can set up a virtual function.
     let is_set_up = |device: &&HostDevice| device.vf.is_none() || builder.installed.hook;
     let devices: Vec<&HostDevice> = devices.filter(is_set_up).collect();
     let class_edits = match class {
@@ -122,7 +122,7 @@ fn class_edits(
     (!class_edits.devices.is_empty()).then_some(class_edits)
 }
 
-/// A pool as a device. None without the hook, which gives the member.
+/// Returns a pool as a device. `None` without the hook, which assigns the member.
 fn pool_device(named_pool: &NamedPool, builder: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
     let take = TakeArgument { class: named_pool.class, pool: named_pool.name.clone(), count: 1 };
     let hooks = builder.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
@@ -157,8 +157,8 @@ fn named_devices(
     devices
 }
 
-/// A specification of these devices, with what all devices of the class share. A pool shares it too: what a
-/// member's hook can no longer give, such as variables, comes from there.
+/// Builds a specification of these devices with the common edits of the class. Pools need these too, since a member's
+/// hook can no longer add some edits, such as variables.
 fn build_spec(
     class: Class,
     common: ContainerEdits,
@@ -172,7 +172,7 @@ fn build_spec(
     };
     spec.cdi_version = minimum_version(&spec).version.to_string();
     if let Err(problems) = validate(&spec) {
-        // A bug in this program.
+        // Only a bug in this program leads here.
         let problems: Vec<Problem> = problems.into();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let (kind, problems) = (class.cdi_kind(), problems.join("; "));
@@ -222,7 +222,7 @@ pub fn warnings(
     warnings
 }
 
-/// The interfaces that ZF_ATTR cannot name although it should.
+/// Returns warnings for interfaces that ZF_ATTR should name but cannot.
 fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
     let zf = specs.get(&SpecName::devices(Class::Zf));
     let zf = zf.filter(|_| config.select_interface);

@@ -1,5 +1,5 @@
-//! The class netdev: interfaces that move into the container's network namespace. All that a specification has of
-//! one is a hook, which moves it, and the same at the end, which brings it back.
+//! The class netdev: interfaces that move into the container's network namespace. A specification contains only a hook
+//! that moves the interface, and the same hook at the end to return it.
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
@@ -12,7 +12,7 @@ use super::edit_builder::EditBuilder;
 use crate::devices::HostDevice;
 use crate::pools::NamedPool;
 
-/// None of them without the hook: nothing else moves them.
+/// Returns the class's edits. Empty without the hook, which moves the interfaces.
 pub(super) fn class_edits(
     devices: &[&HostDevice],
     pools: &[NamedPool],
@@ -29,7 +29,7 @@ pub(super) fn class_edits(
     ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
 }
 
-/// Whether a pool that has it says that a CNI plugin moves its members.
+/// Returns whether one of its pools leaves the move to a CNI plugin.
 fn is_left_to_cni(netdev: &HostDevice, pools: &[NamedPool], config: &Config) -> bool {
     let pools = pools.iter().filter(|pool| pool.class == Class::Netdev);
     let mut cni_pools = pools.filter(|pool| {

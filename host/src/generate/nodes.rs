@@ -1,4 +1,4 @@
-//! A class whose devices are nodes: what all of them have stands in the common edits.
+//! Classes whose devices are nodes. Nodes that all devices share are in the common edits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,14 +38,15 @@ fn device_edits(device: &HostDevice, common: &[&str], builder: &EditBuilder<'_>)
     (device.name.clone(), edits)
 }
 
-/// The expectations of a node in the common edits are in the devices' hook: one hook per container.
+/// Returns the edits. Expectations for nodes in the common edits are part of the devices' hook, so that a container
+/// gets one hook.
 fn edits(
     class: Class,
     devices: &[&HostDevice],
     common: &[&str],
     builder: &EditBuilder<'_>,
 ) -> ContainerEdits {
-    // Devices on one function may have the same nodes.
+    // Devices on one function may share nodes.
     let mut visited = BTreeSet::new();
     let nodes = devices.iter().flat_map(|device| &device.nodes);
     let nodes = nodes.filter(|node| visited.insert(node.node.path.as_str()));

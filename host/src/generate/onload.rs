@@ -34,7 +34,7 @@ pub(super) fn class_edits(
     }
 }
 
-/// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
+/// Returns the edits of an interface: its lease and the variable that selects it. The rest is in the common edits.
 pub(super) fn device_edits(device: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
     if device.is_loopback() {
         return (device.name.clone(), ContainerEdits::default());
@@ -49,8 +49,8 @@ pub(super) fn all_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> C
     builder.leasing_edits(&nics.copied().collect::<Vec<_>>())
 }
 
-/// The variable by which programs use one interface alone, if the operator wants that. An image of
-/// nic-nodes brings its own Onload, and its own settings.
+/// Returns the variable that restricts programs to one interface, if the operator enabled it. An image for nic-nodes
+/// has its own Onload and settings.
 fn selection_variable(device: &HostDevice, builder: &EditBuilder<'_>) -> Option<String> {
     if !builder.config.select_interface {
         return None;
@@ -59,7 +59,7 @@ fn selection_variable(device: &HostDevice, builder: &EditBuilder<'_>) -> Option<
     match device.class {
         // The kernel allows no white space in the name (net/core/dev.c, `dev_valid_name`).
         Class::Nic | Class::NicPlain => Some(format!("{ONLOAD_INTERFACES}={interface}")),
-        // It allows a `;`, which ends an attribute.
+        // The kernel allows a `;`, which would end the attribute.
         Class::Zf if !interface.contains(';') => {
             Some(format!("{TCPDIRECT_ATTRIBUTES}=interface={interface}"))
         }
@@ -67,7 +67,7 @@ fn selection_variable(device: &HostDevice, builder: &EditBuilder<'_>) -> Option<
     }
 }
 
-/// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
+/// Returns the nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
 pub(super) fn driver_node_edits(
     nodes: &[Arc<OfferedNode>],
     builder: &EditBuilder<'_>,
@@ -86,7 +86,7 @@ fn common_edits(class: Class, onload: &Onload, builder: &EditBuilder<'_>) -> Con
     let mut edits = driver_node_edits(&onload.nodes, builder);
     if class != Class::NicNodes {
         edits.mounts = user_space_mounts(onload, builder);
-        // Unset, libonload.so sizes a table by the hard limit of open files, and docker's is 2^30.
+        // If it is unset, libonload.so sizes a table by the hard limit of open files, which is 2^30 in docker.
         edits.env = vec![format!("EF_FDTABLE_SIZE={}", builder.config.fdtable_size)];
     }
     if class == Class::Nic {
@@ -113,7 +113,7 @@ fn user_space_mounts(onload: &Onload, builder: &EditBuilder<'_>) -> Vec<Mount> {
     mounts
 }
 
-/// The directory in which programs find the controller of shared queues, Onload's and TCPDirect's alike.
+/// Returns the mount of the directory with the socket of the controller for shared queues, for Onload and TCPDirect.
 pub(super) fn socket_mount(builder: &EditBuilder<'_>) -> Option<Mount> {
     let is_mounted = builder.config.onload_socket && builder.installed.onload_socket;
     is_mounted.then(|| Mount {

@@ -10,8 +10,8 @@ use super::edit_builder::EditBuilder;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 
-/// A specification has no node of a device: a move makes them anew. The hook that moves it gives them,
-/// so there is no device without the hook.
+/// Returns the class's edits, without nodes, since a move recreates them. The hook that moves a device provides its
+/// nodes, so there are no devices without the hook.
 pub(super) fn moving_class_edits(
     inventory: &Inventory,
     devices: &[&HostDevice],

@@ -1,4 +1,4 @@
-//! The environment variables that tell a program what it got: `ONLOAD_CTK_<CLASS>_<NAME>=<name>`.
+//! Environment variables that list a container's devices: `ONLOAD_CTK_<CLASS>_<NAME>=<name>`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ pub(super) struct DeviceVariables {
 }
 
 impl DeviceVariables {
-    /// The variables of a host's devices. `all` needs none, since it has its members' variables.
+    /// Creates the variables of a host's devices. `all` needs none, since it has its members' variables.
     pub(super) fn new<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for (class, name) in devices {
@@ -32,10 +32,10 @@ impl DeviceVariables {
     }
 }
 
-/// The device that an assignment tells of; none where it is no such assignment.
+/// Parses an assignment. Returns `None` for other variables.
 pub fn parse_assignment(assignment: &str) -> Option<(Class, &str)> {
     let (variable, name) = assignment.split_once('=')?;
-    // Behind the name there may be the digest of one whose variable another device would have too.
+    // A digest follows the name if another device would have the same variable.
     let is_of_class = |class: &Class| {
         let rest = variable.strip_prefix(plain_name(*class, name).as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') && rest.len() == 9)

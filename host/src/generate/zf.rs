@@ -1,4 +1,4 @@
-//! The class zf: TCPDirect for each interface that it works on.
+//! The class zf: TCPDirect for each interface that it supports.
 
 use super::class_edits::ClassEdits;
 use super::edit_builder::EditBuilder;

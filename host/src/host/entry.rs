@@ -1,4 +1,4 @@
-//! What is at a path of a host.
+//! The kind of a file on a host.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {

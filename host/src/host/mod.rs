@@ -34,23 +34,23 @@ use recording::RecordedPath;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const MAX_ATTRIBUTE_BYTES: u64 = 4096;
-/// Also of the kept part of a table.
+/// Limit for texts and for the kept part of a table, in bytes.
 pub(crate) const MAX_TEXT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// In a captured host's root: its device nodes, which archives do not contain.
+/// The file with a captured host's device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
-/// What a captured host's kernel said of its network by netlink.
+/// The file with a captured host's network, as read by netlink.
 pub const NETWORK_TABLE: &str = "network.table";
-/// What drivers said of a captured host's interfaces by netlink.
+/// The file with a captured host's interface features, as read by netlink.
 const FEATURES_TABLE: &str = "interfaces.table";
-/// The interface of each RDMA port of a captured host, from netlink.
+/// The file with the interface of each RDMA port of a captured host, as read by netlink.
 const RDMA_TABLE: &str = "rdma.table";
-/// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
+/// Limit for symbolic links in one path (include/linux/namei.h, MAXSYMLINKS).
 const MAX_LINKS: usize = 40;
-/// Of a directory that is made.
+/// Mode of created directories.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const SYSFS: &str = "/sys";
-/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
+/// The file system type of sysfs in statfs(2) (include/uapi/linux/magic.h).
 pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// A host, seen from its root directory. Paths are absolute paths on that host. Symbolic links, including absolute
@@ -69,11 +69,11 @@ pub struct Host {
 pub enum ReadAccess {
     Read,
     Listed,
-    /// A directory was to be listed and is not there.
+    /// A directory that was to be listed does not exist.
     NoDirectory,
 }
 
-/// With the path as messages have it.
+/// Called for each access, with the path for messages.
 pub type ReadObserver = fn(&Path, ReadAccess);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,13 +84,13 @@ pub struct DirListing {
     pub not_text: Vec<OsString>,
 }
 
-/// Why something on the host could not be read. Being absent is not an error.
+/// A path of the host could not be read. An absent path is not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error("reading {}", .path.display())]
     Read {
         path: PathBuf,
-        /// The system's error, or why the text is not understood.
+        /// The system's error, or the reason why the text is invalid.
         source: std::io::Error,
     },
     #[error("asking the kernel by netlink for interfaces, addresses, routes and RDMA ports")]
@@ -100,8 +100,8 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// The path whose content is unknown; `None` if the error says what is there, such as a
-    /// directory in place of a file.
+    /// Returns the path whose content is unknown. `None` if the error shows what is there, such as a directory in place
+    /// of a file.
     pub fn unread_path(&self) -> Option<&Path> {
         const WRONG_KIND: [Errno; 3] = [Errno::ISDIR, Errno::NOTDIR, Errno::NAMETOOLONG];
         match self {
@@ -110,24 +110,24 @@ impl HostError {
                 let is_other = errno.is_some_and(|errno| WRONG_KIND.contains(&errno));
                 (!is_other).then_some(path)
             }
-            // What stands for a path in messages.
+            // Used as a path in messages.
             HostError::Netlink(_) => Some(Path::new("netlink")),
             HostError::Other(_) => None,
         }
     }
 
-    /// Whether another user may be allowed to read it.
+    /// Returns whether another user may be allowed to read it.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self, HostError::Read { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
     }
 
-    /// Whether the kernel tells it only to others, whoever may read the file.
+    /// Returns whether the kernel refuses the content to this process although it may open the file.
     pub(crate) fn is_not_permitted(&self) -> bool {
         matches!(self, HostError::Read { source, .. } if Errno::from_io_error(source) == Some(Errno::PERM))
     }
 }
 
-/// Its root directory, which is all that it keeps open.
+/// The root directory, which is the only open descriptor.
 impl AsFd for Host {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
@@ -139,7 +139,7 @@ pub(crate) fn not_text_error(path: &Path) -> HostError {
 }
 
 impl Host {
-    /// A file `dev.table` in the root lists the host's nodes.
+    /// Opens a host. If the root has a file `dev.table`, it lists the host's nodes.
     pub fn open(root: &Path) -> Result<Host, HostError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(root, flags, Mode::empty())
@@ -170,7 +170,7 @@ impl Host {
         self.recording = Some(RefCell::default());
     }
 
-    /// Everything that was read since [`Host::start_recording`], sorted.
+    /// Returns everything that was read since [`Host::start_recording`], sorted.
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, RecordedPath> {
         self.recording.take().unwrap_or_default().into_inner()
     }
@@ -195,28 +195,27 @@ impl Host {
         self.running
     }
 
-    /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
-    /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
-    /// a container with a network of its own.
+    /// Returns the interfaces, addresses and routes of this process's network namespace, or those of a captured host.
+    /// `None` for a capture without them, and for a host whose root is mounted in a container with its own network.
     pub fn network(&self) -> Result<Option<NetworkState>, HostError> {
         let (text, parse) = (NetworkState::to_text, NetworkState::parse);
         self.kernel_table(NETWORK_TABLE, netns_links::read, text, parse)
     }
 
-    /// As for [`Host::network`]. What is not known is not there.
+    /// Returns the features of interfaces, with the same rules as [`Host::network`]. Unknown features are left out.
     pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
         let (text, parse) = (features::to_text, features::parse);
         let interface_features = self.kernel_table(FEATURES_TABLE, features::read, text, parse)?;
         Ok(interface_features.unwrap_or_default())
     }
 
-    /// As for [`Host::network`].
+    /// Returns the interfaces of RDMA ports, with the same rules as [`Host::network`].
     pub(crate) fn rdma_port_interfaces(&self) -> Result<Option<RdmaPortInterfaces>, HostError> {
         let (text, parse) = (rdma_ports::to_text, rdma_ports::parse);
         self.kernel_table(RDMA_TABLE, rdma_ports::read, text, parse)
     }
 
-    /// What the kernel says by netlink, or said when the host was captured.
+    /// Reads data by netlink, or from a captured host's file.
     fn kernel_table<T, E: Into<Box<dyn Error + Send + Sync>>>(
         &self,
         table: &str,
@@ -235,20 +234,20 @@ impl Host {
         parsed.map_err(|error| self.read_error(&path, std::io::Error::other(error)))
     }
 
-    /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
-    /// somewhere in a container, with the kernel's sysfs in it.
+    /// Returns whether its devices are those of the running kernel: it is the running host, or its root is mounted in a
+    /// container, including the kernel's sysfs.
     pub fn is_live(&self) -> bool {
         self.running || self.sysfs_device().is_some()
     }
 
-    /// Whether it is in this process's network namespace: it is the running host, or its root is mounted in a container
-    /// without a network of its own. Sysfs is one file system for each network namespace (fs/sysfs/mount.c).
+    /// Returns whether it is in this process's network namespace: it is the running host, or its root is mounted in a
+    /// container without its own network. Each network namespace has its own sysfs (fs/sysfs/mount.c).
     fn has_our_network(&self) -> bool {
         let own = || rustix::fs::stat(SYSFS).ok().map(|stat| stat.st_dev);
         self.running || self.sysfs_device().is_some_and(|device| own() == Some(device))
     }
 
-    /// `None` where its /sys is none of the kernel's, as in a capture.
+    /// Returns the device number of its sysfs. `None` if its /sys is not a sysfs, as in a capture.
     fn sysfs_device(&self) -> Option<u64> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let sysfs = self.open_at(Path::new(SYSFS), flags).ok()??;
@@ -261,8 +260,8 @@ impl Host {
         if self.running { path.to_owned() } else { self.root.join(relative_path(path)) }
     }
 
-    /// Its files as far as root alone could have changed them. A captured tree belongs to who made it: there the
-    /// caller counts as root does.
+    /// Returns its files as a trusted tree, in which only root can have changed them. A captured tree belongs to the
+    /// user who created it, so the caller is trusted like root.
     pub fn trusted(&self) -> Result<TrustedTree, TrustError> {
         let owners = if self.running {
             TrustedOwners::root()
@@ -272,21 +271,21 @@ impl Host {
         TrustedTree::for_tree(&self.outside_path(Path::new("/")), owners)
     }
 
-    /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
-    /// of a link that is down gives EINVAL). Longer than a page is an error.
+    /// Reads an attribute without surrounding white space. `None` if it does not exist or has no value (reading `speed`
+    /// of a link that is down fails with EINVAL). Fails if it is longer than a page.
     pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, MAX_ATTRIBUTE_BYTES)?;
         let text = bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
-    /// `None` if it does not exist. Longer than [`MAX_TEXT_BYTES`] is an error.
+    /// Reads a text. `None` if it does not exist. Fails if it is longer than [`MAX_TEXT_BYTES`].
     pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, MAX_TEXT_BYTES)?;
         bytes.map(|bytes| self.to_utf8(path, bytes)).transpose()
     }
 
-    /// `None` if it does not exist. Longer than `limit` bytes is an error.
+    /// Reads a file. `None` if it does not exist. Fails if it is longer than `limit` bytes.
     pub fn bytes(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
@@ -305,9 +304,9 @@ impl Host {
         }
     }
 
-    /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and it may be longer
-    /// than anything else that is read. `None` if it does not exist. Nothing is truncated: more than [`MAX_TEXT_BYTES`] is
-    /// an error.
+    /// Returns the lines of a kernel table that `is_wanted` accepts, as bytes, since names in it may be arbitrary. The
+    /// table may be longer than other files. `None` if it does not exist. Fails if more than [`MAX_TEXT_BYTES`] are
+    /// kept.
     pub fn lines(
         &self,
         path: &Path,
@@ -340,19 +339,19 @@ impl Host {
         }
     }
 
-    /// Texts are kept; longer files are libraries.
+    /// Records the content of texts. Longer files are libraries, which are not recorded.
     fn record_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
         self.record(path, |recorded| {
             match (limit > MAX_TEXT_BYTES, bytes.len() as u64 > limit) {
                 (true, _) => recorded.opened = true,
-                // Its reader learns nothing but that it is too long.
+                // Keeps only the length, since its reader rejects it as too long.
                 (false, true) => recorded.content = Some(vec![b' '; bytes.len()]),
                 (false, false) => recorded.content = Some(bytes.to_vec()),
             }
         });
     }
 
-    /// `None` if it does not exist. Opening a pipe does not block.
+    /// Opens a file. `None` if it does not exist. Does not block on a pipe.
     pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
@@ -367,7 +366,7 @@ impl Host {
         Ok(self.open_at(path, flags)?.map(File::from))
     }
 
-    /// Empty if it does not exist.
+    /// Lists a directory; empty if it does not exist.
     pub fn list(&self, path: &Path) -> Result<DirListing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
@@ -407,7 +406,7 @@ impl Host {
         self.open_at(path, flags)
     }
 
-    /// Opens a directory, after creating it and its parents where they are missing (mode 0755).
+    /// Opens a directory, creating it and its parents with mode 0755 if they are missing.
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut current = PathBuf::from("/");
@@ -434,7 +433,7 @@ impl Host {
             rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE)?;
             let directory =
                 rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
-            // Others have to read what is written there, whatever the umask of who calls.
+            // Other users must be able to read files there, regardless of the caller's umask.
             set_mode(directory, DIRECTORY_MODE)
         };
         match make() {
@@ -447,7 +446,7 @@ impl Host {
         }
     }
 
-    /// The last component of a symbolic link's target, which is how sysfs names a driver or a group.
+    /// Returns the last component of a symbolic link's target, by which sysfs names a driver or a group.
     pub(crate) fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
         let target = self.link(path)?;
         let Some(name) = target.as_deref().and_then(Path::file_name) else {
@@ -459,7 +458,7 @@ impl Host {
         }
     }
 
-    /// `None` if there is no such link.
+    /// Reads a symbolic link. `None` if it does not exist or is not a link.
     pub fn link(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Some(link) = self.open_at(path, flags)? else {
@@ -476,7 +475,7 @@ impl Host {
         }
     }
 
-    /// `None` if it leads nowhere.
+    /// Resolves all links of a path. `None` if the target does not exist.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
@@ -504,10 +503,10 @@ impl Host {
         Ok(Path::new("/").join(inside))
     }
 
-    /// Links are followed; `None` if there is nothing.
+    /// Returns the kind of a file, following links. `None` if it does not exist.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
         let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
-            // A dangling link exists all the same.
+            // Records a dangling link too.
             self.record(path, |_| {});
             return Ok(None);
         };
@@ -529,7 +528,7 @@ impl Host {
         })
     }
 
-    /// An error with the directory that may not be searched in the place of a path below it.
+    /// Replaces the path of an error by the unsearchable directory that caused it.
     pub(crate) fn with_cause_path(&self, error: HostError) -> HostError {
         let HostError::Read { path, source } = &error else {
             return error;
@@ -544,8 +543,8 @@ impl Host {
         }
     }
 
-    /// The directory on the way to a path that may not be searched, or that it leads to; `None` where it leads to
-    /// something else.
+    /// Returns the directory on a path that may not be searched, or the directory that it leads to. `None` if it leads
+    /// to another file.
     fn find_unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         for _ in 0..MAX_LINKS {
@@ -586,7 +585,7 @@ impl Host {
         Ok(Some(UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
     }
 
-    /// Without following a link there; `None` if there is no node.
+    /// Returns a device node, without following a link in its place. `None` if there is none.
     pub fn device_node(&self, path: &Path) -> Result<Option<HostNode>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
@@ -646,7 +645,7 @@ impl Host {
     }
 }
 
-/// The path below the root: joining an absolute path would discard the root.
+/// Returns the path relative to the root: joining an absolute path would discard the root.
 fn relative_path(path: &Path) -> PathBuf {
     let below: PathBuf = path
         .components()
@@ -660,13 +659,13 @@ fn os_string(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.to_vec())
 }
 
-/// The kernel's errors for an attribute that has no value now, or whose device has disappeared.
+/// Returns whether the error means that an attribute has no value now or its device has disappeared.
 fn has_no_value(error: &std::io::Error) -> bool {
     let none = [Errno::INVAL, Errno::NODEV, Errno::NXIO, Errno::OPNOTSUPP, Errno::NOENT];
     Errno::from_io_error(error).is_some_and(|error| none.contains(&error))
 }
 
-/// Parses `dev.table`; the error is the number of the invalid line, from 1.
+/// Parses `dev.table`. Fails with the number of the invalid line, from 1.
 fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, HostNode>, usize> {
     let lines = text.lines().enumerate();
     let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));

@@ -1,5 +1,5 @@
-//! What network interfaces can do, as drivers say by generic netlink (Documentation/netlink/specs/netdev.yaml and
-//! ethtool.yaml): XDP, filters of flows, channels. A capture keeps it as a text.
+//! Features of network interfaces that drivers report by generic netlink (Documentation/netlink/specs/netdev.yaml and
+//! ethtool.yaml): XDP, flow filters, channels. A capture stores them as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ const NETDEV: &str = "netdev";
 const DEV_GET: u8 = 1;
 const DEV_IFINDEX: u16 = 1;
 const DEV_XDP_FEATURES: u16 = 3;
-/// `NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT`, what a program for AF_XDP needs.
+/// `NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT`, which AF_XDP programs need.
 const BASIC_AND_REDIRECT: u64 = 0b11;
 // include/uapi/linux/ethtool_netlink.h.
 const ETHTOOL: &str = "ethtool";
@@ -53,7 +53,7 @@ pub struct InterfaceFeatures {
     pub channels: Option<u32>,
 }
 
-/// Whether a card steers flows to queues by filters (`ethtool -k`, ntuple-filters).
+/// Whether a card supports flow filters to queues (`ethtool -k`, ntuple-filters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFilters {
     On,
@@ -61,7 +61,7 @@ pub enum FlowFilters {
     Absent,
 }
 
-/// Reads what [`to_text`] writes.
+/// Parses the output of [`to_text`].
 pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, InterfaceFeatures>> {
     let mut all = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
@@ -98,7 +98,7 @@ fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
     (!name.is_empty()).then(|| (name.to_owned(), features))
 }
 
-/// A line for each interface; the kernel lets no white space into a name.
+/// Formats a line for each interface. Interface names contain no white space.
 pub(crate) fn to_text(all: &BTreeMap<String, InterfaceFeatures>) -> String {
     let mut text = String::new();
     for (name, features) in all {
@@ -134,12 +134,13 @@ impl FromStr for FlowFilters {
     }
 }
 
-/// The abilities of all interfaces of this network namespace. A kernel that lacks a family does not say them.
+/// Reads the features of all interfaces in this network namespace. Kernels without a netlink family do not report its
+/// features.
 pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
     let Ok(socket) = NetlinkSocket::open(Some(GENERIC)) else {
         return Ok(BTreeMap::new());
     };
-    // The names come from ethtool: the other family knows numbers alone.
+    // The names come from ethtool, since the other family reports only indexes.
     let Some(ethtool) = find_family(&socket, ETHTOOL)? else {
         return Ok(BTreeMap::new());
     };
@@ -207,7 +208,7 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceF
     (!name.is_empty()).then(|| (index, name.to_owned(), features))
 }
 
-/// Whether a set of bits by names has that of flow filters. With a mask, a bit that is in the set has a value.
+/// Returns whether a named bit set has the bit for flow filters. With a mask, listed bits have a value.
 fn has_ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
     let mut bits = parse_attributes(within(bits, BITSET_BITS)?);
     let is_ntuple =

@@ -1,4 +1,4 @@
-//! Netlink (netlink(7)): what is asked of it. [`onload_sys::netlink`] makes and reads the messages.
+//! Netlink requests of discovery (netlink(7)). [`onload_sys::netlink`] encodes and parses the messages.
 
 pub mod features;
 pub mod netns_links;

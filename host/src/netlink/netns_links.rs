@@ -1,5 +1,5 @@
 //! The interfaces, addresses and routes of a network namespace (`RTM_GETLINK`, `RTM_GETADDR`, `RTM_GETROUTE`,
-//! rtnetlink(7)), as far as they tell who uses an interface.
+//! rtnetlink(7)), reduced to what shows the use of an interface.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ const OWN_NETNS: &str = "/proc/self/ns/net";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetnsLinks {
     pub links: Vec<link::Link>,
-    /// The number by which that namespace tells of this process's own: an interface below one of them may be there.
+    /// The `nsid` of this process's namespace in that one: lower interfaces may be in it.
     pub own_id: Option<i32>,
 }
 
-/// The interfaces of the network namespace of that file, which a thread enters that does nothing else and ends.
+/// Lists the interfaces of a network namespace, in a new thread that enters it and ends.
 pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     let open = |path: &Path| {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -33,7 +33,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     let read = || {
         move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         let socket = NetlinkSocket::open(None)?;
-        // The kernel numbers the namespaces below interfaces when it lists these.
+        // Listing interfaces makes the kernel assign an `nsid` to the namespaces of their lower interfaces.
         let links = socket.list(link::GET, &link::dump_payload(), &link::parse)?;
         let number = link::namespace_id_payload(own_netns.as_fd());
         let own_id = socket.get(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
@@ -47,8 +47,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     })
 }
 
-/// The number of the interface by which this process's network namespace sends to an address; none where it sends nothing
-/// there.
+/// Returns the index of the interface that this network namespace uses for an address. `None` if it has no route to it.
 pub fn route_interface(address: IpAddr) -> Option<u32> {
     let first = |payload: &[u8]| route::parse(payload)?.interfaces.first().copied();
     let socket = NetlinkSocket::open(None).ok()?;
@@ -64,7 +63,7 @@ pub(crate) fn read() -> io::Result<NetworkState> {
     })
 }
 
-/// None without a name.
+/// Parses a link. Returns `None` for one without a name.
 fn parse_link(payload: &[u8]) -> Option<NetworkLink> {
     let network_link = NetworkLink::from(&link::parse(payload)?);
     (!network_link.name.is_empty()).then_some(network_link)

@@ -25,7 +25,7 @@ pub(crate) fn read() -> io::Result<RdmaPortInterfaces> {
         else {
             continue;
         };
-        // A device that has gone since has no ports.
+        // A device that has disappeared since has no ports.
         let payload = nldev::ports_payload(device.index);
         let ports = socket.list(nldev::GET_PORTS, &payload, &nldev::parse_port);
         for port in ports.unwrap_or_default() {
@@ -48,7 +48,7 @@ pub(crate) fn to_text(all: &RdmaPortInterfaces) -> String {
         .collect()
 }
 
-/// Reads what [`to_text`] writes.
+/// Parses the output of [`to_text`].
 pub(crate) fn parse(text: &str) -> anyhow::Result<RdmaPortInterfaces> {
     let mut all = RdmaPortInterfaces::new();
     for (index, line) in text.lines().enumerate() {

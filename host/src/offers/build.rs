@@ -1,4 +1,4 @@
-//! Puts together what discovery, the specifications, the pools and the leases say of each device.
+//! Combines the data on each device from discovery, specifications, pools and leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,9 @@ use crate::devices::{
 };
 use crate::pools::PoolSet;
 
-/// The devices of a host, sorted by class and name: those that discovery offers, and those that a
-/// specification still has. `specs` are those that the engine reads, `pools` those of the inventory, and
-/// `leases` all that the host has.
+/// Returns the devices of a host, sorted by class and name: those that discovery offers, and those that a specification
+/// still has. `specs` are those that the engine reads, `pools` those of the inventory, and `leases` all leases of the
+/// host.
 pub fn build_offers(
     inventory: &Inventory,
     specs: &Registry,
@@ -44,7 +44,7 @@ pub fn build_offers(
 #[derive(Clone, Debug, Default)]
 struct PoolMembership {
     pools: Vec<String>,
-    /// How many containers may have it at once, by the strictest of them.
+    /// The number of containers that may have it at once, in the strictest of its pools.
     share: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ struct OfferBuilder<'a> {
     spec_devices: SpecDevices<'a>,
     exclusion_reasons: ExclusionReasons<'a>,
     nodes: CurrentNodes,
-    /// Those that are not over, by what they name.
+    /// Active leases by the name of their device.
     leases: BTreeMap<(Class, &'a str), Vec<&'a LeaseEntry>>,
     memberships: BTreeMap<(Class, &'a str), PoolMembership>,
     pools: &'a PoolSet,
@@ -134,12 +134,12 @@ impl OfferBuilder<'_> {
         })
     }
 
-    /// Whether its holder has taken a device to a network namespace, from which it comes back.
+    /// Returns whether a container has a device in its network namespace, from which it will return.
     fn is_away(&self, class: Class, name: &str) -> bool {
         self.is_per_namespace(class) && self.leases.contains_key(&(class, name))
     }
 
-    /// What a container gets together, as the first of these devices.
+    /// Combines the devices that a container gets together into the first of them.
     fn build(&self, devices: &[&HostDevice]) -> Option<HostDevice> {
         let first = *devices.first()?;
         let class = first.class;
@@ -175,7 +175,7 @@ impl OfferBuilder<'_> {
         Some(device)
     }
 
-    /// One network namespace has each of them at a time.
+    /// Returns whether each device of a class is in a single network namespace at a time.
     fn is_per_namespace(&self, class: Class) -> bool {
         let is_rdma = class == Class::Rdma && self.inventory.is_rdma_exclusive();
         is_rdma || class == Class::Netdev

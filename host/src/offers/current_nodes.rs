@@ -1,5 +1,5 @@
-//! Whether the nodes of a device are those that its specification was written for. If not, the hook refuses
-//! each container of it.
+//! Compares the nodes of a device with those in its specification. If they differ, the hook rejects each container with
+//! the device.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use super::spec_devices::GENERATE;
 use crate::devices::inventory::Inventory;
 use crate::discover::node::OfferedNode;
 
-/// A device of the kernel and what its nodes are called before their number: `uverbs`, `umad`. Those of
-/// IOMMU groups are numbers alone.
+/// A kernel device and the prefix of its nodes: `uverbs`, `umad`. Nodes of IOMMU groups are only numbers.
 type NodeKey = (&'static str, String, String);
 
 pub(super) struct CurrentNodes {
@@ -36,7 +35,7 @@ impl CurrentNodes {
         let (name, node) = (file_name(&offered.node.path), &offered.node);
         for device in &offered.expected {
             let device_nodes = self.by_device.entry(node_key(device, name)).or_default();
-            // Devices share nodes.
+            // Devices may share nodes.
             if device_nodes.iter().all(|current| current.name != name) {
                 device_nodes.push(CurrentNode {
                     name: name.to_owned(),
@@ -47,8 +46,8 @@ impl CurrentNodes {
         }
     }
 
-    /// Why the hook would refuse a container, if it would. A device without nodes of that kind is not
-    /// judged: the configuration may have changed what is offered of it.
+    /// Returns why the hook would reject a container. Ignores devices without nodes of that kind, since the
+    /// configuration may have changed.
     pub(super) fn stale_reason(&self, expected: &[Expectation]) -> Option<String> {
         let stale = expected.iter().find(|expectation| {
             let name = file_name(&expectation.node);

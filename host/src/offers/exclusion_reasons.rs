@@ -1,4 +1,4 @@
-//! Why a device that a specification has is not offered, in the words of `discover`.
+//! Reasons of `discover` why a device in a specification is not offered.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl<'i> ExclusionReasons<'i> {
         ExclusionReasons { inventory, reasons, aliases: aliases.collect() }
     }
 
-    /// With what would change it; none if discovery sees nothing of the device.
+    /// Returns the reason with its remedy. `None` if discovery does not see the device.
     pub(super) fn find(&self, class: Class, name: &str) -> Option<String> {
         let reason = match class {
             Class::Nic | Class::NicPlain | Class::NicNodes if name == LOOPBACK => {
@@ -58,7 +58,7 @@ impl<'i> ExclusionReasons<'i> {
         Some(self.reasons.get(&(class, name))?.join(", and "))
     }
 
-    /// That of an interface, which may be offered by its PCI address.
+    /// Returns the reason for an interface, which may be offered by its PCI address.
     fn find_by_interface(&self, class: Class, name: &str) -> Option<String> {
         let address: Option<PciAddress> = name.parse().ok();
         let by_address = || {

@@ -1,7 +1,6 @@
-//! What a host offers to cluster engines, in words that belong to neither Kubernetes nor Nomad: its devices, with what
-//! specifications, pools and leases say of them. Only devices in a CDI specification on disk are healthy, since a
-//! container gets what the specification says. Pools, `any` and `all` are no offers: they stand for devices that are
-//! offered one by one.
+//! The devices that a host offers to cluster engines, independent of Kubernetes and Nomad, with the data from
+//! specifications, pools and leases. Only devices in a CDI specification on disk are healthy, since containers get what
+//! the specification contains. Pools, `any` and `all` are not offered, since their devices are offered one by one.
 
 mod build;
 mod current_nodes;

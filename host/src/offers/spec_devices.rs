@@ -1,4 +1,4 @@
-//! What stands in the specifications on disk.
+//! The devices in the specifications on disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,18 +13,17 @@ use onload_sys::text::{ErrorChain, ShortList};
 
 use crate::specdir::FILE_PREFIX;
 
-/// What brings the specifications up to date, as a health's reason says it. An agent that writes them itself has another
-/// remedy.
+/// The remedy for outdated specifications in a health's reason. An agent that writes them itself has another one.
 pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
-/// Names in a specification that stand for several devices.
+/// Names in a specification for several devices.
 const GROUP_NAMES: [&str; 2] = ["all", ANY];
 
 pub(super) struct SpecDevices<'r> {
     registry: &'r Registry,
     devices: BTreeMap<Class, BTreeMap<&'r str, ResolvedDevice<'r>>>,
-    /// Devices that two files claim, with these files.
+    /// Devices that are in two files, with these files.
     conflicts: BTreeMap<(Class, &'r str), Vec<String>>,
-    /// What the edits that all devices of a file share expect of nodes.
+    /// The node expectations in the common edits of each file.
     common: BTreeMap<&'r Path, Vec<Expectation>>,
 }
 
@@ -72,7 +71,7 @@ impl<'r> SpecDevices<'r> {
         expected
     }
 
-    /// None if a specification has it.
+    /// Returns why a device is in no specification, or `None` if it is in one.
     pub(super) fn missing_reason(&self, class: Class, name: &str) -> Option<String> {
         if self.has_device(class, name) {
             return None;

@@ -1,6 +1,6 @@
-//! Pools: sets of devices of one class, of which a container gets one that is free. They are those of the
-//! configuration, and `any` of each class whose devices only so many containers have at once. Beside GPUs RDMA devices
-//! have one too, for containers that want what is nearest.
+//! Pools: sets of devices of one class, of which a container gets a free one. They come from the configuration, with a
+//! pool `any` for each class whose devices have a limit of containers. On hosts with GPUs the class rdma has one too,
+//! for containers that request the nearest device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,15 +36,15 @@ pub struct NamedPool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSet {
     pub offered: Vec<NamedPool>,
-    /// Their members that are drained.
+    /// The drained members of the pools.
     pub drained: Vec<NamedPool>,
     pub not_offered: Vec<Exclusion>,
     pub warnings: Vec<String>,
-    /// How many containers may have one device of a class at once, whichever pool it is in.
+    /// The number of containers that may have a device of each class at once, in any pool.
     pub shares: LeasesConfig,
 }
 
-/// What is not offered of the pools stands in the inventory, and so do the warnings about them.
+/// Discovers a host and its pools. The inventory includes the exclusions and warnings of the pools.
 pub fn discover_with_pools(host: &Host, config: &Config) -> (Inventory, PoolSet) {
     let mut inventory = discover(host, config);
     let mut pools = resolve(&inventory, config);
@@ -86,8 +86,8 @@ fn pool_candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&HostDevice>>
     group_inseparable(devices.filter(|device| !device.is_loopback()))
 }
 
-/// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
-/// exclusive.
+/// Returns the number of containers per device of each class on this host: in mode exclusive an RDMA device is in a
+/// single network namespace.
 fn class_shares(inventory: &Inventory, config: &Config) -> LeasesConfig {
     let mut shares = config.leases.clone();
     if inventory.is_rdma_exclusive() {
@@ -98,7 +98,7 @@ fn class_shares(inventory: &Inventory, config: &Config) -> LeasesConfig {
 }
 
 impl PoolSet {
-    /// Why readers of CDI up to that version get no pools; `None` if they do.
+    /// Returns why readers of CDI up to that version get no pools, or `None` if they do.
     pub fn left_out_reason(newest: CdiVersion) -> Option<String> {
         (newest < ANNOTATIONS).then(|| format!(
             "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
@@ -125,7 +125,7 @@ impl PoolSet {
 
 struct ClassDevices<'i> {
     class: Class,
-    /// What containers get together, by the first.
+    /// The devices that containers get together.
     candidates: Vec<Vec<&'i HostDevice>>,
     gpu_nics: &'i GpuNicMap<'i>,
     function_index: &'i FunctionIndex<'i>,
@@ -176,8 +176,8 @@ impl ClassDevices<'_> {
         pools.offered.append(&mut named_pools);
     }
 
-    /// That who asks for any function that vfio holds may get something else than a NIC: what no pool of the operator's
-    /// has is told apart by nothing.
+    /// Warns that a request for any vfio function may yield other devices than NICs, since functions outside of
+    /// configured pools are not distinguished.
     fn mixed_warning(&self, named_pools: &[NamedPool]) -> Option<String> {
         let class = self.class;
         let own_pools = named_pools.iter().filter(|pool| pool.name.as_str() != ANY);
@@ -209,7 +209,7 @@ impl ClassDevices<'_> {
         pools.not_offered.push(exclusion);
     }
 
-    /// The names of the devices of the class, and of the interfaces, which may be offered tomorrow.
+    /// Returns the names of the class's devices and of all interfaces, which may be offered later.
     fn names(&self) -> BTreeSet<&str> {
         let offered = self.candidates.iter().flatten();
         let offered = offered.map(|device| device.name.as_str());
@@ -226,7 +226,7 @@ impl ClassDevices<'_> {
         Ok(legal)
     }
 
-    /// A pool of these, of which those are kept apart that are drained.
+    /// Builds a pool, with drained members separate.
     fn build_pool(
         &self,
         name: DeviceName,
@@ -346,7 +346,7 @@ fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
     entries.map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// What a specification can say in so many bytes.
+/// Truncates the nearness to the number of bytes that fit into a specification.
 fn truncate(nearness: Nearness, room: usize) -> Nearness {
     let fits = |nearness: &Nearness| annotation_bytes(&nearness.to_annotations()) <= room;
     if fits(&nearness) {
@@ -364,8 +364,8 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
     Some(without).filter(fits).unwrap_or_default()
 }
 
-/// Two pools whose members one container has at a time, and that have members in common. Leases keep them
-/// apart, and yet neither has as many as it seems to.
+/// Returns warnings for pools with common exclusive members. Leases prevent double use, but neither pool has as many
+/// members as it seems.
 fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
     let exclusive: Vec<&NamedPool> =
         pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();

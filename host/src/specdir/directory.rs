@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::manifest::{MANIFEST_NAME, Manifest, SpecFormat};
 use super::plan::{FileAction, SpecPlan};
 
-/// Other users, such as those of rootless engines, read specifications.
+/// Other users, for example of rootless engines, read specifications.
 const FILE_MODE: u32 = 0o644;
 /// In the directory itself, since nothing is written anywhere else; CDI readers use only names that end in .json or
 /// .yaml.

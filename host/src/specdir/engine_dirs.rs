@@ -1,4 +1,4 @@
-//! Where engines read specifications.
+//! The directories in which engines read specifications.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use onload_cdi::DEFAULT_DIRS;
 
 use crate::host::{Host, HostError};
 
-/// Links that are followed to a place where there is nothing yet.
+/// Limit for links to a path that does not exist yet.
 const MAX_LINKS: u32 = 40;
 
-/// Links are followed inside the host. Each directory is of a higher priority than the one before; they need not
+/// Returns the directories, with links resolved inside the host and in order of increasing priority. They need not
 /// exist.
 pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
     let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
@@ -30,8 +30,8 @@ pub fn resolve_dirs(host: &Host, dirs: &[PathBuf]) -> Result<Vec<PathBuf>, HostE
     }
 }
 
-/// Where a path leads, or will when it exists: links of what exists are followed. `/var/run` is one to `/run`, and
-/// outside of the host that is another directory.
+/// Resolves the links in the existing part of a path. For example `/var/run` links to `/run`, which outside of the host
+/// is another directory.
 fn resolve_path(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
     if let Some(resolved) = host.resolve(path)? {
         return Ok(resolved);

@@ -45,7 +45,7 @@ impl SpecFormat {
     }
 }
 
-/// It is the same for two runs that write the same.
+/// Equal for two runs that write the same files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -94,7 +94,7 @@ impl Manifest {
     }
 }
 
-/// In hexadecimal digits.
+/// Returns the digest in hexadecimal.
 pub fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

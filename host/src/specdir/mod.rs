@@ -1,4 +1,4 @@
-//! The directory for specifications, which a reader never sees with half a file.
+//! The directory for specifications. Readers never see an incomplete file.
 
 mod directory;
 mod engine_dirs;
@@ -8,9 +8,9 @@ mod read;
 mod renumbered;
 mod writer;
 
-/// Where specifications of the host as it is are written.
+/// The default output directory.
 pub const OUTPUT_DIR: &str = "/var/run/cdi";
-/// The same by either of its names. An engine that looks elsewhere does not find them.
+/// Both names of the default output directory. Engines that read other directories do not find our specifications.
 pub const SPEC_DIRS: [&str; 2] = [OUTPUT_DIR, "/run/cdi"];
 
 pub use directory::{LOCK_NAME, SpecDir};

@@ -1,4 +1,4 @@
-//! What has to change in an output directory, decided from its content without touching it.
+//! Plans the changes to an output directory from its content without changing it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,7 @@ pub struct DesiredSpecs {
     pub scope: Vec<Class>,
     pub files: BTreeMap<SpecName, Vec<u8>>,
     pub format: SpecFormat,
-    /// The classes for which not everything could be read: a device that is missing from their new
-    /// file may exist all the same.
+    /// Classes that could not be read completely: a device missing from their new file may still exist.
     pub undecided: BTreeSet<Class>,
     pub manifest: Manifest,
     /// Whether to replace or remove a file with one of our names that onload-ctk did not write.
@@ -31,14 +30,13 @@ pub struct FileStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileAction {
     Write(Vec<u8>),
-    /// It is removed: its class has no devices or pools any more, or it is in the other format.
+    /// The file is removed: its class has no devices or pools any more, or it has the other format.
     Remove,
-    /// It is up to date.
+    /// The file is up to date.
     Keep,
-    /// It has one of our names but onload-ctk did not write it: it stays, and the run is
-    /// incomplete.
+    /// The file has one of our names but onload-ctk did not write it: it is kept, and the run is incomplete.
     Leave,
-    /// It offers devices that could not be examined: it stays, and the run is incomplete.
+    /// The file offers devices that could not be examined: it is kept, and the run is incomplete.
     Undecided,
 }
 
@@ -73,8 +71,8 @@ impl SpecPlan {
     }
 }
 
-/// Decides. `existing` has the files with our names; a name that does not lead to a regular file
-/// has no content. `manifest` is the directory's own, if it has one.
+/// Plans the changes. `existing` has the files with our names; a name that is not a regular file has no content.
+/// `manifest` is the directory's own, if it has one.
 pub fn plan(
     desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
@@ -123,9 +121,8 @@ pub fn plan(
     SpecPlan { steps, before, after }
 }
 
-/// The classes whose files stay unchanged: onload-ctk's own file has devices that the new one would
-/// lack only because something could not be read. The pools of a class list its devices, so that both files
-/// stay.
+/// Returns the classes whose files are kept: onload-ctk's own file has devices that the new one would lack only because
+/// of a failed read. The pools of a class list its devices, so both files are kept.
 fn held_classes(
     desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
@@ -153,7 +150,7 @@ fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Fil
     kept.map(|(name, hashes)| (name.clone(), hashes.clone())).collect()
 }
 
-/// None where nothing is there and nothing is to be written.
+/// Decides for one file. Returns `None` if it neither exists nor has to be written.
 fn decide(
     desired: Option<&Vec<u8>>,
     existing: Option<&Option<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! Reads a file that onload-ctk wrote back as a specification.
+//! Parses specifications that onload-ctk wrote.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ pub(super) fn read(format: SpecFormat, bytes: &[u8]) -> Option<Spec> {
     }
 }
 
-/// Whether the old file has a device that the new one lacks; without a new file, all are lacking.
-/// An old file that is not a specification has none.
+/// Returns whether the old file has a device that the new one lacks. Without a new file, all are lacking. An old file
+/// that is not a specification has no devices.
 pub(super) fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &[u8])>) -> bool {
     let names = |(format, bytes)| -> BTreeSet<String> {
         let devices = read(format, bytes).map(|spec| spec.devices);

@@ -1,4 +1,4 @@
-//! Two specifications that differ only in the numbers of device nodes.
+//! Compares specifications that differ only in the numbers of device nodes.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct RenumberedNode {
     pub now: Option<DeviceNumber>,
 }
 
-/// The nodes whose numbers have changed, sorted, if nothing else has; `None` otherwise.
+/// Returns the nodes whose numbers have changed, sorted. `None` if anything else differs.
 pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec<RenumberedNode>> {
     let (old, before) = strip_numbers(read(format, old)?);
     let (new, now) = strip_numbers(read(format, new)?);

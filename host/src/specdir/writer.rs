@@ -1,5 +1,5 @@
-//! Who writes a host's specifications: the package while its service runs each minute, else the daemon for Kubernetes,
-//! where there is one. Two writers of two versions would undo each other's work at every change.
+//! Determines which program writes a host's specifications: the package's service while it runs each minute, or else
+//! the Kubernetes daemon if there is one. Two writers of different versions would undo each other's changes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use onload_sys::fs::lock::Lock;
 
 use crate::host::Host;
 
-/// The lock of the daemon that writes, in the directory of locks, as long as it runs.
+/// The lock of the daemon that writes specifications, held while it runs.
 pub const WRITER_LOCK: &str = "spec-writer";
-/// The package's onload-cdi.service touches it at each run. It goes with the package, and at a boot.
+/// A file that the package's onload-cdi.service touches at each run. It is removed with the package and at boot.
 pub const LAST_RUN: &str = "/run/onload-cdi/last-run";
-/// Longer than from one run to the next: onload-cdi.timer waits a minute, and a run may take two.
+/// Longer than the time between two runs: onload-cdi.timer waits a minute, and a run may take two.
 const MAX_RUN_INTERVAL: Duration = Duration::from_secs(4 * 60);
 
-/// Whether the package writes the specifications of a host. That changes when the package comes or goes, so ask before
-/// each write.
+/// Returns whether the package writes the specifications of a host. This changes when the package is installed or
+/// removed, so call it before each write.
 pub fn is_package_writer(host: &Host) -> anyhow::Result<bool> {
     let last = host.modified(Path::new(LAST_RUN))?;
-    // A clock that was set back makes a run of the future: it was lately.
+    // If the clock was set back, a run in the future counts as recent.
     Ok(last.is_some_and(|last| last.elapsed().unwrap_or_default() < MAX_RUN_INTERVAL))
 }
 
-/// Whether the daemon for Kubernetes writes them now.
+/// Returns whether the Kubernetes daemon writes them now.
 pub fn is_daemon_writer(host: &Host) -> anyhow::Result<bool> {
     let locks = Path::new(RUN_DIR).join(LOCKS);
     if host.entry(&locks.join(WRITER_LOCK))?.is_none() || is_package_writer(host)? {

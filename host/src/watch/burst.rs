@@ -1,8 +1,8 @@
-//! Events that come together: a driver that is loaded makes thousands.
+//! Merges bursts of events: loading a driver causes thousands.
 
 use std::time::{Duration, Instant};
 
-/// How long events of one change are waited for.
+/// Waiting times for further events of the same change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damping {
     pub quiet: Duration,

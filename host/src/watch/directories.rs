@@ -1,6 +1,5 @@
-//! Directories whose entries are watched by inotify(7), also those that do not exist yet or are replaced. Each
-//! directory on the way to a wanted one is watched too, from the root on, so that nothing is missed that is made
-//! meanwhile.
+//! Watches the entries of directories by inotify(7), including directories that do not exist yet or are replaced. Their
+//! parent directories are watched too, starting from the root, so that no new directory is missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-/// Bytes of events that are read at once; one has up to 272.
+/// Size of the buffer for events in bytes; an event has up to 272.
 const BUFFER: usize = 16 * 1024;
 const ANCESTOR_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_FROM)
@@ -21,7 +20,7 @@ const ANCESTOR_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
-/// Rights decide whether a file is trusted.
+/// Includes changes of owner and mode, which determine whether a file is trusted.
 const DIRECTORY_EVENTS: WatchFlags =
     ANCESTOR_EVENTS.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 const REMOVAL_EVENTS: ReadFlags = ReadFlags::DELETE_SELF
@@ -94,13 +93,13 @@ impl DirectoryWatches {
             }
         }
         for old in self.watches.keys().filter(|old| !watches.contains_key(old)) {
-            // The kernel has removed those of directories that are gone.
+            // The kernel has already removed the watches of deleted directories.
             let _ = inotify::remove_watch(&self.inotify, *old);
         }
         self.watches = watches;
     }
 
-    /// Whether entries of a wanted directory have changed, or it has come, gone or been replaced.
+    /// Returns whether entries of a wanted directory have changed, or it was created, deleted or replaced.
     pub(super) fn read(&mut self) -> io::Result<bool> {
         let (mut is_changed, needs_arming) = self.read_events()?;
         if needs_arming {
@@ -111,7 +110,7 @@ impl DirectoryWatches {
         Ok(is_changed)
     }
 
-    /// Whether entries of a wanted directory have changed, and whether there may be another directory.
+    /// Returns whether entries of a wanted directory have changed, and whether watches must be set up again.
     fn read_events(&self) -> io::Result<(bool, bool)> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
@@ -148,7 +147,7 @@ impl AsFd for DirectoryWatches {
 
 fn add(inotify: &OwnedFd, path: &Path, is_target: bool) -> Result<i32, Errno> {
     let flags = if is_target { DIRECTORY_EVENTS } else { ANCESTOR_EVENTS };
-    // One directory may be wanted and on the way to another.
+    // A directory may be wanted and a parent of another one.
     let flags = flags | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR;
     inotify::add_watch(inotify, path, flags)
 }

@@ -1,15 +1,15 @@
-//! What the kernel says of network interfaces (rtnetlink(7), `rtnl_fill_ifinfo` in net/core/rtnetlink.c).
+//! Notifications about network interfaces (rtnetlink(7), `rtnl_fill_ifinfo` in net/core/rtnetlink.c).
 
 use onload_sys::netlink::link;
 use onload_sys::netlink::message::parse_messages;
 
 /// The group of messages about interfaces (`RTMGRP_LINK`, include/uapi/linux/rtnetlink.h).
 pub(super) const GROUP: u32 = 1;
-/// A kind of interface that stands on a device all the same.
+/// A kind of interface that belongs to a device.
 const IPOIB: &[u8] = b"ipoib";
 
-/// Whether one of these messages is about the interface of a device. Virtual ones have a kind, such as
-/// `veth`: each container that starts makes some.
+/// Returns whether a message is about the interface of a device. Virtual interfaces have a kind, such as `veth`, and
+/// are created with every container.
 pub(super) fn is_relevant(bytes: &[u8]) -> bool {
     let about_links = parse_messages(bytes)
         .flatten()

@@ -1,6 +1,6 @@
-//! Waits until something may have changed that a host's offers depend on. One thread waits in poll(2), without a
-//! runtime. Not everything is told, and what is told may be lost; then, and now and then, everything counts as
-//! changed. Only the kernel is believed about devices: any program may send messages of that kind.
+//! Waits until something may have changed that a host's offers depend on. One thread waits in poll(2), without an async
+//! runtime. Some changes cause no event, and events may be lost, so everything counts as changed after a loss and at
+//! regular intervals. Only events from the kernel are trusted, since any program may send such messages.
 
 mod burst;
 mod directories;

@@ -1,4 +1,4 @@
-//! Whether the kernel's events about devices reach this process.
+//! Checks whether the kernel's device events reach this process.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 const FIRST_USER: &str = "user:[4026531837]";
 const FIRST_PID: &str = "pid:[4026531836]";
 
-/// Why some events do not come; none where all do, or where nothing tells.
+/// Returns why some events do not arrive. `None` if all do, or if it is unknown.
 pub(super) fn missing_events_reason() -> Option<String> {
     let namespace_of = |process: &str, kind: &str| {
         let link = Path::new("/proc").join(process).join("ns").join(kind);
@@ -21,9 +21,9 @@ pub(super) fn missing_events_reason() -> Option<String> {
     judge(user.as_deref(), pid.as_deref(), network, first).map(str::to_owned)
 }
 
-/// By the namespaces of this process, and the network of the first process that is seen. The kernel sends uevents to
-/// network namespaces of the first user namespace alone, and those about network interfaces to the one that they are in
-/// (`uevent_net_broadcast_untagged` and `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
+/// Decides by the namespaces of this process and the network namespace of the first visible process. The kernel sends
+/// uevents only to network namespaces of the first user namespace, and those about a network interface only to the
+/// interface's namespace (`uevent_net_broadcast_untagged` and `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
 fn judge(
     user: Option<&str>,
     pid: Option<&str>,

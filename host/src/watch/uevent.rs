@@ -1,11 +1,10 @@
-//! A uevent of the kernel, and whether it is about a device that discovery looks at
-//! (`kobject_uevent_env` in lib/kobject_uevent.c).
+//! Parses uevents and selects those about devices that discovery reads (`kobject_uevent_env` in lib/kobject_uevent.c).
 
-/// The group of the messages of the kernel; udev sends to another (libudev-monitor.c).
+/// The multicast group of the kernel's messages; udev uses another one (libudev-monitor.c).
 pub(super) const GROUP: u32 = 1;
 const VIRTUAL: &str = "/devices/virtual/";
-/// Subsystems whose devices discovery looks at: PCI functions and what drivers make on them. The last three
-/// are classes of Onload, each with one device.
+/// Subsystems whose devices discovery reads: PCI functions and devices on them. The last three are classes of Onload,
+/// each with one device.
 const SUBSYSTEMS: [&str; 16] = [
     "auxiliary",
     "infiniband",
@@ -25,8 +24,8 @@ const SUBSYSTEMS: [&str; 16] = [
     "sfc_char",
 ];
 
-/// Whether discovery may find something else after this message. Each container that starts makes virtual interfaces,
-/// and none of them is ever offered.
+/// Returns whether the result of discovery may change after this message. Virtual interfaces, which are created with
+/// every container, are never offered.
 pub(super) fn is_relevant(bytes: &[u8]) -> bool {
     parse(bytes).is_some_and(|(path, subsystem)| {
         let is_virtual = path.starts_with(VIRTUAL) && subsystem == "net";
@@ -34,8 +33,8 @@ pub(super) fn is_relevant(bytes: &[u8]) -> bool {
     })
 }
 
-/// The path and the subsystem of a message: `ACTION@PATH`, then `KEY=VALUE` any number of times, each with a zero byte
-/// behind it. None for anything else, such as what udev sends.
+/// Parses the path and subsystem of a message: `ACTION@PATH`, followed by any number of `KEY=VALUE`, each terminated by
+/// a null byte. Returns `None` for anything else, such as udev's messages.
 fn parse(bytes: &[u8]) -> Option<(&str, &str)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
     let mut parts = text.split('\0');

@@ -16,8 +16,8 @@ use super::directories::DirectoryWatches;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
 
-/// The least time between two answers that tell of links alone. Whoever can change a link may change it all the time,
-/// and each answer is a look at the whole host.
+/// The minimum time between two results caused only by links. A link may change all the time, and each result causes a
+/// discovery of the whole host.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub struct WatchSources {
     /// Directories, by absolute paths; they need not exist yet.
     pub directories: Vec<PathBuf>,
     pub kernel: bool,
-    /// After how long everything is looked at again, since not all changes are told.
+    /// Interval after which everything counts as changed, since some changes cause no event.
     pub interval: Duration,
     pub damping: Damping,
 }
 
 impl WatchSources {
-    /// All that the offers of a host depend on: its devices, its leases, its configuration, and the
-    /// directories of specifications. The kernel tells nothing of the devices of a captured host.
+    /// Returns everything that the offers of a host depend on: its devices, its leases, its configuration, and the
+    /// directories of specifications. A captured host has no kernel events.
     pub fn for_host(host: &Host, spec_dirs: &[PathBuf]) -> WatchSources {
         let mut directories = spec_dirs.to_vec();
         let own = [Path::new(CONFIG_PATH).parent(), Some(Path::new(RUN_DIR))];
@@ -56,18 +56,18 @@ pub struct Watcher {
     interval: Duration,
     damping: Damping,
     next: Instant,
-    /// Before that links alone are not told.
+    /// Events about links alone are held back until then.
     links_after: Option<Instant>,
     missing_sources: Vec<String>,
 }
 
-/// What has come in a wait.
+/// The events received during a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PendingEvents {
     links: bool,
-    /// Another thread asked for the answer.
+    /// Another thread called [`Waker`].
     woken: bool,
-    /// Anything else, or what was lost.
+    /// Other events, or lost ones.
     more: bool,
 }
 
@@ -85,7 +85,7 @@ impl Waker {
 
     pub fn wake(&self) -> io::Result<()> {
         match rustix::io::write(&self.descriptor, &1u64.to_ne_bytes()) {
-            // It is as high as it can be, and nobody has looked since.
+            // The counter is at its maximum and has not been read since.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -97,7 +97,8 @@ impl Waker {
 }
 
 impl Watcher {
-    /// What cannot be watched is in [`Watcher::missing_sources`]: such changes are found when everything is looked at again.
+    /// Creates a watcher. Sources that cannot be watched are in [`Watcher::missing_sources`]; their changes are found
+    /// at the next interval.
     pub fn new(sources: WatchSources) -> io::Result<Watcher> {
         let mut watcher = Watcher {
             directories: None,
@@ -137,15 +138,15 @@ impl Watcher {
         self.waker.clone()
     }
 
-    /// Waits until something may have changed and it has been quiet since for a while, or until it is time to look at
-    /// everything again, told or not.
+    /// Waits until something may have changed and no further events arrived for a while, or until the interval has
+    /// passed.
     pub fn wait(&mut self) -> io::Result<()> {
         self.wait_for_events(self.next)?;
         self.next = deadline_after(Instant::now(), self.interval);
         Ok(())
     }
 
-    /// What comes until then, and until it has been quiet for a while.
+    /// Collects events until the deadline, and until no further events arrive for a while.
     fn wait_for_events(&mut self, deadline: Instant) -> io::Result<PendingEvents> {
         let mut events = PendingEvents::default();
         let mut burst: Option<Burst> = None;
