@@ -55,7 +55,7 @@ pub enum RegistryError {
     #[error(transparent)]
     Invalid(#[from] Problems),
     /// Other files of the same priority offer the same device.
-    #[error("device {name} is also in {}: nobody gets it", join_paths(.others))]
+    #[error("device {name} is also in {}, so engines do not resolve it", join_paths(.others))]
     Conflict {
         /// The device.
         name: QualifiedName,

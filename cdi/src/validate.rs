@@ -86,7 +86,7 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
     }
     check_edits(&spec.container_edits, "containerEdits", &mut problems);
     if spec.devices.is_empty() {
-        problems.add("devices", "there is none, want at least one");
+        problems.add("devices", "none found, expected at least one");
     }
     let mut seen = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {

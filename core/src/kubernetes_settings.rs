@@ -149,7 +149,7 @@ fn check_countable(class: Class) -> Result<Class> {
             "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
         ),
         Class::Bundle => bail!(
-            "bundle is no resource, since it stands for devices of several classes; name their classes"
+            "bundle cannot be a resource, since it has devices of several classes; name their classes"
         ),
         class => Ok(class),
     }
@@ -351,7 +351,7 @@ impl KubernetesSettings {
                 None => bail!("{key} needs a class or a pool, and not both"),
                 Some(ResourceSource::Class(class)) => (class, share(class)),
                 Some(ResourceSource::Pool(name)) => match pool(name) {
-                    None => bail!("{key}: there is no section [pools.{name}]"),
+                    None => bail!("{key}: section [pools.{name}] does not exist"),
                     Some((class, pool_share)) => (class, pool_share.or_else(|| share(class))),
                 },
             };

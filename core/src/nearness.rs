@@ -189,7 +189,7 @@ fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
 }
 
 fn parse_gpu(word: &str, nics: usize) -> Result<(PciAddress, GpuNearness)> {
-    let form_error = || error!("{}, which is not understood", Quoted(word));
+    let form_error = || error!("{}, which is invalid", Quoted(word));
     let (name, list) = word.split_once('=').ok_or_else(form_error)?;
     let (address, index) = match name.split_once('#') {
         Some((address, index)) => (address, Some(parse_decimal(index).ok_or_else(form_error)?)),

@@ -458,7 +458,7 @@ impl Request {
             match requests {
                 1 => {}
                 0 => bail!(
-                    "{origin} has {description} for {}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
+                    "{origin} has {description} for {}, which {} does not request; use the name of the device or pool as requested there, followed by #N for a pool's Nth device",
                     Quoted(&name),
                     keys.join(" or ")
                 ),
@@ -503,11 +503,11 @@ fn find_bundle<'b>(
     match (bundles.get(name), device_ref.count) {
         (None, _) => {
             if bundles.is_empty() {
-                bail!("{origin}: there is no bundle {name}; the configuration has none");
+                bail!("{origin}: bundle {name} not found; the configuration has none");
             }
             let names: Vec<String> = bundles.keys().cloned().collect();
             bail!(
-                "{origin}: there is no bundle {name}; the configuration has {}",
+                "{origin}: bundle {name} not found; the configuration has {}",
                 ShortList(&names)
             )
         }
@@ -597,7 +597,7 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
         }
         let Ok(device_ref) = text.parse::<DeviceRef>() else {
             match separator_hint(origin, text) {
-                Some(remedy) => bail!("{origin}: {quoted} is a request of its own; {remedy}"),
+                Some(remedy) => bail!("{origin}: {quoted} is a separate request; {remedy}"),
                 None => bail!(
                     "{origin}: {quoted} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}; separate several by ','"
                 ),
@@ -618,7 +618,7 @@ fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
     let (word, _) = text.split_once('=')?;
     Class::from_name(word.trim_end_matches(' '))?;
     Some(match origin {
-        Origin::Annotation(_) => "give it an annotation of its own",
+        Origin::Annotation(_) => "use a separate annotation for it",
         Origin::Variable(_) | Origin::Ticket(_) => "put \";\" before it instead of \",\"",
         Origin::Device(_) | Origin::Bundle(_) => return None,
     })
@@ -1049,7 +1049,7 @@ mod tests {
             (
                 "nic=all,hugepages=2Mi",
                 "nic",
-                ": \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\"",
+                ": \"hugepages=2Mi\" is a separate request; put \";\" before it instead of \",\"",
             ),
             ("nic=all,gpu=0", "nic", ": \"gpu=0\" cannot be the name"),
             ("nic=a;nic=b", "nic", " is there twice"),
@@ -1165,7 +1165,7 @@ mod tests {
         for (text, expected) in [
             (
                 "bundle: other",
-                "annotation \"onload.dev/bundle\": there is no bundle other; the configuration has hft, next",
+                "annotation \"onload.dev/bundle\": bundle other not found; the configuration has hft, next",
             ),
             ("bundle: all", "there is no bundle all"),
             ("bundle: hft*2", "hft is a bundle and no pool; remove \"*2\""),

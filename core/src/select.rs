@@ -166,7 +166,7 @@ impl FromStr for Glob {
         let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(is_odd) {
             let expected =
-                "a name of an interface, in which only \"*\" stands for other characters";
+                "an interface name, in which only \"*\" matches other characters";
             return Err(mismatch_error(expected, text));
         }
         Ok(Glob(text.to_owned()))
@@ -426,7 +426,7 @@ mod tests {
         );
         check_rejected::<Glob>(
             &["", "ens?", "ens[12]", "a b", "a/b", "{a}", "a\n"],
-            "a name of an interface, in which only \"*\" stands for other characters",
+            "an interface name, in which only \"*\" matches other characters",
         );
         check_rejected::<LinkLayer>(&["", "roce", "ib"], "\"ethernet\" or \"infiniband\"");
     }

@@ -16,7 +16,7 @@ use onload_sys::netlink::vf::{LinkState, VfSettings, VlanProtocol, VlanTag};
 use onload_sys::text::{Quoted, parse_decimal};
 
 /// The remedy if a function shares its IOMMU group, as part of a message.
-pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
+pub const OWN_GROUPS: &str = "put each function into its own group (PCI access control services, ACS, in the firmware's settings)";
 
 /// Table `vf` of a section `[pools.NAME]` or `[netdev.NAME]`: settings of a virtual function while
 /// a container has it. They are set through the interface of its physical function, and restored
@@ -122,7 +122,7 @@ impl VfConfig {
     pub fn choose(&mut self, vlan: Vlan) -> Result<()> {
         match &self.vlans {
             Some(vlans) if !vlans.contains(vlan) => {
-                bail!("it may choose from {vlans}, and {vlan} is none of them")
+                bail!("VLAN {vlan} is not allowed; choose from {vlans}")
             }
             None if self.vlan != Some(vlan) => bail!("it may choose no VLAN"),
             _ => self.vlan = Some(vlan),
@@ -134,7 +134,7 @@ impl VfConfig {
     pub fn to_settings(&self) -> Result<VfSettings> {
         if let (None, Some(vlans)) = (self.vlan, &self.vlans) {
             bail!(
-                "it has to choose a VLAN from {vlans}; add the annotation onload.dev/vlan, in a claim of Kubernetes the parameter vlan, or let the operator set vlan beside vlans"
+                "choose a VLAN from {vlans}: add the annotation onload.dev/vlan, or in a ResourceClaim the parameter vlan; or the operator sets vlan in addition to vlans"
             );
         }
         Ok(VfSettings {

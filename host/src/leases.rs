@@ -34,7 +34,7 @@ pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
 }
 
 fn not_permitted_error(path: &Path) -> anyhow::Error {
-    anyhow!("reading leases: {path:?} is for root alone{}", as_root())
+    anyhow!("reading leases: {path:?} is readable only for root{}", as_root())
 }
 
 pub fn list(host: &Host) -> anyhow::Result<Vec<LeaseEntry>> {

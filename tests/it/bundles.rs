@@ -105,7 +105,7 @@ fn a_bundle_without_one_of_its_devices_is_left_out_and_says_why() {
     assert_eq!(device_names(&json_file(specs.path().join(FILE))), ["whole"]);
     let part = "there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part]";
     let reasons = [
-        ("all", "\"all\" is a word with a meaning of its own; name the bundle otherwise"),
+        ("all", "\"all\" is a reserved word; name the bundle otherwise"),
         ("count", "hugepages 2Mi is no pool, of which *2 takes members"),
         ("part", part),
     ];

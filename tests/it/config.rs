@@ -334,7 +334,7 @@ fn what_a_host_lacks_of_vhost_and_tun_is_left_out_with_a_warning() {
     tree.node("/dev/vhost-net", 10, 241);
     warned("/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
     tree.without_node("/dev/vhost-net").file("/dev/vhost-net", "");
-    warned("/dev/vhost-net is no device node; remove it and load its driver anew");
+    warned("/dev/vhost-net is no device node; remove it and reload its driver");
 }
 
 #[test]

@@ -540,7 +540,7 @@ fn a_profile_sets_what_it_and_its_imports_set() {
     assert_eq!(env, ["ONLOAD_CTK_PROFILE_MINE=mine", "EF_A=9", "EF_B=3"]);
     let found = tree.discover();
     let reason = |name| crate::common::reason(&found, "profile", name);
-    assert_eq!(reason("all"), "\"all\" is a word with a meaning of its own; rename its file");
+    assert_eq!(reason("all"), "\"all\" is a reserved word; rename its file");
     assert!(reason("shell").starts_with("shell.opf line 1: only a shell can tell"));
     assert_eq!(device_names(&spec), ["cloud", "latency", "mine", "redis-balanced"]);
 }

@@ -148,7 +148,7 @@ fn functions_stay_where_leases_are_hidden_from_the_user() {
         let path = tree.path(closed);
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         let line = crate::common::run_unprivileged(&tree, &["host", "plan"]).refused();
-        let why = format!("{closed}\" is for root alone; run as root");
+        let why = format!("{closed}\" is readable only for root; run as root");
         assert!(
             line.contains("is used by a container, perhaps (reading leases: ")
                 && line.contains(&why),

@@ -418,7 +418,7 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
     tree.file("/bundle/config.json", asks);
     let bundle = tree.path("/bundle").display().to_string();
     let explained = tree.run(&["container", "explain", &bundle]).answered_no();
-    let wanted = "error: the container would not start: \"nic\" of ONLOAD_CTK_REQUEST: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\"\n";
+    let wanted = "error: the container would not start: \"nic\" of ONLOAD_CTK_REQUEST: \"hugepages=2Mi\" is a separate request; put \";\" before it instead of \",\"\n";
     assert_eq!(explained.stderr, wanted);
 }
 

@@ -407,7 +407,7 @@ const SPECIFIED: &[(&str, &str, &str)] = &[
     (
         "json",
         "{\"cdiVersion\": \"0.6.0\", \"kind\": \"acme.com/card\", \"devices\": []}\n",
-        "acme.json: devices: there is none, want at least one",
+        "acme.json: devices: none found, expected at least one",
     ),
     ("json", "", "acme.json: parsing JSON: there is nothing in it"),
 ];

@@ -271,7 +271,7 @@ fn a_word_that_matches_nothing_draws_a_warning_where_others_do() {
 #[test]
 fn a_pool_does_not_take_the_name_of_something_else() {
     for (name, class, says) in [
-        ("any", "vfio", "\"any\" is a word with a meaning of its own; name the pool otherwise"),
+        ("any", "vfio", "\"any\" is a reserved word; name the pool otherwise"),
         ("all", "vfio", "\"all\" is a word with a meaning"),
         ("loopback", "nic", "\"loopback\" is a word with a meaning"),
         ("none", "vfio", "\"none\" is a word with a meaning"),
@@ -393,7 +393,7 @@ fn what_is_no_nic_among_what_vfio_holds_draws_a_warning_until_it_is_set_apart() 
     assert_eq!(
         warnings(""),
         [
-            "vfio=any gives NICs, and what is no NIC like one: 0000:82:00.0; take such functions from a pool of their own, or run \"onload-ctk drain vfio=0000:82:00.0\""
+            "vfio=any includes functions that are not NICs: 0000:82:00.0; request them by a separate pool, or run \"onload-ctk drain vfio=0000:82:00.0\""
         ]
     );
     let pool = |select: &str| format!("[pools.p]\nclass = \"vfio\"\nselect = {{ {select} }}\n");

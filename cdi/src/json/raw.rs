@@ -45,7 +45,7 @@ pub enum RawError {
     Duplicate(String),
     /// The object has a key in the wrong case. Go's reader takes it for the key that is meant;
     /// others do not.
-    #[error("key {found:?} differs from {meant:?} in case alone")]
+    #[error("key {found:?} differs from {meant:?} only in case")]
     Case {
         /// The key found.
         found: String,

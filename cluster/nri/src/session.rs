@@ -195,7 +195,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let how = match runtime.features {
             features if features.names => "devices go by their CDI names",
             features if features.is_whole => "devices go as edits",
-            _ => "it takes variables and mounts alone",
+            _ => "it supports only variables and mounts",
         };
         self.journal.write(Severity::Info, &format!("registered with {runtime}; {how}"));
         self.answer_timeout =

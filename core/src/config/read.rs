@@ -119,7 +119,7 @@ impl Config {
             None => return Ok(()),
         };
         bail!(
-            "{key} is bundle, which stands for devices of several classes; each of these is counted by itself: name their class"
+            "{key} is bundle, which has devices of several classes; these are counted separately: name their classes"
         )
     }
 }

@@ -398,7 +398,7 @@ fn resources_that_kubernetes_cannot_have_are_rejected() {
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n => line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
         "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a class or a pool, and not both",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n => not both",
-        "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => there is no section [pools.p]",
+        "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => section [pools.p] does not exist",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is no resource",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n => a vfio device is for one",
         "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n => a rdma device is for one",

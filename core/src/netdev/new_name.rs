@@ -42,7 +42,7 @@ impl FromStr for NewInterfaceName {
             return Ok(NewInterfaceName(name.to_owned()));
         }
         bail!(
-            "{} is no name for an interface in a container: it has at most 15 letters, digits, \".\", \"-\" and \"_\", begins with a letter or digit, and is none of {}",
+            "{} is not a valid name for an interface in a container: use at most 15 letters, digits, \".\", \"-\" and \"_\", starting with a letter or digit, and none of {}",
             Quoted(name),
             RESERVED.join(", ")
         )

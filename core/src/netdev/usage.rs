@@ -188,7 +188,7 @@ impl NetworkState {
         }));
         uses.extend(extra_uses.vdpa.map(|name| {
             format!(
-                "a virtual machine may have its function by the vDPA device {}; if nobody uses that, run \"vdpa dev del {}\"",
+                "a virtual machine may use its function through vDPA device {}; if it is unused, run \"vdpa dev del {}\"",
                 Quoted(name),
                 quote_for_shell(name)
             )

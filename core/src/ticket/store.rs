@@ -137,7 +137,7 @@ impl Tickets {
         let path = run.path().join(REQUESTS);
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             bail!(
-                "{path:?} is not root's alone; remove it, and let the engine place its tasks again"
+                "{path:?} does not belong to root alone; remove it, and let the engine place its tasks again"
             );
         }
         Ok(Tickets { dir, path, processes, clock: timestamp::since_boot_ms })

@@ -94,7 +94,7 @@ mod tests {
         assert!(read(r"net\u0044evices").unwrap());
         for key in ["NetDevices", "NETDEVICE\u{17f}", r"netDevice\u017f"] {
             let error = format!("{:#}", read(key).unwrap_err());
-            assert!(error.contains("differs from \"netDevices\" in case alone"), "{error}");
+            assert!(error.contains("differs from \"netDevices\" only in case"), "{error}");
         }
     }
 }

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(
             message,
             "annotation \"onload.dev/vlan\": vfio:0000:81:10.1, which \"vlans\" in the table vf of its pool or \
-             device says in \"/etc/onload-ctk/config.toml\": it may choose from 100-199, and 300 is none of them"
+             device says in \"/etc/onload-ctk/config.toml\": VLAN 300 is not allowed; choose from 100-199"
         );
         let message = refusal("vlan=100", "0000:81:10.1=101");
         assert!(message.ends_with(": it may choose no VLAN"), "{message}");

@@ -269,7 +269,7 @@ fn warn_of_outer_programs(
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
             changes.warnings.push(format!(
-                "cgroup {path:?} above the container has a device program of its own, which may keep the devices closed"
+                "cgroup {path:?} above the container has its own device program, which may keep the devices closed"
             ));
         }
     }

@@ -223,7 +223,7 @@ impl<'a> Inspection<'a> {
             .map_err(self.step_error(|| format!("opening {path:?} of the host")))?;
         if self.needs_own_node(bind, stat.st_mode) && self.init.has_own_users()? {
             bail!(
-                "{}: the container has a user namespace, in which nobody can open {path:?} of the host (mode {:04o}), and it cannot be given a node of its own there; run it without a user namespace, or give the host's node a mode for others by a udev rule",
+                "{}: in the container's user namespace {path:?} of the host (mode {:04o}) cannot be opened, and the container cannot get its own node there; run it without a user namespace, or give the host's node a mode for others by a udev rule",
                 self.plan.keys,
                 stat.st_mode & 0o777
             );

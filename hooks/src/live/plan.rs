@@ -521,7 +521,7 @@ impl Planner<'_> {
         let variables = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
             Some(limit) if limit.hard <= max && limit.soft <= max => return Ok(max),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
-            None => "no RLIMIT_NOFILE of its own".to_owned(),
+            None => "no own RLIMIT_NOFILE".to_owned(),
         };
         bail!(
             "{key}: the container has {variables}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"

@@ -95,7 +95,7 @@ fn move_request<'a>(
     }
     let flag = if class == Class::Rdma { "rdma-netns" } else { "netdev" };
     bail!(
-        "--{flag} {name}@{pci} has no --lease {class}:NAME beside it; write the specification anew"
+        "--{flag} {name}@{pci} has no matching --lease {class}:NAME; generate the specifications again"
     );
 }
 

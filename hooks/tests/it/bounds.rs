@@ -118,10 +118,10 @@ fn the_door_of_a_living_container_holds_no_more_than_the_others() {
         let result = run(&sandbox, LARGE, &command, state.as_bytes());
         let want = match shape.name {
             // This entry point sets no variable and does not search PATH.
-            "path-list" => "no RLIMIT_NOFILE of its own",
+            "path-list" => "no own RLIMIT_NOFILE",
             // It ends before it gets to these.
-            "mounts-over-each-other" | "root-long" => "no RLIMIT_NOFILE of its own",
-            _ => shape.refusal.unwrap_or("no RLIMIT_NOFILE of its own"),
+            "mounts-over-each-other" | "root-long" => "no own RLIMIT_NOFILE",
+            _ => shape.refusal.unwrap_or("no own RLIMIT_NOFILE"),
         };
         all.extend(wrong(shape.name, Some(want), &result));
     }

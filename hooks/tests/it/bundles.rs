@@ -173,7 +173,7 @@ fn what_cannot_be_given_is_refused_by_name() {
             "far",
             "bundle far wants the CPUs 65535, and the control group \"/\" of the container has ",
         ),
-        ("other", "there is no bundle other; the configuration has far, hft, plain"),
+        ("other", "bundle other not found; the configuration has far, hft, plain"),
     ] {
         let output = run(&sandbox, &asking(bundle, "echo started"), "far");
         assert_eq!(stdout(&output), "");

@@ -553,7 +553,7 @@ fn a_preload_without_a_bounded_table_is_refused() {
     assert!(message.contains("an RLIMIT_NOFILE of 1048577"), "{message}");
     config["process"]["rlimits"] = json!([]);
     let message = refused(&sandbox, &config);
-    assert!(message.contains("no RLIMIT_NOFILE of its own"), "{message}");
+    assert!(message.contains("no own RLIMIT_NOFILE"), "{message}");
     config["annotations"]["onload.dev/preload"] = json!("off");
     assert_eq!(succeeds(&sandbox, &config), "started\n");
 }

@@ -86,7 +86,7 @@ pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut Hos
             plan.refuse(
                 &subject,
                 format!(
-                    "what is registered is not known, since {DEBUGFS_NICS} is not there; mount debugfs"
+                    "could not determine which interfaces are registered, since {DEBUGFS_NICS} does not exist; mount debugfs"
                 ),
             );
         } else if registered.is_some_and(|names| !names.contains(name)) {

@@ -96,7 +96,7 @@ impl ApplyRun<'_> {
                 if !done.is_empty() {
                     continue;
                 }
-                Some("it is not there after the steps before".to_owned())
+                Some("it does not exist after the previous steps".to_owned())
             } else if self.done.contains(&key) {
                 Some(format!("it was set, and is {} again", step.now))
             } else {

@@ -110,7 +110,7 @@ impl<'h> FunctionUsers<'h> {
     fn find_vdpa_use(&self, function: PciAddress) -> Option<String> {
         let name = find_vdpa(&self.vdpa, function)?;
         let (device, word) = (Quoted(name), quote_for_shell(name));
-        Some(format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"))
+        Some(format!("vDPA device {device} (if it is unused, run \"vdpa dev del {word}\")"))
     }
 
     fn find_lease_use(
@@ -188,7 +188,7 @@ impl<'h> FunctionUsers<'h> {
                 false if is_there(&directory.join("infiniband"))? => None,
                 // Drivers for user space such as igb_uio do not report their users.
                 false => Some(format!(
-                    "somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
+                    "an unknown process, perhaps: its driver {driver} does not report its users (if it is unused, unbind it)"
                 )),
             });
         }

@@ -86,7 +86,7 @@ fn missing_reason(state: &HugepageState, node: NumaNodeId) -> String {
         }
         None => {
             let nodes = list(state.nodes.keys().map(ToString::to_string).collect());
-            format!("there is no such NUMA node; this host has {nodes}")
+            format!("NUMA node not found; this host has {nodes}")
         }
     }
 }

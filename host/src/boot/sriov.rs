@@ -494,7 +494,7 @@ impl SriovPlanner<'_> {
         }
         let settings = match &self.pf.settings {
             Ok(Some(settings)) => settings,
-            Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
+            Ok(None) => return Err("only the running kernel knows its value".to_owned()),
             Err(reason) => return Err(reason.clone()),
         };
         let Some(vf_settings) = settings.get(&index) else {

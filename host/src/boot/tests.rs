@@ -801,7 +801,7 @@ fn pages_of_a_size_or_on_a_node_that_there_is_not_are_refused() {
     );
     assert_eq!(
         machine.refusal("[host]\nhugepages = { 1Gi = { 7 = 1 } }\n"),
-        "hugepages 1Gi on node 7: there is no such NUMA node; this host has 0, 1"
+        "hugepages 1Gi on node 7: NUMA node not found; this host has 0, 1"
     );
 }
 
@@ -1091,7 +1091,7 @@ fn a_function_whose_driver_does_not_tell_who_uses_it_is_in_use() {
         for config in [vfio(1), vfio(3), kernels(3)] {
             let refused = machine.plan(&config).refused;
             let message = format!(
-                "used by somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
+                "used by an unknown process, perhaps: its driver {driver} does not report its users (if it is unused, unbind it)"
             );
             assert!(refused[0].to_string().contains(&message), "{refused:?}");
         }
@@ -1126,7 +1126,7 @@ fn a_function_with_a_vdpa_device_is_in_use() {
                 assert_eq!(refused, [], "{place}");
                 continue;
             }
-            let message = "is used by vDPA device \"vdpa1\" (if nobody uses that, run \"vdpa dev del vdpa1\"); stop that first";
+            let message = "is used by vDPA device \"vdpa1\" (if it is unused, run \"vdpa dev del vdpa1\"); stop that first";
             assert!(refused[0].to_string().contains(message), "{refused:?}");
         }
     }
@@ -1351,7 +1351,7 @@ fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
     let found = plan(&machine.host(), &OfflineKernel, &config);
     assert_eq!(found.refused.len(), 2);
     assert!(
-        found.refused[0].to_string().ends_with("its value is known to the running kernel alone"),
+        found.refused[0].to_string().ends_with("only the running kernel knows its value"),
         "{found:?}"
     );
     let other = Config::parse(&vfio(2)).unwrap();

@@ -174,7 +174,7 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
     if !has_interface_driver(function) {
         return Some(format!("its function {pci} has lost its driver"));
     }
-    is_on_host.then(|| "its driver was loaded anew, and it is on the host".to_owned())
+    is_on_host.then(|| "its driver was reloaded, and it is on the host".to_owned())
 }
 
 /// Like [`lost_reason`], for an offered device. The lease may have ended while the host was read.
@@ -461,7 +461,7 @@ mod tests {
         tree.link("/sys/bus/vdpa/devices/vdpa0", place);
         let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
         assert_eq!(offered, ["b"]);
-        let says = "a: a virtual machine may have its function by the vDPA device \"vdpa0\"; if nobody uses that, run \"vdpa dev del vdpa0\"";
+        let says = "a: a virtual machine may use its function through vDPA device \"vdpa0\"; if it is unused, run \"vdpa dev del vdpa0\"";
         assert_eq!(reasons, [says]);
     }
 
@@ -646,7 +646,7 @@ mod tests {
         assert_eq!(health(false, &goes), gone);
         let unbound = lost("its function 0000:3b:02.7 has lost its driver");
         assert_eq!(health(false, &is_unbound), unbound);
-        let anew = lost("its driver was loaded anew, and it is on the host");
+        let anew = lost("its driver was reloaded, and it is on the host");
         for name in ["ens1v0", "eth0"] {
             assert_eq!(health(false, &|tree| is_here(tree, name)), anew);
         }

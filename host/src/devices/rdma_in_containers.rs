@@ -154,7 +154,7 @@ mod tests {
                 tree.rdma(FUNCTION, name, 3);
             })
         };
-        let why = "its driver was loaded anew, and it is on the host";
+        let why = "its driver was reloaded, and it is on the host";
         assert_eq!(anew("mlx5_3"), lost(why));
         // One of a subfunction.
         assert_eq!(anew("mlx5_4"), Health::Healthy);

@@ -35,7 +35,7 @@ pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
 #[must_use]
 pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
     let reason = format!(
-        "its table vf says what it is set up to be, and the hook {}, which does that, is not there; install it, or set hook-path in [cdi]",
+        "it has a table vf, and the hook {}, which applies it, does not exist; install it, or set hook-path in [cdi]",
         hook.display()
     );
     let warnings = exclude(inventory, |device| device.vf.is_some().then(|| reason.clone()));
@@ -250,7 +250,7 @@ mod tests {
             generate(&inventory, &pools.offered, &config, InstalledFiles::default()).unwrap();
         assert_eq!(describe_specs(&specs)[0], "0000:81:10.2 ");
         let message = exclude_without_hook(&mut inventory, Path::new("/h"));
-        let reason = "its table vf says what it is set up to be, and the hook /h, which does that, is not there; install it, or set hook-path in [cdi]";
+        let reason = "it has a table vf, and the hook /h, which applies it, does not exist; install it, or set hook-path in [cdi]";
         assert_eq!(message, [format!("not offered: vfio=0000:81:10.0: {reason}")]);
         let mut entries = inventory.not_offered.iter();
         assert!(entries.any(|entry| entry.name == "0000:81:10.0" && entry.reason == reason));

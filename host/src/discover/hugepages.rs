@@ -92,7 +92,7 @@ fn unknown_reason(
     // Only there the kernel says how many may be overcommitted.
     let absent = || {
         let absent = format!(
-            "a NUMA node has this size, and {SIZES}/{name} is not there; look at what is mounted at /sys"
+            "a NUMA node has this size, and {SIZES}/{name} does not exist; check what is mounted at /sys"
         );
         (!overall.contains(&size_kib)).then_some(absent)
     };
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "2Mi: how many pages are reserved is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB is not there; look at what is mounted at /sys"
+                "2Mi: how many pages are reserved is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB does not exist; check what is mounted at /sys"
             ]
         );
     }

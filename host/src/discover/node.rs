@@ -12,8 +12,8 @@ use serde::Serializer;
 use crate::discover::probe::Probe;
 
 const PROC_DEVICES: &str = "/proc/devices";
-const MAKE: &str = "make it with mknod, or load the driver anew";
-const RELOAD_REMEDY: &str = "remove it and load its driver anew";
+const MAKE: &str = "create it with mknod, or reload the driver";
+const RELOAD_REMEDY: &str = "remove it and reload its driver";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedNode {
@@ -205,7 +205,7 @@ mod tests {
         );
         assert_eq!(
             refusal("ptp2"),
-            "/dev/ptp2 is no device node; remove it and load its driver anew"
+            "/dev/ptp2 is no device node; remove it and reload its driver"
         );
         assert_eq!(
             refusal("ptp3"),
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist; load its driver");
         assert_eq!(
             refusal("ptp4"),
-            "/dev/ptp4 is no character device; remove it and load its driver anew"
+            "/dev/ptp4 is no character device; remove it and reload its driver"
         );
     }
 

@@ -43,7 +43,7 @@ const TOOLS: [&str; 13] = [
 ];
 
 const NOT_INSTALLED: &str =
-    "not installed: no kernel module is loaded and there is no libonload.so; install Onload";
+    "not installed: no kernel module is loaded and libonload.so was not found; install Onload";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Onload {

@@ -84,7 +84,7 @@ fn collect(
                 let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
                 let imported = candidates.iter().find(|candidate| files.contains(candidate));
                 let imported =
-                    imported.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
+                    imported.ok_or_else(|| format!("{file} imports {other}, which does not exist; install it, or remove the import"))?;
                 collect(probe, dir, files, imported, importing, settings)?;
             }
         }

@@ -1569,7 +1569,7 @@ mod tests {
             found.reasons(),
             [
                 "mlx5_0: /dev/infiniband/uverbs0 does not exist, though its driver made the \
-                 device 231:192; make it with mknod, or load the driver anew",
+                 device 231:192; create it with mknod, or reload the driver",
                 "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193; remove the stale node",
                 "mlx5_2: it has no uverbs device; load the module ib_uverbs",
             ]

@@ -36,7 +36,7 @@ impl TakenNames {
 /// Checks that a device may have a name.
 pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
-        return Err(format!("{name:?} is a word with a meaning of its own"));
+        return Err(format!("{name:?} is a reserved word"));
     }
     DeviceName::try_from(name).map_err(|_| format!("{name:?} is no legal name of a CDI device"))
 }
@@ -79,7 +79,7 @@ mod tests {
             refusal("a+"),
             "\"a+\" is no legal name of a CDI device, and it has no PCI address to go by; rename it"
         );
-        assert!(refusal("all").starts_with("\"all\" is a word with a meaning of its own"));
+        assert!(refusal("all").starts_with("\"all\" is a reserved word"));
     }
 
     #[test]

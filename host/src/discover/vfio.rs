@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             ["0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
-              arm-smmu-test, still bound to xgene; have each function in a group of its own (PCI \
+              arm-smmu-test, still bound to xgene; put each function into its own group (PCI \
               access control services, ACS, in the firmware's settings)"]
         );
     }
@@ -746,7 +746,7 @@ mod tests {
             found.reasons(),
             [
                 "0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device 241:0; \
-              make it with mknod, or load the driver anew"
+              create it with mknod, or reload the driver"
             ]
         );
         let tree = Tree::new();

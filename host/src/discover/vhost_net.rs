@@ -82,9 +82,9 @@ mod tests {
         refused(&tree, "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
         let tree = with_tun();
         tree.block_node("/dev/vhost-net", 10, 238);
-        refused(&tree, "/dev/vhost-net is no character device; remove it and load its driver anew");
+        refused(&tree, "/dev/vhost-net is no character device; remove it and reload its driver");
         let tree = with_tun();
         tree.file("/dev/vhost-net", "");
-        refused(&tree, "/dev/vhost-net is no device node; remove it and load its driver anew");
+        refused(&tree, "/dev/vhost-net is no device node; remove it and reload its driver");
     }
 }

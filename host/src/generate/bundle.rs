@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(
             reason,
             [
-                "all: \"all\" is a word with a meaning of its own; name the bundle otherwise",
+                "all: \"all\" is a reserved word; name the bundle otherwise",
                 "count: hugepages 2Mi is no pool, of which *2 takes members; \"onload-ctk discover --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
                 "part: there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
             ]

@@ -215,7 +215,7 @@ pub fn warnings(
     let mut with_socket = [Class::Nic, Class::NicPlain, Class::Zf].into_iter();
     if config.onload_socket && !installed.onload_socket && with_socket.any(has) {
         warnings.push(format!(
-            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
+            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} does not exist, so it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
     warnings.extend(unselectable_warnings(specs, config));

@@ -78,7 +78,7 @@ impl<'r> SpecDevices<'r> {
         }
         if let Some(paths) = self.conflicts.get(&(class, name)) {
             return Some(format!(
-                "{} have it, so that engines give it to nobody; remove it from all but one",
+                "{} have it, so engines reject it; remove it from all but one",
                 ShortList(paths)
             ));
         }

@@ -400,7 +400,7 @@ fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
     assert_eq!(
         given.health("vfio=0000:81:10.0"),
         unhealthy(
-            "/var/run/cdi/onload.dev-vfio.json, /var/run/cdi/other.json have it, so that engines give it to nobody; remove it from all but one"
+            "/var/run/cdi/onload.dev-vfio.json, /var/run/cdi/other.json have it, so engines reject it; remove it from all but one"
         )
     );
     given.generate();

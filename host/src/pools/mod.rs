@@ -198,7 +198,7 @@ impl ClassDevices<'_> {
         let first = other_devices.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
         let names: Vec<String> = other_devices.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
-            "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
+            "{class}=any includes functions that are not NICs: {}; request them by a separate pool, or run \"onload-ctk drain {class}={}\"",
             ShortList(&names),
             first.name
         ))

@@ -35,7 +35,7 @@ fn judge(
     }
     let is_other = first.is_some() && first != network;
     (pid == Some(FIRST_PID) && is_other).then_some(
-        "the kernel tells programs in a network namespace of their own nothing of the host's interfaces",
+        "the kernel does not report the host's interfaces to programs in other network namespaces",
     )
 }
 

@@ -89,7 +89,7 @@ impl DevicePlugin for DeviceService {
 async fn first_snapshot(snapshots: &mut Snapshots) -> Result<Arc<NomadSnapshot>, Status> {
     let first = snapshots.wait_for(Option::is_some).await;
     let first = first.ok().and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
-    first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
+    first.ok_or_else(|| Status::internal("the thread that reads the host has ended"))
 }
 
 /// What the host has once no task of this client holds what is asked for, or after `reserve_wait`: Nomad starts a task

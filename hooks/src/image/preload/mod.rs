@@ -206,7 +206,7 @@ impl PreloadEdits {
         if name != LIBRARY || image_list.iter().any(|library| library != LIBRARY) {
             let (Some(id), Some(path)) = (context.id, merged_path) else {
                 bail!(
-                    "the image needs a list of its own at {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
+                    "the image needs its own list at {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
                 );
             };
             mount.host_path = path;

@@ -53,7 +53,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
         let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
         let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
         let hint = if added.as_ref().is_err_and(is_taken) {
-            " beside the container's own, which its engine set,"
+            " in addition to the container's own, which its engine set,"
         } else {
             ""
         };

@@ -58,7 +58,7 @@ impl RebindableFunction {
     /// [`RebindableFunction::finish_rebind`] continue if this process is killed.
     pub(super) fn rebind(&self, leases: &[LeaseEntry]) -> io::Result<()> {
         let refused =
-            |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));
+            |why| io::Error::other(format!("the driver of {} is not rebound: {why}", self.pci));
         if let Some(user) = self.find_user(leases)? {
             return Err(refused(user));
         }
@@ -285,7 +285,7 @@ mod tests {
         bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
         let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         let wanted =
-            "the driver of 0000:03:10.0 is not bound anew: its driver_override names another one";
+            "the driver of 0000:03:10.0 is not rebound: its driver_override names another one";
         assert_eq!(refused, wanted);
         assert_eq!(bus.requests(), ["", "", "vfio-pci\n"]);
         let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
@@ -311,7 +311,7 @@ mod tests {
             let held = [leased("rdma:mlx5_4", false), leased(device, false)];
             let refused = bus.function().rebind(&held).unwrap_err().to_string();
             let wanted =
-                format!("the driver of 0000:03:10.0 is not bound anew: {device} is leased");
+                format!("the driver of 0000:03:10.0 is not rebound: {device} is leased");
             assert_eq!(refused, wanted);
         }
         assert_eq!(bus.requests(), ["", "", "(null)\n"]);
@@ -349,7 +349,7 @@ mod tests {
         assert!(bus.function().has_other_devices());
         let refused = bus.function().rebind(&[]).unwrap_err().to_string();
         let wanted =
-            "the driver of 0000:03:10.0 is not bound anew: it has the vDPA device \"vdpa1\"";
+            "the driver of 0000:03:10.0 is not rebound: it has the vDPA device \"vdpa1\"";
         assert_eq!(refused, wanted);
         assert_eq!(bus.requests(), ["", "", "(null)\n"]);
     }

@@ -72,7 +72,7 @@ fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
     });
     if !links.is_empty() {
         let namespace_id = netns.namespace_id(base);
-        let namespace_id = namespace_id.context("listing what stands on an interface")?;
+        let namespace_id = namespace_id.context("listing interfaces stacked on an interface")?;
         links.retain(|link| link.lower_namespace == namespace_id);
     }
     Ok(links)

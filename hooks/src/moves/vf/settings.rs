@@ -71,7 +71,7 @@ fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfS
     let settings = vfs.reported.remove(&number);
     if settings.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
         bail!(
-            "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; make fewer of them, or leave the table vf of its pool or section out",
+            "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; create fewer of them, or remove the table vf from its pool or section",
             vfs.count,
             link.display_name()
         );
@@ -128,14 +128,14 @@ impl VfAccess {
         let given = vf_config.to_settings()?;
         let Some(VirtualFunction { pf, settings }) = self.find(host_netns, pci)? else {
             bail!(
-                "PCI function {pci} is no virtual function, which alone can be set up for a container; leave the table vf of its pool or section out, or the device out of the pool"
+                "PCI function {pci} is not a virtual function and cannot be set up for a container; remove the table vf from its pool or section, or the device from the pool"
             );
         };
         let mut changes = given.changes(&settings);
         if let Some(change) = changes.find(|change| change.current_setting(&settings).is_none()) {
             let name = change.name();
             bail!(
-                "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; leave {name} out of the table vf of its pool or section",
+                "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; remove {name} from the table vf of its pool or section",
                 pf.display_name()
             );
         }
@@ -161,7 +161,7 @@ impl VfAccess {
         for change in first.into_iter().chain(changes) {
             vf.pf.set(change).map_err(|error| {
                 error!(
-                    "{}, the physical function of {pci}, refuses {change}: {error}; leave {} out of the table vf of its pool or section, or see what dmesg says",
+                    "{}, the physical function of {pci}, refuses {change}: {error}; remove {} from the table vf of its pool or section, or see what dmesg says",
                     vf.pf.display_name(),
                     change.name()
                 )
@@ -170,7 +170,7 @@ impl VfAccess {
         let remaining = self.differences(host_netns, pci, &saved.given)?;
         if !remaining.is_empty() {
             bail!(
-                "{}, the physical function of {pci}, took {} and does not keep it; leave it out of the table vf of its pool or section",
+                "{}, the physical function of {pci}, took {} and does not keep it; remove it from the table vf of its pool or section",
                 vf.pf.display_name(),
                 list(&remaining)
             );

@@ -130,7 +130,7 @@ impl<'p> PublishSession<'p> {
         }
     }
 
-    /// Until nobody looks at the host any more.
+    /// Until the thread that reads the host has ended.
     pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
         self.features = self.probe_features().await?;
@@ -206,7 +206,7 @@ impl<'p> PublishSession<'p> {
         }
     }
 
-    /// Waits until there may be something to do; none if nobody looks at the host any more.
+    /// Waits until there may be something to do; none if the thread that reads the host has ended.
     async fn wait(&mut self, watch: &mut ApiWatch<SliceMetadata>) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();

@@ -117,7 +117,7 @@ impl Reporter {
         }
     }
 
-    /// Until nobody looks at the host any more.
+    /// Until the thread that reads the host has ended.
     pub(crate) async fn run(mut self) {
         loop {
             let next = self.begin();

@@ -480,7 +480,7 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     let end = "; ask its operator for vlans there, or for a DeviceClass with it";
     assert_eq!(
         decided(300).unwrap_err(),
-        format!("{}it may choose from 100-199, and 300 is none of them{end}", beginning("ens1v0"))
+        format!("{}VLAN 300 is not allowed; choose from 100-199{end}", beginning("ens1v0"))
     );
     let mut unlisted = moved("a", "ens1v1", &json!({"vlan": 300}));
     assert_eq!(
@@ -526,7 +526,7 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     for (table, says) in [
         (None, "it may choose no VLAN"),
         (Some("vlan=100"), "it may choose no VLAN"),
-        (Some("vlan=100;vlans=100-149"), "it may choose from 100-149, and 150 is none of them"),
+        (Some("vlan=100;vlans=100-149"), "VLAN 150 is not allowed; choose from 100-149"),
     ] {
         if let Some(table) = table {
             set_up(&mut node, "vfio:0000:81:10.0", table);
