@@ -228,10 +228,11 @@ deny:
 
 # What was copied from elsewhere is left out.
 
-# Spelling, in sources and pages
-spelling:
+# Spelling in sources and pages, and unclear phrases in lines added since a commit
+spelling *base:
     #!/usr/bin/env bash
     set -euo pipefail
+    scripts/check-prose {{ base }}
     if ! command -v codespell >/dev/null; then
         echo "skipped: codespell is not installed"
         [ "${ONLOAD_CTK_REQUIRE_ROOT:-}" != 1 ]

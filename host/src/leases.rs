@@ -8,7 +8,7 @@ use onload_sys::processes::Processes;
 use crate::discover::unread::as_root;
 use crate::host::Host;
 
-/// Opens the leases of a host, which requires root. `None` if it has had no container of ours since boot.
+/// Opens the leases of a host, which requires root. `None` if no container has used our devices since boot.
 pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let processes = Processes::at_root(&host.outside_path(Path::new("/")));

@@ -29,7 +29,7 @@ pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 
-/// What one container gets in addition to what its engine configures.
+/// The changes to a container's configuration beyond those of its engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
     /// The place of the request, for messages.

@@ -1,7 +1,6 @@
-//! Interfaces that `linux.netDevices` of the configuration moves: the engine, or a specification of somebody else,
-//! wants them moved by the runtime, which knows of no lease and leaves them as the container made them. Interfaces that
-//! this host offers as `netdev` are moved by the hook of our specification instead, so that they are leased for every
-//! requester.
+//! Interfaces in `linux.netDevices` of the configuration, requested by the engine or another vendor's specification.
+//! The runtime moves them without a lease and does not restore them. Interfaces that this host offers as `netdev` are
+//! moved by the hook of our specification instead, so that they are leased for every requester.
 
 use std::iter;
 

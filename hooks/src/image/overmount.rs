@@ -1,5 +1,5 @@
-//! Determines the file system on which a mount target would be created. A runtime creates missing targets, and what it
-//! creates under somebody's bind mount appears on the host. Nothing is mounted at such a path.
+//! Determines the file system on which a mount target would be created. Runtimes create missing targets, and a target
+//! created under a bind mount of the user appears on the host. Nothing is mounted at such a path.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -221,8 +221,8 @@ impl<'a> Overmounts<'a> {
     pub(crate) fn check_creatable(&self, target: &str) -> Result<TargetFileSystem> {
         let path = self.resolve(target)?;
         let parent = path.parent();
-        // If somebody's files surround a mount, they decide where it is. The innermost mount is therefore not enough,
-        // unless a later one has exactly the same path.
+        // Links in a user's files above a mount decide where it is. The innermost mount is therefore not enough, unless
+        // a later one has exactly the same path.
         let foreign = self.mount_points_above(&parent).filter_map(|point| point.foreign).min();
         let Some(foreign) = foreign else {
             return Ok(match self.mount_points_above(&parent).next() {

@@ -54,7 +54,7 @@ pub(crate) trait MoveOps: Sized {
     /// The noun before a device's name in messages, and the noun with an article.
     const WORD: &'static str;
     const NOUN: &'static str;
-    /// What moving requires if the engine is in a user namespace, for messages.
+    /// The requirements for moving from a user namespace, for messages.
     const NEEDS: &'static str;
     /// Whether the device leaves the host's network namespace.
     const MOVES: bool = true;
@@ -636,7 +636,7 @@ impl<K: MoveOps> ReturnedDevice<'_, K> {
 #[derive(Debug)]
 pub(crate) struct RestoreError {
     pub(super) error: Error,
-    /// What differs, if the device is on the host. `None` if it is not, or if other interfaces may be stacked on it.
+    /// The differences, if the device is on the host. `None` if it is not, or if other interfaces may be stacked on it.
     pub(super) differs: Option<String>,
 }
 

@@ -48,7 +48,7 @@ fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
 /// Returns the error for a mode that cannot change because other network namespaces exist.
 pub(super) fn netns_busy_error(mode: RdmaNetns) -> anyhow::Error {
     anyhow!(
-        "setting the RDMA netns mode to {mode}: other network namespaces already exist; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, build the initramfs anew if the module is in it, and reboot",
+        "setting the RDMA netns mode to {mode}: other network namespaces already exist; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, rebuild the initramfs if the module is in it, and reboot",
         u8::from(mode == RdmaNetns::Shared)
     )
 }
