@@ -15,7 +15,7 @@ quick base="main": fmt clippy && doc
     set -euo pipefail
     since=$(git merge-base "{{ base }}" HEAD || echo HEAD)
     crates=$({ git diff --name-only "$since"; git ls-files --others --exclude-standard; } | awk -F/ '
-        /^(cdi|sys|core|hooks|host|engines|report)\// { print "-ponload-" $1 }
+        /^(cdi|sys|core|lease|hooks|host|engines|report)\// { print "-ponload-" $1 }
         /^cluster\// { print "-ponload-" $2 }
         /^src\// { print "-ponload-ctk" }' | sort -u)
     # shellcheck disable=SC2086 # several words
@@ -173,7 +173,7 @@ msrv:
 # /proc, or has forty threads wait for one lock, which then takes longer than a start may.
 
 # Unit tests as programs of aarch64, by QEMU's user emulation (package qemu-user); not part of ci
-aarch64-test *packages="onload-sys onload-core":
+aarch64-test *packages="onload-sys onload-core onload-lease":
     #!/usr/bin/env bash
     set -euo pipefail
     . packaging/scripts/binaries.sh

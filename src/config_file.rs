@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::Host;
+use onload_lease::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
 use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
 use onload_sys::fs::{attributes, regular};

@@ -3,10 +3,10 @@
 use clap::builder::CommandExt;
 use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::CONFIG_PATH;
-use onload_core::drain::DRAIN_PATH;
-use onload_core::run_dir::{self, RUN_DIR};
 use onload_engines::engine::Engine;
 use onload_host::specdir::{MANIFEST_NAME, OUTPUT_DIR};
+use onload_lease::drain::DRAIN_PATH;
+use onload_lease::run_dir::{self, RUN_DIR};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileList(pub(crate) &'static [FileGroup]);

@@ -141,7 +141,7 @@ impl Class {
         self.can_be_on_function() && !matches!(self, Class::NicPlain | Class::NicNodes)
     }
 
-    pub(crate) fn from_name(word: &str) -> Option<Class> {
+    pub fn from_name(word: &str) -> Option<Class> {
         Class::ALL.into_iter().find(|class| class.as_str() == word)
     }
 

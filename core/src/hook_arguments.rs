@@ -7,15 +7,17 @@ use std::str::FromStr;
 
 use onload_cdi::DeviceName;
 
+use crate::claim_uid::ClaimUid;
 use crate::class::Class;
 use crate::config::{Memlock, RdmaLibraries};
+use crate::device_id::DeviceId;
 use crate::device_ref::{MAX_NAMES, parse_numbered};
 use crate::expectation::Expectation;
 use crate::host_settings::InterfaceName;
-use crate::lease::{ClaimUid, DeviceId, Token};
 use crate::netdev::address::InterfaceAddress;
 use crate::netdev::new_name::NewInterfaceName;
 use crate::netdev::settings::{InterfaceRoute, Mtu};
+use crate::token::Token;
 use crate::vf_config::VfArgument;
 use onload_sys::error::{Context as _, Error, Result, bail, written_as_text};
 use onload_sys::pci::PciAddress;

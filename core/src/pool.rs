@@ -41,6 +41,16 @@ pub struct PoolMember {
     pub numa_node: Option<u32>,
 }
 
+/// The NUMA node that members are chosen from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numa {
+    #[default]
+    Any,
+    /// Any node, but the same one for all members.
+    Same,
+    Node(u32),
+}
+
 impl Pool {
     /// Parses the annotations of a device. Returns `None` if it has neither, since then it is not a
     /// pool.

@@ -17,9 +17,9 @@ use crate::config::Preload;
 use crate::device_ref::parse_numbered;
 pub use crate::device_ref::{DeviceRef, MAX_NAMES};
 use crate::host_settings::Vlan;
-use crate::lease::Numa;
 use crate::netdev::address::InterfaceAddress;
 use crate::pod;
+use crate::pool::Numa;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::text::{Quoted, ShortList, parse_decimal, parse_kib};
 

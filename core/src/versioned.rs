@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Parses a file up to version `supported`. `problem` is the context of the error for a damaged
 /// file.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
+pub fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
     #[derive(Deserialize)]
     struct VersionOnly {
         version: u32,
@@ -34,13 +34,13 @@ pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec
 /// A value that this version may not understand.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(crate) enum LenientValue<T> {
+pub enum LenientValue<T> {
     Yes(T),
     No(IgnoredAny),
 }
 
 impl<T> LenientValue<T> {
-    pub(crate) fn value(self) -> Option<T> {
+    pub fn value(self) -> Option<T> {
         match self {
             LenientValue::Yes(value) => Some(value),
             LenientValue::No(IgnoredAny) => None,

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Silent;
 
+use crate::device_id::DeviceId;
 use crate::host_settings::{MacAddress, Vlan, mismatch_error};
-use crate::lease::DeviceId;
 use crate::select::{VfRange, parse_range};
 use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text};
 use onload_sys::netlink::vf::{LinkState, VfSettings, VlanProtocol, VlanTag};

@@ -8,5 +8,5 @@ fuzz_target!(|bytes: &[u8]| {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (name, content) = bytes.split_at(end.unwrap_or(0));
     let name = String::from_utf8_lossy(name);
-    onload_core::lease::fuzz(&name, content.strip_prefix(b"\n").unwrap_or(content));
+    onload_lease::fuzz(&name, content.strip_prefix(b"\n").unwrap_or(content));
 });

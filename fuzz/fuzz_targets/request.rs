@@ -4,13 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::lease::Token;
 use onload_core::request::{MAX_NAMES, Origin, Request, VARIABLE};
-use onload_core::ticket::WORD;
+use onload_core::token::Token;
 use onload_hooks::config::scan::{self, ScanScope};
+use onload_lease::tickets::WORD;
 
 fuzz_target!(|bytes: &[u8]| {
-    onload_core::ticket::fuzz(bytes);
+    onload_lease::tickets::fuzz(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };

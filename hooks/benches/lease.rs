@@ -9,11 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{
-    DeviceId, Holder, LeaseError, LeaseRequest, Leases, MemberRequest, Numa, Token,
-};
+use onload_core::device_id::DeviceId;
+use onload_core::pool::Numa;
 use onload_core::pool::{Pool, PoolMember};
-use onload_core::run_dir::{LEASES, RunDir};
+use onload_core::token::Token;
+use onload_lease::run_dir::{LEASES, RunDir};
+use onload_lease::{Holder, LeaseError, LeaseRequest, Leases, MemberRequest};
 use onload_sys::processes::Processes;
 
 const ROUNDS: usize = 300;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::drain::{DRAIN_PATH, DrainList, MAX_BYTES};
+use onload_lease::drain::{DRAIN_PATH, DrainList, MAX_BYTES};
 use onload_sys::error::Context;
 use onload_sys::fs::atomic;
 use onload_sys::processes::Processes;

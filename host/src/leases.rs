@@ -1,8 +1,9 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use onload_core::lease::{DeviceId, LeaseEntry, LeaseError, Leases};
-use onload_core::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
+use onload_core::device_id::DeviceId;
+use onload_lease::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
+use onload_lease::{LeaseEntry, LeaseError, Leases};
 use onload_sys::processes::Processes;
 
 use crate::discover::unread::as_root;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_core::config::CONFIG_PATH;
-use onload_core::run_dir::RUN_DIR;
 use onload_engines::oci_runtime::find_runtime_behind;
 use onload_hooks::entry::wrapper::configured_runtime;
 use onload_hooks::record::runtime_record::{self, RuntimeRecord};
 use onload_host::host::Host;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::fs::regular;
 use onload_sys::text::format_count;
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
-use onload_core::lease::{DeviceId, LeaseEntry};
+use onload_core::device_id::DeviceId;
 use onload_core::nearness::Nearness;
 use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
+use onload_lease::LeaseEntry;
 use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 

@@ -3,11 +3,11 @@
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
-use onload_core::drain::DrainEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::discover_with_pools;
+use onload_lease::drain::DrainEntry;
 use onload_report::status::{
     ContainerStatus, Evidence, StatusInput, StatusReport, VerdictState, read_network, read_status,
 };

@@ -11,11 +11,12 @@ use std::process::Command;
 use crate::common::package;
 
 /// The top-level modules of each crate, which may use only those before them. Nothing uses `lib.rs`.
-const ORDERS: [&str; 12] = [
+const ORDERS: [&str; 13] = [
     "cdi/src: json name annotations spec messages yaml parse version validate oci registry",
     "sys/src: text error device_number pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes child",
-    "core/src: timestamp onload rdma_providers gpu_name kfd device_ref class rdma_companion bundle expectation container_id pod run_dir pool nearness versioned
-        drain lease host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy ticket",
+    "core/src: timestamp token claim_uid onload rdma_providers gpu_name kfd device_ref class device_id rdma_companion bundle expectation container_id pod pool nearness versioned
+        host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy",
+    "lease/src: run_dir drain move_record file request slot store returning acquire tickets",
     "host/src: netlink host settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
     "engines/src: version kind installed oci_runtime our_runtime files daemon toml json hcl settings variant default_runtime nri containerd
@@ -34,7 +35,7 @@ const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/on
     hooks/src/entry/allocator.rs hooks/src/entry/program.rs hooks/src/entry/wrapper/exec.rs
     src/commands/probe/system.rs sys/src/bpf/syscall.rs sys/src/child.rs sys/src/ethtool.rs sys/src/mount_api.rs sys/src/netns.rs";
 /// The crates that stay synchronous and know no command line, and how the names begin that they do without.
-const SMALL: &str = "onload-cdi onload-sys onload-core onload-hooks onload-host onload-engines onload-report onload-nri";
+const SMALL: &str = "onload-cdi onload-sys onload-core onload-lease onload-hooks onload-host onload-engines onload-report onload-nri";
 const LARGE: &str = "tokio async- futures hyper tonic reqwest smol mio clap argh lexopt pico-args";
 
 /// The modules of a crate by their names from its root, each with a `/` behind it, with their files and the code in them

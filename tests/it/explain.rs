@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::hosts::rdma;
 use crate::common::{Commands, Run, Tree, on, run};
-use onload_core::run_dir::RunDir;
-use onload_core::ticket::{NewTicket, Tickets};
+use onload_lease::run_dir::RunDir;
+use onload_lease::tickets::{NewTicket, Tickets};
 use onload_sys::processes::Processes;
 
 /// A bundle whose container carries one annotation.

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
 use onload_core::class::Class;
 use onload_core::config::{CdiConfig, Config};
-use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
 use onload_host::host::Host;
@@ -19,6 +18,7 @@ use onload_host::specdir::{
     DesiredSpecs, LOCK_NAME, MANIFEST_NAME, Manifest, SpecDir, SpecFormat, SpecPlan, WRITER_LOCK,
     is_package_writer, plan,
 };
+use onload_lease::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};

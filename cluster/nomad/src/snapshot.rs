@@ -7,11 +7,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::DeviceId;
-use onload_core::ticket::to_variable;
+use onload_core::device_id::DeviceId;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::offers::Health;
+use onload_lease::tickets::to_variable;
 use onload_sys::text::ShortList;
 
 use crate::devices::edit_sources::{self, EditSources};

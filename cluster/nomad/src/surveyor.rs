@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::Result;
 use onload_agent::LastMessage;
 use onload_agent::host_watch::{self, HostWatch};
-use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
 use onload_host::specdir::resolve_dirs;
 use onload_host::watch::{Waker, WatchSources, Watcher};
+use onload_lease::run_dir::{REQUESTS, RUN_DIR};
 use tokio::sync::watch;
 
 use crate::cli::NomadCli;

@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{DeviceId, Lease, Token};
-use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
-use onload_core::ticket::{NewTicket, Tickets};
+use onload_core::device_id::DeviceId;
+use onload_core::token::Token;
 use onload_host::host::Host;
+use onload_lease::Lease;
+use onload_lease::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
+use onload_lease::tickets::{NewTicket, Tickets};
 use onload_sys::processes::Processes;
 
 use crate::devices::group::OwnSlots;
@@ -139,7 +141,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
-    use onload_core::lease::Holder;
+    use onload_lease::Holder;
     use onload_test_tree::Tree;
 
     use super::*;

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use onload_core::lease::Leases;
-use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
 use onload_hooks::moves::{self, RdmaOps, RestoreResult, StandIns};
+use onload_lease::Leases;
+use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::ErrorChain;

@@ -14,9 +14,9 @@ use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfig
 use onload_cdi::{ContainerEdits, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
-use onload_core::lease::Token;
 use onload_core::policy::HostRootAccess;
 use onload_core::request::{self, Origin, Request};
+use onload_core::token::Token;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 

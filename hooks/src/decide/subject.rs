@@ -4,8 +4,9 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{DeviceId, Token};
+use onload_core::device_id::DeviceId;
 use onload_core::request::Request;
+use onload_core::token::Token;
 
 /// Context of failures to read and change a configuration.
 pub(crate) const CONFIG_JSON: &str = "config.json";

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::class::Class;
-use onload_core::lease::Token;
 use onload_core::policy::format_allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
-use onload_core::ticket::{Ticket, WORD};
+use onload_core::token::Token;
+use onload_lease::tickets::{Ticket, WORD};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
@@ -192,7 +192,7 @@ fn not_allowed_warning(values: &[String], settings: &HookSettings) -> String {
 mod tests {
     use super::*;
     use onload_core::config::HookConfig;
-    use onload_core::ticket::unknown_error;
+    use onload_lease::tickets::unknown_error;
 
     fn settings(allow: &[Class]) -> HookSettings {
         let mut config = HookConfig::default();

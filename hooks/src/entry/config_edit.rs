@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
 

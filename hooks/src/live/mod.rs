@@ -24,7 +24,7 @@ use std::path::Path;
 use onload_cdi::oci::OciConfig;
 use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::request::Request;
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::Result;
 use rustix::fs::stat;

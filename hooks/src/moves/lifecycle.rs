@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{DeviceId, Leases, MoveRecord, NOT_MOVED, SavedState, Token};
+use onload_core::device_id::DeviceId;
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
+use onload_core::token::Token;
 use onload_core::vf_config::VfConfig;
+use onload_lease::{Leases, MoveRecord, NOT_MOVED, SavedState};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;

@@ -11,11 +11,12 @@ mod vf;
 use std::time::Duration;
 
 use onload_core::class::Class;
+use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::host_settings::InterfaceName;
-use onload_core::lease::{DeviceId, Leases};
 use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf_config::VfArgument;
+use onload_lease::Leases;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::netlink::nldev::RdmaChardev;
@@ -397,8 +398,10 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use onload_core::lease::{Holder, LeaseRequest, MemberRequest, Numa, Token};
-    use onload_core::run_dir::RunDir;
+    use onload_core::pool::Numa;
+    use onload_core::token::Token;
+    use onload_lease::run_dir::RunDir;
+    use onload_lease::{Holder, LeaseRequest, MemberRequest};
     use onload_sys::processes::Processes;
     use onload_test_tree::Tree;
 

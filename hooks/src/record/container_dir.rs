@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
-use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
+use onload_lease::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::{TempFile, WriteError};
 use onload_sys::fs::attributes::set_label;
@@ -207,7 +207,7 @@ fn remove_empty(run: &RunDir, id: &ContainerId) {
 
 #[cfg(test)]
 mod tests {
-    use onload_core::run_dir::{LOCKS, open_private};
+    use onload_lease::run_dir::{LOCKS, open_private};
     use onload_sys::fs::lock::acquire_while;
 
     use super::*;

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::DeviceId;
+use onload_core::device_id::DeviceId;
 use onload_core::versioned;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};

@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
 use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::lease::{
-    DeviceId, Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord,
-    NODES, Numa, POD, Token, UsedMembers, take_unleased,
-};
+use onload_core::pool::Numa;
 use onload_core::request::Origin;
-use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::ticket::{self, StartingContainer, Ticket, TicketUser, Tickets};
+use onload_core::token::Token;
+use onload_lease::run_dir::{RUN_DIR, RunDir};
+use onload_lease::tickets::{self, StartingContainer, Ticket, TicketUser, Tickets};
+use onload_lease::{
+    Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord, NODES, POD,
+    UsedMembers, take_unleased,
+};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_TIMEOUT;
@@ -377,7 +380,7 @@ impl Pools for Viewer {
         task: Option<&Path>,
     ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| ticket::unknown_error(id))?;
+        let tickets = tickets.ok_or_else(|| tickets::unknown_error(id))?;
         let starting = StartingContainer {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,

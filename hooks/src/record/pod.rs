@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::is_pod_name;
 use onload_core::pod::{AnnotatedConfig, pod_keys};
+use onload_lease::is_pod_name;
 use onload_sys::fs::regular;
 
 const MAX_BYTES: u64 = 4 * 1024 * 1024;

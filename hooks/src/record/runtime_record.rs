@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
-use onload_core::run_dir::RUN_DIR;
-use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
+use onload_lease::run_dir::RUN_DIR;
+use onload_lease::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::open::{may_exist, open_resolved};
 use onload_sys::fs::trust::TrustedTree;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::DeviceId;
-use onload_core::run_dir::RunDir;
+use onload_core::device_id::DeviceId;
+use onload_lease::run_dir::RunDir;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::is_temporary_name;
@@ -284,9 +284,8 @@ fn list_entries(dir: impl AsFd) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::record::creator::{Creator, CreatorStage};
-    use onload_core::lease::{
-        Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, SavedRdma,
-    };
+    use onload_core::pool::Numa;
+    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, SavedRdma};
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -444,7 +443,7 @@ mod tests {
 
         fn ids(&self) -> usize {
             let names = list_entries(self.dir()).into_iter();
-            names.filter(|name| name != onload_core::run_dir::LOCKS).count()
+            names.filter(|name| name != onload_lease::run_dir::LOCKS).count()
         }
     }
 

@@ -13,9 +13,7 @@ use onload_cdi::oci::{HostNode, NodeKind, NodeLookup, OciConfig};
 use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RdmaLibraries, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::drain::DrainList;
-use onload_core::lease::{Token, take_unleased};
-use onload_core::ticket::{self, Ticket};
+use onload_core::token::Token;
 use onload_hooks::config::filter::{FilterOutcome, apply};
 use onload_hooks::config::state::OciState;
 use onload_hooks::decide::host_view::{HookSettings, HostView, Privilege};
@@ -23,6 +21,9 @@ use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::subject::ContainerRef;
 use onload_hooks::decide::sysfs::Sysfs;
+use onload_lease::drain::DrainList;
+use onload_lease::take_unleased;
+use onload_lease::tickets::{self, Ticket};
 use onload_sys::elf::ElfSummary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
@@ -200,7 +201,7 @@ impl Pools for FakeHost {
     }
 
     fn ticket(&self, id: &Token, _: ContainerRef<'_>, _: Option<&Path>) -> Result<Ticket> {
-        Err(ticket::unknown_error(id))
+        Err(tickets::unknown_error(id))
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use crate::pools::{bundles, oci_hook};
-use onload_core::lease::{DeviceId, Token};
-use onload_core::run_dir::RunDir;
-use onload_core::ticket::{NewTicket, Tickets, to_variable};
+use onload_core::device_id::DeviceId;
+use onload_core::token::Token;
+use onload_lease::run_dir::RunDir;
+use onload_lease::tickets::{NewTicket, Tickets, to_variable};
 use onload_sys::processes::Processes;
 use onload_test_needs as needs;
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Lease, LeaseEntry};
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
+use onload_lease::{Lease, LeaseEntry};
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, quote_for_shell};

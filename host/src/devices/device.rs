@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_core::lease::{Lease, in_use_error};
 use onload_core::select::LinkLayer;
 use onload_core::vf_config::VfConfig;
+use onload_lease::{Lease, in_use_error};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::ShortList;
 use serde::Serialize;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::drain::{DRAIN_PATH, DrainList};
+use onload_lease::drain::{DRAIN_PATH, DrainList};
 
 use super::device::{Health, HostDevice};
 use super::inventory::Inventory;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
-use onload_core::lease::{LeaseEntry, SavedState};
-use onload_core::run_dir::RUN_DIR;
 use onload_core::timestamp;
+use onload_lease::run_dir::RUN_DIR;
+use onload_lease::{LeaseEntry, SavedState};
 use onload_sys::pci::PciAddress;
 
 use super::device::HostDevice;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::drain::DrainList;
 use onload_core::host_settings::RdmaNetns;
+use onload_lease::drain::DrainList;
 use onload_sys::pci::PciAddress;
 use serde::Serialize;
 

@@ -2,8 +2,8 @@
 //! have their data.
 
 use onload_core::class::Class;
-use onload_core::lease::{LeaseEntry, SavedRdma, SavedState};
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
+use onload_lease::{LeaseEntry, SavedRdma, SavedState};
 
 use super::interfaces::trouble_reason;
 use super::inventory::Inventory;

@@ -10,10 +10,10 @@ use onload_cdi::{
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::drain::DrainList;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::DeviceRef;
+use onload_lease::drain::DrainList;
 use onload_sys::text::ShortList;
 
 use super::edit_builder::new_device;

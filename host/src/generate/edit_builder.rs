@@ -8,9 +8,9 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::config::{CdiConfig, Config, LeasesConfig, RdmaLibraries};
+use onload_core::device_id::DeviceId;
 use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::DeviceId;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 use onload_core::vf_config::VfArgument;
 

@@ -21,9 +21,9 @@ use anyhow::bail;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Problem, Spec, minimum_version, validate};
 use onload_core::class::Class;
 use onload_core::config::{CdiConfig, Config, Preload};
-use onload_core::drain::DrainList;
 use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
+use onload_lease::drain::DrainList;
 
 use crate::devices::inventory::Inventory;
 use crate::devices::{HostDevice, LOOPBACK};

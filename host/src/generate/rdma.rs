@@ -2,8 +2,8 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
+use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::{HookArguments, RdmaArgument};
-use onload_core::lease;
 
 use super::class_edits::ClassEdits;
 use super::edit_builder::EditBuilder;
@@ -37,9 +37,9 @@ fn moving_edits(
         let (class, name) = (Class::Rdma, device.name.clone());
         let read = inventory.rdma.get(device.read?)?;
         let argument: RdmaArgument = format!("{}@{}", read.name, device.pci?).parse().ok()?;
-        Some((lease::DeviceId { class, name }, argument))
+        Some((DeviceId { class, name }, argument))
     });
-    let (lease, rdma_netns): (Vec<lease::DeviceId>, Vec<RdmaArgument>) = arguments.unzip();
+    let (lease, rdma_netns): (Vec<DeviceId>, Vec<RdmaArgument>) = arguments.unzip();
     if lease.is_empty() {
         return ContainerEdits::default();
     }

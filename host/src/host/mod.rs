@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow};
 use onload_cdi::oci::{HostNode, NodeKind};
 use onload_core::netdev::usage::NetworkState;
-use onload_core::run_dir::set_mode;
+use onload_lease::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
 use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use onload_sys::mountinfo::each_line;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::Registry;
 use onload_core::class::Class;
 use onload_core::gpu_name;
-use onload_core::lease::LeaseEntry;
 use onload_core::pool::{ANY, UNCOUNTED};
+use onload_lease::LeaseEntry;
 
 use super::current_nodes::CurrentNodes;
 use super::exclusion_reasons::ExclusionReasons;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
-use onload_core::lease::LeaseEntry;
+use onload_lease::LeaseEntry;
 
 use super::build;
 use crate::devices::HostDevice;

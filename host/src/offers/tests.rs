@@ -10,7 +10,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::lease::{Holder, Lease, LeaseEntry};
+use onload_lease::{Holder, Lease, LeaseEntry};
 use onload_sys::processes::{Cgroup, ProcessId};
 
 use super::{Attribute, Health, HostDevice, LOOPBACK, Sharing, Survey, build_offers};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use onload_core::run_dir::{LOCKS, RUN_DIR};
+use onload_lease::run_dir::{LOCKS, RUN_DIR};
 use onload_sys::fs::lock::Lock;
 
 use crate::host::Host;

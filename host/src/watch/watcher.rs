@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::run_dir::{LEASES, RUN_DIR};
+use onload_lease::run_dir::{LEASES, RUN_DIR};
 use onload_sys::netlink::socket::NetlinkListener;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! Devices that have left their containers and are not what they were on the host.
 
-use onload_core::lease::{LeaseEntry, MoveRecord};
-use onload_core::run_dir::RUN_DIR;
 use onload_host::leases;
+use onload_lease::run_dir::RUN_DIR;
+use onload_lease::{LeaseEntry, MoveRecord};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};

@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::drain::DRAIN_PATH;
 use onload_host::drift::{DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::host::HostError;
 use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
+use onload_lease::drain::DRAIN_PATH;
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};

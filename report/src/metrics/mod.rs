@@ -7,11 +7,11 @@ mod offers;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{Host, HostError};
 use onload_host::offers::HostDevice;
 use onload_host::specdir::{FILE_PREFIX, OUTPUT_DIR};
+use onload_lease::LeaseEntry;
 
 use crate::status::{ContainerGrants, ContainerStatus};
 use family::{MetricFamily, MetricKind, render};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use onload_core::class::Class;
-use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::offers::{Health, HostDevice};
+use onload_lease::LeaseEntry;
 
 use super::family::{MetricFamily, MetricKind, count};
 use crate::status::{ContainerGrants, ContainerStatus, VerdictState};

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::run_dir::RUN_DIR;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
 use onload_host::host::HostError;
+use onload_lease::run_dir::RUN_DIR;
 
 use super::cgroup::{self, ContainerEngine};
 use super::facts::{self, ContainerFacts, PreloadEnvironment, ProgramLinkage, ProgramStart};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::{Host, HostError};
+use onload_lease::{Holder, Lease, LeaseEntry};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::{self, ContainerEngine};

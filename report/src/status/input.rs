@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::netlink::netns_links::NetnsLinks;
+use onload_lease::LeaseEntry;
 
 pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<NetnsLinks>;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use onload_core::rdma_providers::{
     LIBRARY_DIRS, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
-use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::fs::container_root::ContainerRoot;
 use serde::{Deserialize, Serialize};
 

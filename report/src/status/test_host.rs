@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::test_tree::{AsHost, Tree};
 use onload_core::config::Config;
-use onload_core::lease::{DeviceId, Holder, Lease, LeaseEntry};
+use onload_core::device_id::DeviceId;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
+use onload_lease::{Holder, Lease, LeaseEntry};
 use onload_sys::netlink::link::Link;
 use onload_sys::processes::ProcessId as Holding;
 

@@ -3,8 +3,8 @@
 
 use crate::test_tree::AsHost;
 use onload_core::config::Config;
-use onload_core::lease::Holder;
 use onload_host::devices::discover;
+use onload_lease::Holder;
 use onload_sys::netlink::link::Link;
 
 use super::cgroup::ContainerEngine;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::gpu_name;
-use onload_core::lease::LeaseEntry;
 use onload_core::pool::ANY;
 use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::devices::inventory::Inventory;
@@ -14,6 +13,7 @@ use onload_host::discover::gpu::Distance;
 use onload_host::discover::pci::PciFunction;
 use onload_host::host::Host;
 use onload_host::pools::PoolSet;
+use onload_lease::LeaseEntry;
 use onload_sys::pci::PciAddress;
 
 use super::model::{

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use crate::test_tree::{AsHost, Tree, sample};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{DeviceId, LeaseEntry};
+use onload_core::device_id::DeviceId;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
+use onload_lease::LeaseEntry;
 use onload_test_tree::sample::NAMES;
 
 use super::*;

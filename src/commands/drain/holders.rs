@@ -5,11 +5,11 @@ use std::fmt;
 
 use onload_core::class::Class;
 use onload_core::container_id;
-use onload_core::drain::{DrainList, DrainTarget};
-use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
+use onload_lease::LeaseEntry;
+use onload_lease::drain::{DrainList, DrainTarget};
 use onload_report::status::{ContainerStatus, Verdict, list_grants};
 use serde::Serialize;
 

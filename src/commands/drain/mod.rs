@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onload_core::config::Config;
-use onload_core::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_core::timestamp;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_host::{drain, leases};
+use onload_lease::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_sys::fs::lock::COMMAND_TIMEOUT;
 use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};

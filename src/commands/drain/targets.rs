@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use onload_core::class::Class;
-use onload_core::drain::{DrainList, DrainTarget};
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::ExclusionSubject;
 use onload_host::pools::PoolSet;
+use onload_lease::drain::{DrainList, DrainTarget};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::ShortList;
 

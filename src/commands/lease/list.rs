@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use onload_core::drain::DrainList;
-use onload_core::lease::{ClaimUid, Holder, Lease, LeaseEntry, MoveRecord, SavedState};
-use onload_core::ticket::short_id;
+use onload_core::claim_uid::ClaimUid;
 use onload_host::{drain, leases};
+use onload_lease::drain::DrainList;
+use onload_lease::tickets::short_id;
+use onload_lease::{Holder, Lease, LeaseEntry, MoveRecord, SavedState};
 use onload_sys::processes::{Cgroup, ProcessId};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ pub mod list;
 pub mod release;
 pub mod restore;
 
-use onload_core::lease::DeviceId;
+use onload_core::device_id::DeviceId;
 
 fn format_device(device: &DeviceId) -> String {
     format!("{}={}", device.class, device.name)

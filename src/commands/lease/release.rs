@@ -1,8 +1,9 @@
 //! `lease release`: ends a lease at the operator's word.
 
 use anyhow::{Context, anyhow, bail};
-use onload_core::lease::{DeviceId, LeaseError, Leases};
+use onload_core::device_id::DeviceId;
 use onload_host::leases;
+use onload_lease::{LeaseError, Leases};
 use onload_sys::fs::lock::COMMAND_TIMEOUT;
 
 use crate::cli::{GlobalArgs, LeaseReleaseArgs};

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use anyhow::bail;
-use onload_core::lease::{DeviceId, Leases};
+use onload_core::device_id::DeviceId;
 use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
+use onload_lease::Leases;
 use onload_sys::error::Error;
 use onload_sys::text::ErrorChain;
 

@@ -7,10 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::drain::DRAIN_PATH;
-use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::specdir::{FileAction, WRITER_LOCK, is_package_writer, sha256};
+use onload_lease::drain::DRAIN_PATH;
+use onload_lease::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::TrustedOwners;

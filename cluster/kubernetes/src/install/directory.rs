@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
-use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
+use onload_lease::run_dir::set_mode;
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
 use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
 use onload_sys::fs::trust::{TrustError, TrustedDir, TrustedOwners, TrustedTree};

@@ -11,8 +11,8 @@ use onload_cdi::{QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::{MAX_IDS, ResourceName, ResourceSource, SlotCount};
-use onload_core::lease::{Holder, Lease};
 use onload_host::offers::HostDevice;
+use onload_lease::{Holder, Lease};
 
 use super::id::assign_ids;
 use super::resource::{PluginDevice, Resource};
@@ -221,9 +221,10 @@ fn build_resource(
 
 #[cfg(test)]
 mod tests {
-    use onload_core::lease::{DeviceId, LeaseEntry};
+    use onload_core::device_id::DeviceId;
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
+    use onload_lease::LeaseEntry;
     use onload_sys::processes::{Cgroup, ProcessId};
     use onload_test_tree::Tree;
     use onload_test_tree::sample::sources;

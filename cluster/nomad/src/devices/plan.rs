@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::{DeviceName, QualifiedName};
 use onload_core::class::Class;
-use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, HostDevice, Sharing};
+use onload_lease::Lease;
 
 use super::attributes::{self, NomadAttributes};
 use super::group::{NomadDevice, NomadGroup, StatisticsSource};
@@ -409,8 +409,9 @@ fn statistics_source(r#type: DeviceType, device: &HostDevice) -> StatisticsSourc
 
 #[cfg(test)]
 mod tests {
-    use onload_core::lease::{Holder, Token};
+    use onload_core::token::Token;
     use onload_host::offers::DeviceLease;
+    use onload_lease::Holder;
 
     use super::*;
     use crate::devices::group::OwnSlots;

@@ -16,7 +16,7 @@ use onload_core::config::{self, CONFIG_PATH, LogConfig, LogLevel, RootWithOnload
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, PROGRAM as HOOK};
 use onload_core::onload::RUNTIMES;
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::fs::trust::TrustError;

@@ -15,7 +15,7 @@ use onload_core::config::{MAX_FDTABLE_SIZE, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::run_dir::RUN_DIR;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Error, Result};

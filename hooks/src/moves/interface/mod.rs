@@ -17,7 +17,8 @@ mod vf;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{DeviceId, Leases, MoveRecord, SavedInterface, SavedState};
+use onload_core::device_id::DeviceId;
+use onload_lease::{Leases, MoveRecord, SavedInterface, SavedState};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;

@@ -1,7 +1,7 @@
 //! Moves an interface out of a container's network namespace. Processes in there may interfere, and may put another
 //! interface in its place.
 
-use onload_core::lease::SavedInterface;
+use onload_lease::SavedInterface;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, UP};

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-use onload_core::lease::{OnloadRegistration, SavedInterface};
+use onload_lease::{OnloadRegistration, SavedInterface};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::{bail, bpf};
 use rustix::io::Errno;

@@ -9,8 +9,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{SavedInterface, SavedQueues, SavedRss};
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
+use onload_lease::{SavedInterface, SavedQueues, SavedRss};
 use onload_sys::error::{Context as _, Result as SysResult};
 use onload_sys::ethtool::{self, Ethtool};
 use onload_sys::netlink::link::Link;

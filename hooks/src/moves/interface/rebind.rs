@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{Lease, LeaseEntry, SavedInterface};
+use onload_lease::{Lease, LeaseEntry, SavedInterface};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;

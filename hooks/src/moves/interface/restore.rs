@@ -2,7 +2,7 @@
 
 use std::io;
 
-use onload_core::lease::SavedInterface;
+use onload_lease::SavedInterface;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
@@ -220,10 +220,11 @@ fn not_restored_error(saved: &SavedInterface, differences: &str, hint: &str) -> 
 mod tests {
     use std::path::Path;
 
-    use onload_core::lease::{
-        DeviceId, Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, Token,
-    };
-    use onload_core::run_dir::RunDir;
+    use onload_core::device_id::DeviceId;
+    use onload_core::pool::Numa;
+    use onload_core::token::Token;
+    use onload_lease::run_dir::RunDir;
+    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest, MoveRecord};
     use onload_sys::error::Error;
     use onload_sys::pci::PciAddress;
     use onload_sys::processes::Processes;

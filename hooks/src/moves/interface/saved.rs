@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::lease::SavedInterface;
+use onload_lease::SavedInterface;
 use onload_sys::pci::PciAddress;
 
 use onload_sys::netlink::link::{

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::SavedInterface;
+use onload_lease::SavedInterface;
 use onload_sys::netlink::link::Link;
 
 use crate::moves::netns::Netns;

@@ -1,7 +1,7 @@
 //! Sets up the virtual function of an interface for a container. If the physical function sets another hardware
 //! address, the interface has to adopt it.
 
-use onload_core::lease::{SavedInterface, SavedVf};
+use onload_lease::{SavedInterface, SavedVf};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};

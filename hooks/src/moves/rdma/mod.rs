@@ -8,7 +8,7 @@ mod usage;
 use std::io;
 
 use onload_core::class::Class;
-use onload_core::lease::{SavedRdma, SavedState};
+use onload_lease::{SavedRdma, SavedState};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};

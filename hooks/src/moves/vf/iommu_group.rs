@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use onload_core::lease::{DeviceId, Leases, SavedState};
+use onload_core::device_id::DeviceId;
 use onload_core::vf_config::OWN_GROUPS;
+use onload_lease::{Leases, SavedState};
 use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::pci::PciAddress;

@@ -5,7 +5,7 @@ mod iommu_group;
 mod settings;
 
 use onload_core::class::Class;
-use onload_core::lease::{SavedFunction, SavedState};
+use onload_lease::{SavedFunction, SavedState};
 use onload_sys::error::{Context as _, Result};
 use onload_sys::pci::PciAddress;
 use onload_sys::{bail, error};

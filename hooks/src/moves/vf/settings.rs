@@ -7,8 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use onload_core::lease::{LeaseEntry, SavedVf};
 use onload_core::vf_config::VfConfig;
+use onload_lease::{LeaseEntry, SavedVf};
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use onload_core::claim_uid::ClaimUid;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::ClaimUid;
 use onload_sys::text::Quoted;
 
 use super::parameters::{Author, Parameters};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use onload_core::lease::ClaimUid;
+use onload_core::claim_uid::ClaimUid;
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 #[derive(Debug, Default)]

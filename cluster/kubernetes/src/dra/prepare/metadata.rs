@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 use onload_cdi::Mount;
-use onload_core::lease::ClaimUid;
+use onload_core::claim_uid::ClaimUid;
 use onload_sys::text::Quoted;
 use serde_json::{Value, json};
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
-use onload_core::lease::{ClaimUid, Leases};
-use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::claim_uid::ClaimUid;
+use onload_lease::Leases;
+use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_sys::processes::Processes;
 use onload_sys::text::{ErrorChain, Quoted, to_one_line};
 use tokio::sync::{mpsc, watch};

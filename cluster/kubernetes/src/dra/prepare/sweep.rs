@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use onload_core::lease::ClaimUid;
+use onload_core::claim_uid::ClaimUid;
 use tokio::time::sleep;
 
 use super::claim_spec::PreparedClaim;

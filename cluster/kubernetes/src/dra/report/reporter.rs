@@ -8,7 +8,7 @@ use http::StatusCode;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_agent::{Backoff, LastMessage};
-use onload_core::lease::ClaimUid;
+use onload_core::claim_uid::ClaimUid;
 use onload_sys::text::ErrorChain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

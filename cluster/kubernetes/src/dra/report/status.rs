@@ -3,8 +3,9 @@
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use onload_core::lease::{ClaimUid, Lease, SavedState};
+use onload_core::claim_uid::ClaimUid;
 use onload_host::offers::{Health, HostDevice};
+use onload_lease::{Lease, SavedState};
 
 use crate::dra::DRIVER;
 use crate::dra::prepare::{PreparedClaim, PreparedDevice};

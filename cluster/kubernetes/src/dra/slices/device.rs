@@ -8,8 +8,8 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, HostDevice};
+use onload_lease::Lease;
 
 use crate::names::truncate;
 

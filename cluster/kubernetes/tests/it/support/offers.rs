@@ -7,7 +7,6 @@ use std::time::Instant;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
 use onload_host::offers::{
     Attribute, Attributes, DeviceLease, Health, HostDevice, Sharing, Survey,
@@ -15,6 +14,7 @@ use onload_host::offers::{
 use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{ResourcePlan, SpecAuthor};
 use onload_kubernetes::snapshot::KubernetesSnapshot;
+use onload_lease::{Holder, Lease};
 use onload_sys::processes::{Cgroup, ProcessId};
 use onload_test_tree::Tree;
 

@@ -5,10 +5,10 @@ use std::fmt::Display;
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_core::class::Class;
+use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::NetdevArgument;
 use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_core::lease::DeviceId;
 use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::vf_config::VfConfig;
 use onload_host::offers::{Attribute, HostDevice};

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::DeviceName;
+use onload_core::claim_uid::ClaimUid;
 use onload_core::class::Class;
+use onload_core::device_id::DeviceId;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::{ClaimUid, DeviceId};
 use onload_host::offers::{Health, HostDevice, Sharing};
 use onload_sys::text::{Quoted, ShortList};
 

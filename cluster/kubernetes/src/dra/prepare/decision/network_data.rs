@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
-use onload_core::lease::{DeviceId, SavedState};
+use onload_core::device_id::DeviceId;
 use onload_host::offers::HostDevice;
+use onload_lease::SavedState;
 use onload_sys::netlink::link::format_hwaddr;
 
 use super::{PrepareContext, interface};

@@ -14,9 +14,9 @@ use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::class::Class;
-use crate::timestamp::format_rfc3339;
-use crate::versioned;
+use onload_core::class::Class;
+use onload_core::timestamp::format_rfc3339;
+use onload_core::versioned;
 
 pub const DRAIN_PATH: &str = "/etc/onload-ctk/drain.json";
 /// Maximum size of the file. A host may have thousands of functions.

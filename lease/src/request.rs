@@ -5,11 +5,14 @@ use std::path::Path;
 
 use onload_cdi::DeviceName;
 
-use super::file::{ClaimUid, DeviceId, Holder, Lease, Token};
+use super::file::{Holder, Lease};
 use super::move_record::MoveRecord;
-use crate::class::Class;
-use crate::container_id::ContainerId;
-use crate::pool::{Pool, PoolMember};
+use onload_core::claim_uid::ClaimUid;
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::pool::{Numa, Pool, PoolMember};
+use onload_core::token::Token;
 use onload_sys::error::{Error, error};
 
 /// What a container asks for.
@@ -50,16 +53,6 @@ pub struct MemberRequest {
     pub ticket: Option<Token>,
     /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
     pub moved: Option<MoveRecord>,
-}
-
-/// The NUMA node that members are taken from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Numa {
-    #[default]
-    Any,
-    /// Any, the same for all members.
-    Same,
-    Node(u32),
 }
 
 impl LeaseRequest<'_> {

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::file::{DeviceId, Holder, Lease, Token};
+use super::file::{Holder, Lease};
 use super::move_record::{MoveRecord, NOT_MOVED};
 use super::slot::{HolderState, Slot, SlotChoice, in_use_error};
 use super::store::Leases;
-use crate::class::Class;
-use crate::container_id::ContainerId;
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::token::Token;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
@@ -259,8 +261,9 @@ mod tests {
         SavedFunction, SavedInterface, SavedRdma, SavedState, SavedVf,
     };
     use super::*;
-    use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{LeaseEntry, LeaseRequest, MemberRequest, Numa};
+    use crate::test_host::{Host, bundle, claimed, vfio};
+    use crate::{LeaseEntry, LeaseRequest, MemberRequest};
+    use onload_core::pool::Numa;
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;

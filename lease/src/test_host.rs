@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use onload_test_tree::Tree;
 
-use super::file::{DeviceId, Holder, Token};
-use super::request::{LeaseRequest, MemberRequest, Numa};
+use super::file::Holder;
+use super::request::{LeaseRequest, MemberRequest};
 use super::store::Leases;
 use crate::run_dir::RunDir;
+use onload_core::device_id::DeviceId;
+use onload_core::pool::Numa;
+use onload_core::token::Token;
 use onload_sys::processes::{Cgroup, Processes};
 
 const TIMEOUT: Duration = Duration::from_secs(10);

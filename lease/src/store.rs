@@ -10,11 +10,13 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::file::{DeviceId, Holder, Lease, Token};
+use super::file::{Holder, Lease, file_name, parse_file_name};
 use super::slot::{HolderState, Slot, SlotChoice, UnreadableLease};
-use crate::container_id::ContainerId;
 use crate::run_dir::{LEASES, RunDir, list_names, open_private};
-use crate::timestamp::since_boot_ms;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::timestamp::since_boot_ms;
+use onload_core::token::Token;
 use onload_sys::error::{Context as _, Error, Result, TypedError, bail, error};
 use onload_sys::fs::atomic::{self, TempFile};
 use onload_sys::fs::lock::{Lock, LockMode, START_TIMEOUT};
@@ -66,18 +68,6 @@ pub struct Leases {
     pub(super) processes: Processes,
     /// How long the lock of all leases is waited for; as a container's start waits, unless it is set.
     pub timeout: Duration,
-}
-
-impl Token {
-    /// A new one, that nobody can guess.
-    pub fn new() -> io::Result<Token> {
-        let mut bytes = [0; 16];
-        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        if filled != bytes.len() {
-            return Err(io::Error::other("the kernel gave too few random bytes"));
-        }
-        Ok(bytes.into())
-    }
 }
 
 impl Holder {
@@ -258,7 +248,7 @@ impl Leases {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.file_names()? {
-            if let Some((device, number)) = DeviceId::from_file_name(&name)
+            if let Some((device, number)) = parse_file_name(&name)
                 && is_wanted(&device)
                 && let Some(slot) = self.read_slot(&device, number, &boot)
             {
@@ -270,7 +260,7 @@ impl Leases {
 
     /// A slot with what stands in its file; none where that is gone.
     pub(super) fn read_slot(&self, device: &DeviceId, number: u32, boot: &str) -> Option<Slot> {
-        let name = device.file_name(number);
+        let name = file_name(device, number);
         let unreadable = |reason, may_be_running| Slot {
             number,
             state: HolderState::Alive,
@@ -323,7 +313,7 @@ impl Leases {
 
     /// The lease in a slot, whoever's it is; none where none is understood.
     pub(super) fn read_lease(&self, device: &DeviceId, slot: u32) -> Option<Lease> {
-        let bytes = self.read(&device.file_name(slot)).ok()??;
+        let bytes = self.read(&file_name(device, slot)).ok()??;
         Lease::parse(&bytes).ok()
     }
 
@@ -366,7 +356,7 @@ impl Leases {
     }
 
     fn write(&self, device: &DeviceId, choice: SlotChoice, lease: &Lease) -> Result<()> {
-        let name = device.file_name(choice.number());
+        let name = file_name(device, choice.number());
         let bytes = lease.to_bytes(device, choice.number());
         let bytes = bytes.with_context(|| format!("writing {name}"))?;
         // Nobody could read it again, so the device would never be free.
@@ -382,7 +372,7 @@ impl Leases {
     }
 
     pub(super) fn remove(&self, device: &DeviceId, number: u32) -> Result<bool> {
-        let removed = atomic::remove(&self.dir, OsStr::new(&device.file_name(number)));
+        let removed = atomic::remove(&self.dir, OsStr::new(&file_name(device, number)));
         removed.with_context(|| self.write_context(device))
     }
 
@@ -394,8 +384,9 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{LeaseRequest, LeaseSnapshot, MemberRequest, Numa};
+    use crate::test_host::{Host, bundle, claimed, vfio};
+    use crate::{LeaseRequest, LeaseSnapshot, MemberRequest};
+    use onload_core::pool::Numa;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 

@@ -7,11 +7,10 @@ use std::rc::Rc;
 
 use onload_cdi::DeviceName;
 
-use super::file::{ClaimUid, DeviceId, Lease, NODES};
+use super::file::{Lease, NODES, parse_file_name};
 use super::move_record::MoveRecord;
 use super::request::{
-    LeaseRequest, MemberCandidate, MemberRequest, Numa, none_free_error, pool_requests,
-    select_members,
+    LeaseRequest, MemberCandidate, MemberRequest, none_free_error, pool_requests, select_members,
 };
 use super::slot::{
     HolderState, Slot, SlotChoice, already_holds, choose_slot, in_use_error, other_holders,
@@ -19,7 +18,10 @@ use super::slot::{
 };
 use super::store::{LeaseError, Leases};
 use crate::drain::DrainList;
-use crate::timestamp;
+use onload_core::claim_uid::ClaimUid;
+use onload_core::device_id::DeviceId;
+use onload_core::pool::Numa;
+use onload_core::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, is_temporary_name};
 
@@ -226,7 +228,7 @@ impl<'a> LeaseSnapshot<'a> {
         let mut slot_numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
         let mut half_written = Vec::new();
         for name in leases.file_names()? {
-            match DeviceId::from_file_name(&name) {
+            match parse_file_name(&name) {
                 Some((device, slot))
                     if device_requests
                         .iter()
@@ -622,11 +624,12 @@ fn moved(earlier: Option<&MoveRecord>, now: Option<&MoveRecord>) -> Option<MoveR
 mod tests {
     use std::cell::Cell;
 
-    use super::super::file::{Holder, Token};
+    use super::super::file::Holder;
     use super::super::test_host::{Host, bundle, claimed, vfio};
     use super::*;
-    use crate::class::Class;
-    use crate::pool::{Pool, PoolMember};
+    use onload_core::class::Class;
+    use onload_core::pool::{Pool, PoolMember};
+    use onload_core::token::Token;
 
     /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
     /// the device's own, which knows who uses it.

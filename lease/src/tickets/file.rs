@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::container_id::ContainerId;
-use crate::lease::DeviceId;
-use crate::request::{Origin, Request};
-use crate::timestamp::format_rfc3339;
-use crate::versioned;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::request::{Origin, Request};
+use onload_core::timestamp::format_rfc3339;
+use onload_core::versioned;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::processes::ProcessId;
 use onload_sys::text::Quoted;

@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use onload_cdi::DeviceName;
 use serde::{Deserialize, Serialize};
 
 use super::move_record::MoveRecord;
-use crate::class::Class;
-use crate::container_id::ContainerId;
-use crate::timestamp::format_rfc3339;
-use crate::versioned;
-use onload_sys::error::{Error, Result, bail, error, read_as_text, written_as_text};
+use onload_core::claim_uid::ClaimUid;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::timestamp::format_rfc3339;
+use onload_core::token::Token;
+use onload_core::versioned;
+use onload_sys::error::Result;
 use onload_sys::processes::{Cgroup, ProcessId};
 use onload_sys::text::{Quoted, parse_decimal};
-
-read_as_text!(DeviceId Token ClaimUid);
-written_as_text!(DeviceId ClaimUid);
 
 /// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
@@ -39,121 +36,16 @@ pub fn is_pod_name(text: &str) -> bool {
         .is_some_and(|(namespace, name)| is_name(namespace, 63, b"-") && is_name(name, 253, b"-."))
 }
 
-/// A device that can be leased, as `CLASS:NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct DeviceId {
-    pub class: Class,
-    /// Its name in that class.
-    pub name: DeviceName,
+/// Returns the name of the lease file in one of a device's slots. Device names contain neither `=`
+/// nor `#`.
+pub(crate) fn file_name(device: &DeviceId, slot: u32) -> String {
+    format!("{}={}#{slot}", device.class, device.name.as_str())
 }
 
-impl FromStr for DeviceId {
-    type Err = Error;
-
-    /// CLASS reaches up to the first `:`.
-    fn from_str(text: &str) -> Result<Self> {
-        let parsed = DeviceId::split(text, ':');
-        parsed.ok_or_else(|| error!("{} is not CLASS:NAME", Quoted(text)))
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.class, self.name.as_str())
-    }
-}
-
-impl DeviceId {
-    fn split(text: &str, separator: char) -> Option<DeviceId> {
-        let (class, name) = text.split_once(separator)?;
-        Some(DeviceId { class: Class::from_name(class)?, name: DeviceName::try_from(name).ok()? })
-    }
-
-    /// The name of the file for one of the holders that the device may have. Neither `=` nor `#` stands
-    /// in the name of a device.
-    pub(crate) fn file_name(&self, slot: u32) -> String {
-        format!("{}={}#{slot}", self.class, self.name.as_str())
-    }
-
-    /// The device and the slot that a file is for; none for a file that is no lease.
-    pub(crate) fn from_file_name(name: &str) -> Option<(DeviceId, u32)> {
-        let (device, slot) = name.rsplit_once('#')?;
-        Some((DeviceId::split(device, '=')?, parse_decimal(slot)?))
-    }
-}
-
-/// What tells a reservation from every other: 128 random bits, in hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Token(String);
-
-impl Token {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<[u8; 16]> for Token {
-    fn from(bytes: [u8; 16]) -> Self {
-        Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-}
-
-impl FromStr for Token {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let legal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() == 32 && text.bytes().all(legal) {
-            return Ok(Token(text.to_owned()));
-        }
-        bail!("a token has 32 lower-case hexadecimal digits")
-    }
-}
-
-// It has no Display, so that no message shows one by accident.
-impl From<Token> for String {
-    fn from(token: Token) -> String {
-        token.0
-    }
-}
-
-/// The claim of a cluster engine that containers hold devices for, by its uid: letters, digits and `-`, at
-/// most 63 (Kubernetes makes UUIDs, RFC 9562).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ClaimUid(String);
-
-impl ClaimUid {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for ClaimUid {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        let is_uid = (1..=63).contains(&text.len())
-            && text.bytes().all(legal)
-            && !text.starts_with('-')
-            && !text.ends_with('-');
-        if is_uid {
-            return Ok(ClaimUid(text.to_owned()));
-        }
-        bail!(
-            "{} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it",
-            Quoted(text)
-        )
-    }
-}
-
-impl fmt::Display for ClaimUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
+/// Parses the name of a lease file. Returns `None` for the name of any other file.
+pub(crate) fn parse_file_name(name: &str) -> Option<(DeviceId, u32)> {
+    let (device, slot) = name.rsplit_once('#')?;
+    Some((DeviceId::split(device, '=')?, parse_decimal(slot)?))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,7 +92,7 @@ pub struct Lease {
     /// What was known of the device and its holder; [`POD`] and [`NODES`] are among the keys.
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
-    /// The ticket that the container was started with ([`crate::ticket`]).
+    /// The ticket that the container was started with ([`crate::tickets`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<Token>,
     /// The device that moved to the container.
@@ -287,8 +179,8 @@ impl fmt::Display for Lease {
 /// Properties that hold for every name and content of a file.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(name: &str, content: &[u8]) {
-    if let Some((device, slot)) = DeviceId::from_file_name(name) {
-        assert_eq!(device.file_name(slot), name);
+    if let Some((device, slot)) = parse_file_name(name) {
+        assert_eq!(file_name(&device, slot), name);
         assert_eq!(device.to_string().parse(), Ok(device));
     }
     if let Ok(token) = name.parse::<Token>() {
@@ -330,20 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_read_from_its_class_and_name() {
-        let vfio = device("vfio:0000:81:10.0");
-        assert_eq!((vfio.class, vfio.name.as_str()), (Class::Vfio, "0000:81:10.0"));
-        assert_eq!(vfio.to_string(), "vfio:0000:81:10.0");
-        for bad in ["vfio", "vfio:", ":a", "disk:a", "vfio:a/b", "vfio:a=b", "vfio:a#1"] {
-            assert!(bad.parse::<DeviceId>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_file_is_named_after_its_device_and_slot() {
         let vfio = device("vfio:0000:81:10.0");
-        assert_eq!(vfio.file_name(3), "vfio=0000:81:10.0#3");
-        assert_eq!(DeviceId::from_file_name("vfio=0000:81:10.0#3"), Some((vfio, 3)));
+        assert_eq!(file_name(&vfio, 3), "vfio=0000:81:10.0#3");
+        assert_eq!(parse_file_name("vfio=0000:81:10.0#3"), Some((vfio, 3)));
         for bad in [
             ".lock",
             "vfio=a",
@@ -354,7 +236,7 @@ mod tests {
             "vfio=#1",
             "vfio=a#4294967296",
         ] {
-            assert_eq!(DeviceId::from_file_name(bad), None, "{bad}");
+            assert_eq!(parse_file_name(bad), None, "{bad}");
         }
     }
 
@@ -424,26 +306,6 @@ mod tests {
             &text.replacen("\"init\"", "\"ghost\"", 1),
         ] {
             assert!(refusal(damaged).starts_with("it is no lease: "), "{damaged}");
-        }
-    }
-
-    #[test]
-    fn a_claim_is_called_by_a_uid_that_is_safe_in_a_name_and_on_a_command_line() {
-        let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
-        assert_eq!(uid.parse::<ClaimUid>().unwrap().to_string(), uid);
-        let of_claim = Lease { claim: Some(uid.parse().unwrap()), ..lease() };
-        let message = of_claim.to_string();
-        assert!(message.contains(&format!(" of claim {uid} since ")), "{message}");
-        for bad in ["", "-a", "a-", "a/b", "../a", "a b", "a\n", "é", &"a".repeat(64)] {
-            assert!(bad.parse::<ClaimUid>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_token_is_128_bits_in_lower_case() {
-        assert_eq!(Token::from([0x0f; 16]).as_str(), "0f".repeat(16));
-        for bad in ["", "0f", &"0F".repeat(16), &"0g".repeat(16), &"0".repeat(33)] {
-            assert!(bad.parse::<Token>().is_err(), "{bad}");
         }
     }
 

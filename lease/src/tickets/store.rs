@@ -14,11 +14,12 @@ use serde::Deserialize;
 
 use super::file::{Ticket, TicketUser};
 use super::name::short_id;
-use crate::container_id::ContainerId;
-use crate::lease::{DeviceId, Token};
-use crate::request::{Origin, Request};
 use crate::run_dir::{REQUESTS, RunDir, list_names, open_private};
-use crate::timestamp;
+use onload_core::container_id::ContainerId;
+use onload_core::device_id::DeviceId;
+use onload_core::request::{Origin, Request};
+use onload_core::timestamp;
+use onload_core::token::Token;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, WriteError, is_temporary_name};
 use onload_sys::fs::lock::{Lock, LockMode};

@@ -4,9 +4,10 @@
 //! same ResourceClaim have a slot each but count as one holder, and so do containers in the network
 //! namespace that the device moved to.
 
-use super::file::{ClaimUid, Holder, Lease};
+use super::file::{Holder, Lease};
 use super::move_record::{MoveRecord, NOT_MOVED};
 use super::request::{LeaseRequest, MemberRequest};
+use onload_core::claim_uid::ClaimUid;
 use onload_sys::error::{Error, Result, error};
 
 const RESERVATION_EXPIRED: &str = "its reservation has expired, and another container may have the device; let the engine create the container again, or regenerate config.json if you start the bundle yourself";
@@ -226,11 +227,11 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::file::Token;
-    use super::super::request::Numa;
     use super::HolderState::{Alive, Ended, InitExited, Returning};
     use super::SlotChoice::{Create, Keep, TakeOver};
     use super::*;
+    use onload_core::pool::Numa;
+    use onload_core::token::Token;
     use onload_sys::processes::ProcessId;
 
     /// A container that requests a device, or has a slot of it.

@@ -1,7 +1,7 @@
 //! The names of tickets, in variables and for people.
 
-use crate::lease::Token;
-use crate::request::VARIABLE;
+use onload_core::request::VARIABLE;
+use onload_core::token::Token;
 
 /// The prefix of a variable's value that names a ticket. 32 lower-case hexadecimal digits follow.
 pub const WORD: &str = "ticket:";

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::versioned::LenientValue;
+use onload_core::versioned::LenientValue;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 

@@ -16,11 +16,11 @@ use onload_sys::fs::lock::{Lock, LockError, LockMode};
 pub const RUN_DIR: &str = "/run/onload-ctk";
 
 /// The subdirectory of the lock files. No container ID contains `@`
-/// ([`crate::container_id::ContainerId`]).
+/// ([`onload_core::container_id::ContainerId`]).
 pub const LOCKS: &str = "@locks";
 /// The subdirectory of the leases, which only root can enter ([`crate::lease`]).
 pub const LEASES: &str = "@leases";
-/// The subdirectory of the tickets, which only root can enter ([`crate::ticket`]).
+/// The subdirectory of the tickets, which only root can enter ([`crate::tickets`]).
 pub const REQUESTS: &str = "@requests";
 /// The lock that is shared while a container starts, and exclusive while one ends.
 const CONTAINERS: &str = "containers";
@@ -156,6 +156,6 @@ mod tests {
 
     #[test]
     fn no_container_is_named_like_the_lock_directory() {
-        assert!(LOCKS.parse::<crate::container_id::ContainerId>().is_err());
+        assert!(LOCKS.parse::<onload_core::container_id::ContainerId>().is_err());
     }
 }
