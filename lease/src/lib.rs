@@ -17,6 +17,7 @@ mod store;
 #[cfg(test)]
 mod test_host;
 pub mod tickets;
+pub mod users;
 
 pub use acquire::{LeaseSnapshot, UsedMembers, take_unleased};
 pub use file::{Holder, Lease, NODES, POD, is_pod_name};

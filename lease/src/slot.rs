@@ -149,20 +149,21 @@ pub(crate) fn already_holds(
         || may_share(slots, request, device)
 }
 
-/// Describes the holders of a device, except those of the given ResourceClaim. Containers of any other
-/// ResourceClaim are described once.
+/// Describes the holders of a device. Containers of the same ResourceClaim are described once, and those
+/// of `claim` only if the device must be restored before it can be leased again.
 pub(crate) fn other_holders(slots: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
-    let mut seen_claims = Vec::from_iter(claim);
+    let mut seen_claims = Vec::new();
     let mut holders = Vec::new();
     for slot in slots {
         let Some(holder) = slot.describe_holder() else {
             continue;
         };
-        if let Some(claim) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
-            if seen_claims.contains(&claim) {
+        if let Some(slot_claim) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
+            let is_own = Some(slot_claim) == claim && slot.state != HolderState::Returning;
+            if is_own || seen_claims.contains(&slot_claim) {
                 continue;
             }
-            seen_claims.push(claim);
+            seen_claims.push(slot_claim);
         }
         holders.push(holder);
     }
@@ -452,6 +453,15 @@ mod tests {
         for held_without_claim in [A.slot(0, Alive), unreadable_slot()] {
             assert_eq!(B.with_claim("u1").choose(&[held_without_claim], 1), None);
         }
+    }
+
+    #[test]
+    fn a_claim_does_not_share_a_device_that_must_be_restored_first() {
+        let returning = [A.with_claim("u1").slot(0, Returning)];
+        assert_eq!(B.with_claim("u1").choose(&returning, 1), None);
+        assert_eq!(A.with_claim("u1").choose(&returning, 1), None);
+        let shared = [A.with_claim("u1").slot(0, Returning), B.with_claim("u1").slot(1, Alive)];
+        assert_eq!(C.with_claim("u1").choose(&shared, 1), Some(Create(2)));
     }
 
     #[test]

@@ -1,21 +1,20 @@
 //! The leases of a container, claimed when its init exists and released when it is gone.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
-use onload_core::expectation::{Expectation, ExpectedDevice};
+use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::Numa;
 use onload_core::request::Origin;
 use onload_core::token::Token;
 use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_lease::tickets::{self, StartingContainer, Ticket, TicketUser, Tickets};
+use onload_lease::users::{facts, find_user, find_user_in_proc, group_members};
 use onload_lease::{
     Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord, NODES, POD,
     UsedMembers, take_unleased,
@@ -24,9 +23,6 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_TIMEOUT;
 use onload_sys::processes::{ProcessId, Processes};
-use onload_sys::text::Quoted;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 use super::container_dir::open_run;
 use super::init::ended_error;
@@ -36,10 +32,6 @@ use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::pools::{PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
-/// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
-pub(crate) const GROUPS: &str = "/dev/vfio";
-/// And of single functions (drivers/vfio/device_cdev.c).
-pub(crate) const FUNCTIONS: &str = "/dev/vfio/devices";
 /// Time for searching /proc for processes that have nodes open, at a container's end: any process may have very many
 /// descriptors.
 pub(crate) const END_SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,9 +46,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
 /// one may take four.
 const FETCHING: Duration = Duration::from_secs(6);
-pub(crate) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
-/// The kernel's class of vfio's groups.
-const VFIO: &str = "/sys/class/vfio";
 
 /// Keeps members of pools for containers that are about to be created.
 pub struct Keeper<'a> {
@@ -177,8 +166,9 @@ impl<'a> Keeper<'a> {
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let request = chosen.lease_request(maker, self.entry_point);
         let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
-            let opener = opener_by_number(holders, &request, device);
-            let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
+            let opener = opener_by_number(holders, &request, device, self.processes.root());
+            let by =
+                opener.or_else(|| find_user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
             Some(by)
         };
@@ -217,21 +207,21 @@ impl Chosen {
 
 /// The members of pools and the devices that tickets name, which a task has for itself: its engine knows what belongs to
 /// one network namespace, or has one holder in a pool, and the configuration may count nobody.
-fn all_device_requests(wanted: PoolRequest<'_>) -> Vec<MemberRequest> {
+fn all_device_requests(wanted: PoolRequest<'_>, root: &Path) -> Vec<MemberRequest> {
     let mut device_requests = wanted.devices.to_vec();
     let named = wanted.named.iter();
     device_requests.extend(named.map(|(device, ticket)| MemberRequest {
         ticket: Some(ticket.clone()),
-        ..device_request(device, 1)
+        ..device_request(root, device, 1)
     }));
     device_requests
 }
 
 /// A device by its name, which so many containers may have at once.
-fn device_request(device: &DeviceId, max: u32) -> MemberRequest {
+fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
-        aliases: group_members(device),
-        facts: facts(device),
+        aliases: group_members(root, device),
+        facts: facts(root, device),
         ..MemberRequest::for_device(device.clone(), max)
     }
 }
@@ -242,15 +232,16 @@ impl Pools for Keeper<'_> {
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
             let until = self.until();
-            let user =
-                |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
+            let user = |device: &DeviceId| {
+                find_user(device, &(wanted.expect)(device), &self.processes, until)
+            };
             let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
-            devices: all_device_requests(wanted),
+            devices: all_device_requests(wanted, self.processes.root()),
             numa: wanted.numa,
             id: wanted.id.clone(),
             bundle: canonical(wanted.bundle)?,
@@ -349,15 +340,16 @@ impl Pools for Viewer {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + END_SEARCH_TIMEOUT;
-        let user =
-            |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
+        let user = |device: &DeviceId| {
+            find_user_in_proc(device, &(wanted.expect)(device), &self.processes, until)
+        };
         let Some(leases) = &self.leases else {
             let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reservation { token, devices });
         };
         let request = LeaseRequest {
-            devices: &all_device_requests(wanted),
+            devices: &all_device_requests(wanted, self.processes.root()),
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
@@ -367,7 +359,8 @@ impl Pools for Viewer {
             entry_point: "container explain",
         };
         let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
-            opener_by_number(holders, &request, device).or_else(|| user(device))
+            opener_by_number(holders, &request, device, self.processes.root())
+                .or_else(|| user(device))
         };
         let devices = leases.would_claim(&request, &user)?;
         Ok(Reservation { token, devices })
@@ -451,8 +444,9 @@ pub(crate) fn claim(
         share => share.unwrap_or(u32::MAX),
     };
     let devices = init_request.devices.iter();
-    let mut device_requests: Vec<MemberRequest> =
-        devices.map(|device| device_request(device, max_holders(device))).collect();
+    let mut device_requests: Vec<MemberRequest> = devices
+        .map(|device| device_request(processes.root(), device, max_holders(device)))
+        .collect();
     let pod = pod::find_pod(container.id, container.bundle);
     for device_request in &mut device_requests {
         device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
@@ -470,7 +464,7 @@ pub(crate) fn claim(
     };
     let deadline = Instant::now() + START_SEARCH_TIMEOUT;
     let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
-        user(device, &init_request.arguments.expect, &processes, deadline)
+        find_user(device, &init_request.arguments.expect, &processes, deadline)
     };
     leases.claim(&request, &user)?;
     Ok(None)
@@ -484,48 +478,6 @@ pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
             let _ = leases.release_unmoved(device, container.id, &bundle);
         }
     }
-}
-
-fn group(device: &DeviceId) -> Option<PathBuf> {
-    let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
-    device.class.is_iommu_group().then(|| function.join("iommu_group"))
-}
-
-/// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
-/// bound to vfio, and that may change while a container has it.
-fn group_members(device: &DeviceId) -> Vec<DeviceId> {
-    let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
-    let members = members.and_then(Result::ok).into_iter().flatten();
-    let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let device = |name: String| {
-        Some(DeviceId { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
-    };
-    names.filter_map(device).collect()
-}
-
-/// What the lease says of a device, for those who look when it is gone.
-fn facts(device: &DeviceId) -> BTreeMap<String, String> {
-    let link = group(device).and_then(|group| std::fs::read_link(group).ok());
-    let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-    let nodes = group.as_deref().map(|group| nodes(group, device));
-    let nodes = nodes.filter(|nodes| !nodes.is_empty());
-    let nodes = nodes.map(|nodes| (NODES.to_owned(), nodes.join(" ")));
-    let group = group.map(|group| ("iommu-group".to_owned(), group));
-    group.into_iter().chain(nodes).collect()
-}
-
-/// The numbers of the nodes by which a device can be opened: that of its group and those of the functions in it.
-fn nodes(group: &str, device: &DeviceId) -> Vec<String> {
-    let of_group = [group.to_owned(), format!("noiommu-{group}")];
-    let of_group = of_group.map(|name| Path::new(VFIO).join(name));
-    let of_functions = group_members(device).into_iter().flat_map(|member| {
-        let function = Path::new(PCI_FUNCTIONS).join(member.name.as_str());
-        let entries = std::fs::read_dir(function.join("vfio-dev"));
-        entries.into_iter().flatten().flatten().map(|entry| entry.path())
-    });
-    let dirs = of_group.into_iter().chain(of_functions);
-    let number = dirs.filter_map(|dir| std::fs::read_to_string(dir.join("dev")).ok());
-    number.map(|number| number.trim().to_owned()).collect()
 }
 
 /// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
@@ -572,84 +524,14 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
     canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
 }
 
-/// Who uses a device without a lease: a virtual machine, or a container that was given the node by itself. The kernel lets
-/// one open a group at a time (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be
-/// opened more than once, and the group is free until one binds it, so only /proc shows it. If there is no time for all of
-/// that, nobody is known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
-fn user(
-    device: &DeviceId,
-    expect: &[Expectation],
-    processes: &Processes,
-    deadline: Instant,
-) -> Option<String> {
-    if !device.class.is_iommu_group() {
-        return None;
-    }
-    let is_its = |expect: &&Expectation| match &expect.device {
-        ExpectedDevice::Vfio { pci } => pci.to_string() == device.name.as_str(),
-        _ => false,
-    };
-    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
-        expect.iter().filter(is_its).map(node).partition(|node| node.starts_with(FUNCTIONS));
-    node_user(&groups, &functions, processes, deadline)
-}
-
-fn node_user(
-    groups: &[PathBuf],
-    functions: &[PathBuf],
-    processes: &Processes,
-    deadline: Instant,
-) -> Option<String> {
-    group_user(groups, processes, deadline).or_else(|| {
-        let mut openers = functions.iter().map(|node| processes.find_opener(node, deadline));
-        openers.find_map(|opener| opener.ok()?.map(shown))
-    })
-}
-
 /// Who may open a member of a pool, by its node's number, for another device.
 fn opener_by_number(
     holders: &LeaseSnapshot<'_>,
     request: &LeaseRequest<'_>,
     device: &DeviceId,
+    root: &Path,
 ) -> Option<String> {
-    holders.opener(request, device, facts(device).get(NODES)?)
-}
-
-pub(crate) fn busy_group(groups: &[PathBuf]) -> Option<&PathBuf> {
-    groups.iter().find(|node| try_open(node) == Err(Errno::BUSY))
-}
-
-/// Finds the process that has one of these groups open. The kernel lets one process open a group at a time, so the search
-/// of /proc only names it.
-pub(crate) fn group_user(
-    groups: &[PathBuf],
-    processes: &Processes,
-    deadline: Instant,
-) -> Option<String> {
-    let busy = busy_group(groups)?;
-    Some(match processes.find_opener(busy, deadline) {
-        Ok(Some(opener)) => shown(opener),
-        Ok(None) => "a process that /proc does not show".to_owned(),
-        Err(_) => "a process that was not found in time".to_owned(),
-    })
-}
-
-pub(crate) fn shown((pid, program): (u32, String)) -> String {
-    format!("process {pid} ({})", Quoted(&program))
-}
-
-/// The node on the host: the specification may give it another place in the container.
-fn node(expect: &Expectation) -> PathBuf {
-    let directory = Path::new(&expect.node).parent();
-    let of_function = directory.is_some_and(|directory| directory.ends_with("vfio/devices"));
-    let dir = if of_function { FUNCTIONS } else { GROUPS };
-    Path::new(dir).join(expect.node_name())
-}
-
-/// Opens the node of a group, and closes it again.
-pub(crate) fn try_open(node: &Path) -> Result<(), Errno> {
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(node, flags, Mode::empty()).map(drop)
+    holders.opener(request, device, facts(root, device).get(NODES)?)
 }
 
 #[cfg(test)]
@@ -685,7 +567,7 @@ mod tests {
         let tree = Tree::new();
         tree.directory("run");
         let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
-        let device_requests = [device_request(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
+        let device_requests = [MemberRequest::for_device("vfio:0000:81:10.0".parse().unwrap(), 1)];
         let choose = |keeper: &Keeper<'_>, id: &str| {
             keeper.choose(PoolRequest {
                 devices: &device_requests,
@@ -713,18 +595,5 @@ mod tests {
         let left = left.into_inner();
         assert_eq!(left.len(), 2);
         assert!(left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50), "{left:?}");
-    }
-
-    #[test]
-    fn who_has_a_function_s_node_is_found_beside_a_group_that_is_free() {
-        let tree = Tree::new();
-        tree.file("proc/7/comm", "qemu\n").link("proc/7/fd/3", "/dev/null");
-        let processes = Processes::at_root(tree.root());
-        let groups = [tree.path("dev/vfio/15")];
-        let until = Instant::now() + Duration::from_secs(60);
-        let user =
-            |node: &str| node_user(&groups, &[Path::new(node).to_owned()], &processes, until);
-        assert_eq!(user("/dev/null").as_deref(), Some("process 7 (\"qemu\")"));
-        assert_eq!(user("/dev/zero"), None);
     }
 }

@@ -16,7 +16,8 @@ use onload_sys::{bail, bpf};
 use super::uppers;
 use crate::decide::sysfs::list_names;
 use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
-use crate::record::lease::{PCI_FUNCTIONS, START_SEARCH_TIMEOUT, shown};
+use crate::record::lease::START_SEARCH_TIMEOUT;
+use onload_lease::users::{PCI_FUNCTIONS, describe_process};
 
 /// RDMA devices. A software device names its interface here.
 const RDMA: &str = "/sys/class/infiniband";
@@ -114,6 +115,6 @@ pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<
     let is_here = |directory: &Path| netns.contains_process(directory);
     nodes.iter().find_map(|node| {
         let opener = Processes::default().find_opener_among(&is_here, node, deadline);
-        Some(format!("{} has {node:?} open", shown(opener.ok()??)))
+        Some(format!("{} has {node:?} open", describe_process(opener.ok()??)))
     })
 }

@@ -8,6 +8,9 @@ use std::time::Instant;
 
 use onload_core::device_id::DeviceId;
 use onload_core::vf_config::OWN_GROUPS;
+use onload_lease::users::{
+    FUNCTIONS, GROUPS, PCI_FUNCTIONS, describe_process, find_busy_group, find_group_user, try_open,
+};
 use onload_lease::{Leases, SavedState};
 use onload_sys::bail;
 use onload_sys::error::Result;
@@ -17,9 +20,7 @@ use rustix::io::Errno;
 
 use super::settings::{EndedSearch, VfAccess};
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
-use crate::record::lease::{
-    FUNCTIONS, GROUPS, PCI_FUNCTIONS, START_SEARCH_TIMEOUT, busy_group, group_user, shown, try_open,
-};
+use crate::record::lease::START_SEARCH_TIMEOUT;
 
 impl VfAccess {
     /// Resolves a path in sysfs or /dev, below the root of the stand-ins in tests.
@@ -75,7 +76,7 @@ impl VfAccess {
         let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
         let started = Instant::now();
         // The kernel answers at once, while the search for the process that has a busy group open may use up the time.
-        while busy_group(&self.groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
+        while find_busy_group(&self.groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
         }
         let mut user = self.find_user(pci, deadline)?;
@@ -108,7 +109,7 @@ impl VfAccess {
     fn find_user(&self, pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
         let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
         let (processes, groups) = (Processes::default(), self.groups(pci));
-        if let Some(user) = group_user(&groups, &processes, deadline) {
+        if let Some(user) = find_group_user(&groups, &processes, deadline) {
             return Ok(Some(user));
         }
         // Without CAP_SYS_RAWIO, opening a group without IOMMU does not show whether it is in use.
@@ -119,7 +120,7 @@ impl VfAccess {
         }
         for node in nodes {
             if let Some(opener) = processes.find_opener(&node, deadline)? {
-                return Ok(Some(shown(opener)));
+                return Ok(Some(describe_process(opener)));
             }
         }
         Ok(None)

@@ -1,0 +1,243 @@
+//! Finds processes that use vfio devices without a lease, and describes devices by what sysfs shows.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use onload_cdi::DeviceName;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::file::NODES;
+use onload_core::device_id::DeviceId;
+use onload_core::expectation::{Expectation, ExpectedDevice};
+use onload_sys::processes::Processes;
+use onload_sys::text::Quoted;
+
+/// The nodes of vfio groups (drivers/vfio/group.c, `vfio_devnode`).
+pub const GROUPS: &str = "/dev/vfio";
+/// The nodes of single functions (drivers/vfio/device_cdev.c).
+pub const FUNCTIONS: &str = "/dev/vfio/devices";
+pub const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+/// The kernel's class of vfio groups.
+const VFIO: &str = "/sys/class/vfio";
+
+/// Finds a process that uses a device without a lease: a virtual machine, or a container that was
+/// given only the node.
+///
+/// The kernel lets one process open a group at a time (`vfio_group_fops_open`), so this opens the
+/// group's node. Several processes can open the node of a single function, and the group stays free
+/// until one of them binds it, so those are searched for in /proc. Returns `None` if the search
+/// times out: only one process can bind the function (`vfio_df_open` in drivers/vfio/vfio_main.c).
+pub fn find_user(
+    device: &DeviceId,
+    expect: &[Expectation],
+    processes: &Processes,
+    deadline: Instant,
+) -> Option<String> {
+    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
+        device_nodes(processes.root(), device, expect)
+            .into_iter()
+            .partition(|node| node.starts_with(resolve(processes.root(), FUNCTIONS)));
+    find_group_user(&groups, processes, deadline)
+        .or_else(|| find_opener(&functions, processes, deadline))
+}
+
+/// Finds a process that has a node of the device open, but opens no node itself: a container that
+/// opens the group at that moment would fail with EBUSY.
+pub fn find_user_in_proc(
+    device: &DeviceId,
+    expect: &[Expectation],
+    processes: &Processes,
+    deadline: Instant,
+) -> Option<String> {
+    find_opener(&device_nodes(processes.root(), device, expect), processes, deadline)
+}
+
+/// Finds the process that has one of these groups open. The kernel lets one process open a group at a
+/// time, so /proc is searched only for its name.
+pub fn find_group_user(
+    groups: &[PathBuf],
+    processes: &Processes,
+    deadline: Instant,
+) -> Option<String> {
+    let busy = find_busy_group(groups)?;
+    Some(match processes.find_opener(busy, deadline) {
+        Ok(Some(opener)) => describe_process(opener),
+        Ok(None) => "a process that /proc does not show".to_owned(),
+        Err(_) => "a process that was not found in time".to_owned(),
+    })
+}
+
+pub fn find_busy_group(groups: &[PathBuf]) -> Option<&PathBuf> {
+    groups.iter().find(|node| try_open(node) == Err(Errno::BUSY))
+}
+
+/// Opens the node of a group, and closes it again.
+pub fn try_open(node: &Path) -> Result<(), Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(node, flags, Mode::empty()).map(drop)
+}
+
+pub fn describe_process((pid, program): (u32, String)) -> String {
+    format!("process {pid} ({})", Quoted(&program))
+}
+
+/// Returns the devices under whose names the device's IOMMU group may have been leased. A group is
+/// named after its lowest function that is bound to vfio, which may change while a container has it.
+pub fn group_members(root: &Path, device: &DeviceId) -> Vec<DeviceId> {
+    let Some(group) = group_link(root, device) else {
+        return Vec::new();
+    };
+    let Ok(entries) = std::fs::read_dir(group.join("devices")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            Some(DeviceId { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
+        })
+        .collect()
+}
+
+/// Returns the facts that a lease records about a device: its IOMMU group, and the numbers of its
+/// nodes.
+pub fn facts(root: &Path, device: &DeviceId) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    let link = group_link(root, device).and_then(|group| std::fs::read_link(group).ok());
+    let Some(group) = link.as_deref().and_then(Path::file_name).and_then(|name| name.to_str())
+    else {
+        return facts;
+    };
+    let numbers = node_numbers(root, group, device);
+    if !numbers.is_empty() {
+        facts.insert(NODES.to_owned(), numbers.join(" "));
+    }
+    facts.insert("iommu-group".to_owned(), group.to_owned());
+    facts
+}
+
+/// Returns the numbers of the nodes through which a device can be opened: that of its group, and
+/// those of the group's functions.
+fn node_numbers(root: &Path, group: &str, device: &DeviceId) -> Vec<String> {
+    let classes = resolve(root, VFIO);
+    let mut dirs = vec![classes.join(group), classes.join(format!("noiommu-{group}"))];
+    for member in group_members(root, device) {
+        let function = resolve(root, PCI_FUNCTIONS).join(member.name.as_str());
+        let entries = std::fs::read_dir(function.join("vfio-dev"));
+        dirs.extend(entries.into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    dirs.iter()
+        .filter_map(|dir| std::fs::read_to_string(dir.join("dev")).ok())
+        .map(|number| number.trim().to_owned())
+        .collect()
+}
+
+/// Returns the link to the device's IOMMU group. Returns `None` if the class has none.
+fn group_link(root: &Path, device: &DeviceId) -> Option<PathBuf> {
+    let function = resolve(root, PCI_FUNCTIONS).join(device.name.as_str());
+    device.class.is_iommu_group().then(|| function.join("iommu_group"))
+}
+
+/// Returns the host's nodes of a device. The specification may give them other paths in the
+/// container.
+fn device_nodes(root: &Path, device: &DeviceId, expect: &[Expectation]) -> Vec<PathBuf> {
+    if !device.class.is_iommu_group() {
+        return Vec::new();
+    }
+    expect
+        .iter()
+        .filter(|expect| match &expect.device {
+            ExpectedDevice::Vfio { pci } => pci.to_string() == device.name.as_str(),
+            _ => false,
+        })
+        .map(|expect| {
+            let is_function = Path::new(&expect.node)
+                .parent()
+                .is_some_and(|directory| directory.ends_with("vfio/devices"));
+            let directory = if is_function { FUNCTIONS } else { GROUPS };
+            resolve(root, directory).join(expect.node_name())
+        })
+        .collect()
+}
+
+fn find_opener(nodes: &[PathBuf], processes: &Processes, deadline: Instant) -> Option<String> {
+    nodes.iter().find_map(|node| processes.find_opener(node, deadline).ok()?.map(describe_process))
+}
+
+fn resolve(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::time::Duration;
+
+    use onload_test_tree::Tree;
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+    use super::*;
+
+    const VFIO: &str = "vfio:0000:81:10.0";
+
+    fn deadline() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// A search for the user of the device whose node is `node` in the container.
+    type Search = fn(&DeviceId, &[Expectation], &Processes, Instant) -> Option<String>;
+
+    fn search(search: Search, tree: &Tree, node: &str) -> Option<String> {
+        let expect = [format!("{node}={VFIO}").parse().unwrap()];
+        search(&VFIO.parse().unwrap(), &expect, &Processes::at_root(tree.root()), deadline())
+    }
+
+    #[test]
+    fn the_search_of_proc_opens_no_node() {
+        let tree = Tree::new();
+        tree.file("dev/vfio/15", "").file("proc/7/comm", "qemu\n");
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&events, tree.path("dev/vfio"), WatchFlags::OPEN).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut is_opened = |by: Search| {
+            assert_eq!(search(by, &tree, "/dev/vfio/15"), None);
+            inotify::Reader::new(&events, &mut buffer).next().is_ok()
+        };
+        assert!(!is_opened(find_user_in_proc));
+        assert!(is_opened(find_user));
+    }
+
+    #[test]
+    fn finds_the_process_that_has_a_node_open() {
+        let tree = Tree::new();
+        tree.file("proc/7/comm", "qemu\n").link("proc/7/fd/3", "/dev/null");
+        tree.link("dev/vfio/15", "/dev/null").link("dev/vfio/16", "/dev/zero");
+        tree.link("dev/vfio/devices/vfio0", "/dev/null")
+            .link("dev/vfio/devices/vfio1", "/dev/zero");
+        let qemu = Some("process 7 (\"qemu\")".to_owned());
+        assert_eq!(search(find_user, &tree, "/dev/vfio/devices/vfio0"), qemu);
+        assert_eq!(search(find_user, &tree, "/dev/vfio/devices/vfio1"), None);
+        for (node, user) in [("15", &qemu), ("16", &None)] {
+            assert_eq!(search(find_user_in_proc, &tree, &format!("/dev/vfio/{node}")), *user);
+        }
+    }
+
+    #[test]
+    fn records_the_group_and_the_numbers_of_its_nodes() {
+        let tree = Tree::new();
+        tree.link(
+            "sys/bus/pci/devices/0000:81:10.0/iommu_group",
+            "../../../../kernel/iommu_groups/15",
+        );
+        tree.directory("sys/kernel/iommu_groups/15/devices/0000:81:10.0");
+        tree.file("sys/bus/pci/devices/0000:81:10.0/vfio-dev/vfio0/dev", "511:3\n");
+        tree.file("sys/class/vfio/15/dev", "241:0\n");
+        let device: DeviceId = VFIO.parse().unwrap();
+        assert_eq!(group_members(tree.root(), &device), [device.clone()]);
+        let recorded = facts(tree.root(), &device);
+        assert_eq!(recorded["iommu-group"], "15");
+        assert_eq!(recorded[NODES], "241:0 511:3");
+        assert!(facts(tree.root(), &"rdma:mlx5_0".parse().unwrap()).is_empty());
+    }
+}
