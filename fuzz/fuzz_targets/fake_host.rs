@@ -14,8 +14,8 @@ use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::subject::ContainerRef;
 use onload_hooks::decide::sysfs::Sysfs;
+use onload_lease::choose_without_leases;
 use onload_lease::drain::DrainList;
-use onload_lease::take_unleased;
 use onload_lease::tickets::{self, Ticket};
 use onload_sys::elf::ElfSummary;
 use onload_sys::error::Result;
@@ -44,7 +44,7 @@ impl NodeLookup for FakeHost {
 
 impl Pools for FakeHost {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
-        let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
+        let devices = choose_without_leases(wanted.devices, wanted.numa, &|_| None);
         Ok(Reservation { token: [7; 16].into(), devices: devices? })
     }
 

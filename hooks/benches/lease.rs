@@ -70,7 +70,7 @@ impl Bench {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        self.leases.claim(&request, &|_, _| None)
+        self.leases.acquire(&request, &|_| None)
     }
 
     /// The first members of a pool are held by a process that lives: this one.

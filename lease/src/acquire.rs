@@ -1,12 +1,13 @@
-//! Devices for one container, members of pools and devices by their names alike, claimed under one lock.
+//! Leases devices to a container: all that it requests, or none. Members of pools are chosen, devices
+//! by name are checked.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::rc::Rc;
 
 use onload_cdi::DeviceName;
 
+use super::drain::DrainList;
 use super::file::{Lease, NODES, parse_file_name};
 use super::move_record::MoveRecord;
 use super::request::{
@@ -17,7 +18,7 @@ use super::slot::{
     surplus_slots,
 };
 use super::store::{LeaseError, Leases};
-use crate::drain::DrainList;
+use super::users;
 use onload_core::claim_uid::ClaimUid;
 use onload_core::device_id::DeviceId;
 use onload_core::pool::Numa;
@@ -25,159 +26,31 @@ use onload_core::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, is_temporary_name};
 
-/// Tells who uses a device without a lease of it.
-type UserLookup<'a> = &'a dyn Fn(&DeviceId, &LeaseSnapshot<'_>) -> Option<String>;
+/// Finds a process that uses a device without a lease.
+pub type FindUser<'a> = &'a dyn Fn(&DeviceId) -> Option<String>;
 
-/// Who uses which members of pools without a lease.
+/// Members of pools that are used without a lease, and the processes that use them.
 pub type UsedMembers = BTreeMap<DeviceId, String>;
 
-/// What a container gets.
+/// A device for a container, and the lease to write.
 struct PlannedLease<'a> {
     device_request: &'a MemberRequest,
     device: DeviceId,
     choice: SlotChoice,
-    /// The lease that stands there and is this container's.
+    /// The container's own lease, which `lease` replaces.
     previous_lease: Option<Lease>,
-    /// What is written there; none where it stands there already.
+    /// `None` if the container's lease is up to date.
     lease: Option<Lease>,
-    /// Whether it is asked who uses the device without a lease.
+    /// Whether to search for a process that uses the device without a lease.
     needs_user_check: bool,
-    /// Slots that nobody uses any more.
+    /// Slots whose containers have exited, and which are never reused.
     surplus: Vec<u32>,
 }
 
-impl Leases {
-    /// What a container could get now, each as a device request for just that. Nothing is written and no lock taken, so another
-    /// container may be faster with it.
-    pub fn choose(
-        &self,
-        request: &LeaseRequest<'_>,
-        used: &UsedMembers,
-    ) -> Result<Vec<MemberRequest>, LeaseError> {
-        let snapshot = LeaseSnapshot::read(self, request.devices)?;
-        let planned_leases = snapshot.grants(request, used)?.into_iter();
-        Ok(planned_leases
-            .map(|planned| planned.device_request.narrowed_to(&planned.device.name))
-            .collect())
-    }
-
-    /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
-    /// lock, since the answer may take its time, and not before the device is this container's: it may open the device,
-    /// which another holder would notice. A member that is in use is given back, and another taken.
-    pub fn claim(
-        &self,
-        request: &LeaseRequest<'_>,
-        find_user: UserLookup<'_>,
-    ) -> Result<Vec<DeviceId>, LeaseError> {
-        let mut used = UsedMembers::new();
-        loop {
-            let lock = self.lock()?;
-            let snapshot = LeaseSnapshot::read(self, request.devices)?;
-            let planned_leases = snapshot.grants(request, &used)?;
-            snapshot.sweep();
-            self.publish_all(&planned_leases)?;
-            drop(lock);
-            let Some((planned, process)) = snapshot.first_used(&planned_leases, find_user) else {
-                return Ok(devices(planned_leases));
-            };
-            let _lock = self.lock()?;
-            self.undo(&planned_leases);
-            planned.pass_over(process, &mut used)?;
-        }
-    }
-
-    /// What [`Leases::claim`] would give now; nothing is written. A device by its name that the container holds itself, be
-    /// it by another reservation, is among it.
-    pub fn would_claim(
-        &self,
-        request: &LeaseRequest<'_>,
-        find_user: UserLookup<'_>,
-    ) -> Result<Vec<DeviceId>> {
-        let snapshot = LeaseSnapshot::read(self, request.devices)?;
-        let is_own = |device_request: &&MemberRequest| {
-            let is_of_container =
-                |slot: &Slot| slot.lease().is_some_and(|lease| request.is_same_container(lease));
-            let mut devices = device_request.candidates().map(MemberCandidate::device);
-            device_request.is_single_device()
-                && devices.any(|device| snapshot.slots(&device).iter().any(is_of_container))
-        };
-        let (held_requests, other_requests): (Vec<&MemberRequest>, Vec<&MemberRequest>) =
-            request.devices.iter().partition(is_own);
-        let held_candidates = held_requests.into_iter().flat_map(MemberRequest::candidates);
-        let other_requests: Vec<MemberRequest> = other_requests.into_iter().cloned().collect();
-        let request = LeaseRequest { devices: &other_requests, ..request.clone() };
-        let mut used = UsedMembers::new();
-        loop {
-            let planned_leases = snapshot.grants(&request, &used)?;
-            match snapshot.first_used(&planned_leases, find_user) {
-                Some((planned, process)) => planned.pass_over(process, &mut used)?,
-                None => {
-                    let granted = devices(planned_leases).into_iter();
-                    return Ok(granted
-                        .chain(held_candidates.map(MemberCandidate::device))
-                        .collect());
-                }
-            }
-        }
-    }
-
-    fn publish_all(&self, planned_leases: &[PlannedLease<'_>]) -> Result<()> {
-        for (index, planned) in planned_leases.iter().enumerate() {
-            let Some(lease) = &planned.lease else { continue };
-            if let Err(error) = self.write_lease(&planned.device, planned.choice, lease) {
-                self.undo(planned_leases.split_at(index).0);
-                return Err(error);
-            }
-        }
-        for planned in planned_leases {
-            for slot in &planned.surplus {
-                // It is in nobody's way.
-                let _ = self.remove(&planned.device, *slot);
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the leases as they were before; the lock is held. Who was stopped meanwhile may find another's in its slot.
-    fn undo(&self, planned_leases: &[PlannedLease<'_>]) {
-        for planned in planned_leases {
-            let slot = planned.choice.number();
-            if planned.lease.is_none() || self.read_lease(&planned.device, slot) != planned.lease {
-                continue;
-            }
-            // Where that fails, the lease ends with its holder.
-            let _ = match &planned.previous_lease {
-                Some(previous) => self.write_lease(&planned.device, planned.choice, previous),
-                None => self.remove(&planned.device, slot).map(drop),
-            };
-        }
-    }
-
-    /// Why the containers of a claim would not get devices now, each of which so many may have at once, and which
-    /// may be leased by any of their names; `None` if they would. Nothing is written. Who uses a device without a
-    /// lease is not looked for.
-    pub fn held_beside(
-        &self,
-        device_ids: &[DeviceId],
-        share: u32,
-        claim: &ClaimUid,
-    ) -> Result<Option<Error>> {
-        let slots = self.read_slots_where(&|device| device_ids.contains(device))?;
-        let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
-        // The hook of the next container brings it back, or says why it does not come.
-        slots.retain(|slot| slot.state != HolderState::Returning);
-        if slots.iter().any(|slot| slot.is_held_by_claim(claim)) {
-            return Ok(None);
-        }
-        let holders = other_holders(&slots, Some(claim));
-        let is_full = holders.len() >= usize::try_from(share).unwrap_or(usize::MAX);
-        Ok(is_full.then(|| in_use_error(&holders)))
-    }
-}
-
 impl PlannedLease<'_> {
-    /// Has another member taken in the place of one that is in use. A device by its name is a pool of one.
-    fn pass_over(&self, process: String, used: &mut UsedMembers) -> Result<()> {
+    /// Marks this member as in use, so that the next pass chooses another one. Fails for a device that
+    /// was requested by name, since no other one would do.
+    fn mark_used(&self, process: String, used: &mut UsedMembers) -> Result<()> {
         if self.device_request.is_single_device() {
             bail!("{} is in use by {process}; stop that first", self.device);
         }
@@ -186,58 +59,198 @@ impl PlannedLease<'_> {
     }
 }
 
+impl Leases {
+    /// Chooses devices that the container could lease now, and returns a request for exactly these.
+    /// Writes nothing and takes no lock, so another container may be faster.
+    pub fn choose(
+        &self,
+        request: &LeaseRequest<'_>,
+        used: &UsedMembers,
+    ) -> Result<Vec<MemberRequest>, LeaseError> {
+        Ok(LeaseSnapshot::read(self, request.devices)?
+            .plan(request, used)?
+            .into_iter()
+            .map(|planned| planned.device_request.narrowed_to(&planned.device.name))
+            .collect())
+    }
+
+    /// Leases all requested devices to the container, or none. The container keeps those that it
+    /// already has.
+    ///
+    /// `find_user` is called without the lock, since it may take long, and only once the leases are
+    /// written: it may open a device, which would disturb another holder. If a process uses a member
+    /// of a pool, another member is chosen.
+    pub fn acquire(
+        &self,
+        request: &LeaseRequest<'_>,
+        find_user: FindUser<'_>,
+    ) -> Result<Vec<DeviceId>, LeaseError> {
+        self.acquire_unused(request, &mut UsedMembers::new(), find_user)
+    }
+
+    /// Like [`Leases::acquire`], but does not choose members that are in `used`, and adds those that
+    /// turn out to be in use.
+    pub fn acquire_unused(
+        &self,
+        request: &LeaseRequest<'_>,
+        used: &mut UsedMembers,
+        find_user: FindUser<'_>,
+    ) -> Result<Vec<DeviceId>, LeaseError> {
+        loop {
+            let lock = self.lock()?;
+            let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
+            let planned_leases = snapshot.plan(request, used)?;
+            snapshot.remove_temporary_files();
+            self.write_all(&planned_leases)?;
+            drop(lock);
+            let Some((planned, process)) = snapshot.find_used(request, &planned_leases, find_user)
+            else {
+                return Ok(devices(planned_leases));
+            };
+            let _lock = self.lock()?;
+            self.undo(&planned_leases);
+            planned.mark_used(process, used)?;
+        }
+    }
+
+    /// Returns the devices that [`Leases::acquire`] would lease now. Writes nothing. Devices by name
+    /// that the container already has, also by a reservation with another token, are included.
+    pub fn preview(
+        &self,
+        request: &LeaseRequest<'_>,
+        find_user: FindUser<'_>,
+    ) -> Result<Vec<DeviceId>> {
+        let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
+        let mut own_devices = Vec::new();
+        let mut other_requests = Vec::new();
+        for device_request in request.devices {
+            let devices: Vec<DeviceId> = device_request.devices().collect();
+            let is_own = device_request.is_single_device()
+                && devices.iter().any(|device| snapshot.is_held_by_container(request, device));
+            if is_own {
+                own_devices.extend(devices);
+            } else {
+                other_requests.push(device_request.clone());
+            }
+        }
+        let request = LeaseRequest { devices: &other_requests, ..request.clone() };
+        let mut used = UsedMembers::new();
+        loop {
+            let planned_leases = snapshot.plan(&request, &used)?;
+            match snapshot.find_used(&request, &planned_leases, find_user) {
+                Some((planned, process)) => planned.mark_used(process, &mut used)?,
+                None => return Ok([devices(planned_leases), own_devices].concat()),
+            }
+        }
+    }
+
+    fn write_all(&self, planned_leases: &[PlannedLease<'_>]) -> Result<()> {
+        for (index, planned) in planned_leases.iter().enumerate() {
+            let Some(lease) = &planned.lease else { continue };
+            if let Err(error) = self.write_lease(&planned.device, planned.choice, lease) {
+                self.undo(&planned_leases[..index]);
+                return Err(error);
+            }
+        }
+        for planned in planned_leases {
+            for slot in &planned.surplus {
+                // A file that remains does no harm.
+                let _ = self.remove(&planned.device, *slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores the leases as they were before. Requires the lock. If this process was paused, another
+    /// container may own a slot by now; its lease remains.
+    fn undo(&self, planned_leases: &[PlannedLease<'_>]) {
+        for planned in planned_leases {
+            let slot = planned.choice.number();
+            if planned.lease.is_none() || self.read_lease(&planned.device, slot) != planned.lease {
+                continue;
+            }
+            // If this fails, the lease ends with its holder.
+            let _ = match &planned.previous_lease {
+                Some(previous) => self.write_lease(&planned.device, planned.choice, previous),
+                None => self.remove(&planned.device, slot).map(drop),
+            };
+        }
+    }
+
+    /// Returns why containers of a ResourceClaim could not lease a device now; `None` if they could.
+    /// `names` are all names under which the device may be leased. Writes nothing, and does not search
+    /// for processes that use the device without a lease.
+    pub fn check_claim(
+        &self,
+        names: &[DeviceId],
+        share: u32,
+        claim: &ClaimUid,
+    ) -> Result<Option<Error>> {
+        let mut slots: Vec<Slot> = self
+            .read_slots_where(&|device| names.contains(device))?
+            .into_iter()
+            .map(|(_, slot)| slot)
+            .collect();
+        // The hook of the next container restores the device, or reports why it cannot.
+        slots.retain(|slot| slot.state != HolderState::Returning);
+        if slots.iter().any(|slot| slot.is_held_by_claim(claim)) {
+            return Ok(None);
+        }
+        let holders = other_holders(&slots, Some(claim));
+        let is_full = holders.len() as u64 >= u64::from(share);
+        Ok(is_full.then(|| in_use_error(&holders)))
+    }
+}
+
 fn devices(planned_leases: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
     planned_leases.into_iter().map(|planned| planned.device).collect()
 }
 
-/// The members that a container would get if nobody held a lease: for a user who cannot see leases.
-pub fn take_unleased(
+/// Chooses members of pools without consulting leases, for users who cannot read them.
+pub fn choose_without_leases(
     device_requests: &[MemberRequest],
     numa: Numa,
-    find_user: &dyn Fn(&DeviceId) -> Option<String>,
+    find_user: FindUser<'_>,
 ) -> Result<Vec<DeviceId>> {
-    let picked = select_members(device_requests, numa, &mut |candidate| {
+    let members = select_members(device_requests, numa, &mut |candidate| {
         find_user(&candidate.device()).is_none()
     });
-    let Some(picked) = picked else {
-        let requests = device_requests.iter();
-        let requests =
-            requests.map(|device_request| device_request.describe("too few that are not in use"));
-        return Err(none_free_error(&requests.collect::<Vec<_>>(), numa, &[]));
+    let Some(members) = members else {
+        let requests: Vec<String> = device_requests
+            .iter()
+            .map(|device_request| device_request.describe("too few that are not in use"))
+            .collect();
+        return Err(none_free_error(&requests, numa, &[]));
     };
-    Ok(picked.into_iter().map(MemberCandidate::device).collect())
+    Ok(members.into_iter().map(MemberCandidate::device).collect())
 }
 
-/// Who holds what, of the classes that a container asks for. The directory is listed and the boot's id read once.
-pub struct LeaseSnapshot<'a> {
+/// The leases of the classes that a container requests. The directory and the boot ID are read once;
+/// a lease file is read when its holder matters.
+struct LeaseSnapshot<'a> {
     leases: &'a Leases,
     boot: String,
-    /// What nobody new gets.
     drain: DrainList,
-    /// The slots with a file.
+    /// The slots that have a file.
     slot_numbers: BTreeMap<DeviceId, Vec<u32>>,
-    /// What stands in the slots of those that had to be looked at.
-    cached_slots: RefCell<BTreeMap<DeviceId, Rc<[Slot]>>>,
-    /// What a killed process left half written.
-    half_written: Vec<String>,
+    /// The slots whose files were read.
+    slots: BTreeMap<DeviceId, Rc<[Slot]>>,
+    /// Files that a killed process did not finish.
+    temporary_files: Vec<String>,
 }
 
 impl<'a> LeaseSnapshot<'a> {
     fn read(leases: &'a Leases, device_requests: &[MemberRequest]) -> Result<Self> {
         let boot = leases.processes.boot_id()?;
         let mut slot_numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
-        let mut half_written = Vec::new();
+        let mut temporary_files = Vec::new();
         for name in leases.file_names()? {
-            match parse_file_name(&name) {
-                Some((device, slot))
-                    if device_requests
-                        .iter()
-                        .any(|device_request| device_request.class == device.class) =>
-                {
+            if let Some((device, slot)) = parse_file_name(&name) {
+                if device_requests.iter().any(|request| request.class == device.class) {
                     slot_numbers.entry(device).or_default().push(slot);
                 }
-                None if is_temporary_name(OsStr::new(&name)) => half_written.push(name),
-                _ => {}
+            } else if is_temporary_name(OsStr::new(&name)) {
+                temporary_files.push(name);
             }
         }
         Ok(LeaseSnapshot {
@@ -245,175 +258,153 @@ impl<'a> LeaseSnapshot<'a> {
             drain: DrainList::read_host(leases.processes.root(), || Some(boot.clone()))?,
             boot,
             slot_numbers,
-            cached_slots: RefCell::default(),
-            half_written,
+            slots: BTreeMap::new(),
+            temporary_files,
         })
     }
 
-    /// Removes what is half written; the lock is held.
-    fn sweep(&self) {
-        for name in &self.half_written {
-            // It is in nobody's way.
+    /// Removes unfinished files. Requires the lock.
+    fn remove_temporary_files(&self) {
+        for name in &self.temporary_files {
+            // A file that remains does no harm.
             let _ = atomic::remove(&self.leases.dir, OsStr::new(name));
         }
     }
 
-    /// What a container gets of all that it asks for.
-    fn grants<'w>(
-        &self,
-        request: &LeaseRequest<'w>,
+    /// Plans the leases of all requested devices.
+    fn plan<'r>(
+        &mut self,
+        request: &LeaseRequest<'r>,
         used: &UsedMembers,
-    ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
-        let mut planned_leases = self.members(request, used)?;
-        for device_request in
-            request.devices.iter().filter(|device_request| device_request.is_single_device())
-        {
-            for candidate in device_request.candidates() {
-                planned_leases.push(self.grant(request, candidate)?);
-            }
-        }
-        Ok(planned_leases)
-    }
-
-    /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them;
-    /// not where the order says more.
-    fn members<'w>(
-        &self,
-        request: &LeaseRequest<'w>,
-        used: &UsedMembers,
-    ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
-        let (device_requests, numa) = (request.devices, request.numa);
-        let is_unused = |candidate: MemberCandidate<'_>| {
-            let is_used = !used.is_empty() && used.contains_key(&candidate.device());
-            !is_used && self.check_drain(request, candidate).is_ok()
-        };
-        let is_free = |candidate: MemberCandidate<'_>| {
-            self.is_free(request, candidate) && is_unused(candidate)
-        };
-        // A slot without a file is free, whoever has the others.
-        let is_preferred = |candidate: MemberCandidate<'_>| {
-            if candidate.device_request.in_order {
-                is_free(candidate)
-            } else {
-                self.has_slot(candidate) && is_unused(candidate)
-            }
-        };
-        let picked =
-            select_members(device_requests, numa, &mut |candidate| is_preferred(candidate))
-                .or_else(|| {
-                    select_members(device_requests, numa, &mut |candidate| is_free(candidate))
-                });
-        let Some(picked) = picked else {
-            return Err(LeaseError::NoneFree(self.none_free(request, used)));
-        };
+    ) -> Result<Vec<PlannedLease<'r>>, LeaseError> {
         let mut planned_leases = Vec::new();
-        for candidate in picked {
-            planned_leases.push(self.grant(request, candidate)?);
+        for member in self.choose_members(request, used)? {
+            planned_leases.push(self.plan_lease(request, member)?);
+        }
+        for device_request in request.devices {
+            if device_request.is_single_device() {
+                for candidate in device_request.candidates() {
+                    planned_leases.push(self.plan_lease(request, candidate)?);
+                }
+            }
         }
         Ok(planned_leases)
     }
 
-    fn first_used<'g, 'w>(
-        &self,
-        planned_leases: &'g [PlannedLease<'w>],
-        find_user: UserLookup<'_>,
-    ) -> Option<(&'g PlannedLease<'w>, String)> {
-        let mut unchecked = planned_leases.iter().filter(|planned| planned.needs_user_check);
-        unchecked.find_map(|planned| Some((planned, find_user(&planned.device, self)?)))
+    /// Chooses free members of pools. Unless the request has an order, members that have a slot
+    /// without a file are preferred, since no lease has to be read for them.
+    fn choose_members<'r>(
+        &mut self,
+        request: &LeaseRequest<'r>,
+        used: &UsedMembers,
+    ) -> Result<Vec<MemberCandidate<'r>>, LeaseError> {
+        let preferred = select_members(request.devices, request.numa, &mut |candidate| {
+            let is_free = candidate.device_request.in_order || self.has_free_slot(candidate);
+            is_free && self.is_available(request, candidate, used)
+        });
+        if let Some(members) = preferred {
+            return Ok(members);
+        }
+        let members = select_members(request.devices, request.numa, &mut |candidate| {
+            self.is_available(request, candidate, used)
+        });
+        members.ok_or_else(|| LeaseError::NoneFree(self.none_free_error(request, used)))
     }
 
-    fn numbers(&self, device: &DeviceId) -> &[u32] {
+    /// Returns whether the container could lease a member, as far as leases and drains show.
+    fn is_available(
+        &mut self,
+        request: &LeaseRequest<'_>,
+        candidate: MemberCandidate<'_>,
+        used: &UsedMembers,
+    ) -> bool {
+        if !used.is_empty() && used.contains_key(&candidate.device()) {
+            return false;
+        }
+        let is_free = self.has_free_slot(candidate)
+            || choose_slot(
+                &self.read_slots(&candidate.device()),
+                request,
+                candidate.device_request,
+            )
+            .is_ok();
+        is_free && self.check_drain(request, candidate).is_ok()
+    }
+
+    /// Finds the first of these devices that a process uses, or that another container can open,
+    /// without a lease.
+    fn find_used<'p, 'r>(
+        &mut self,
+        request: &LeaseRequest<'_>,
+        planned_leases: &'p [PlannedLease<'r>],
+        find_user: FindUser<'_>,
+    ) -> Option<(&'p PlannedLease<'r>, String)> {
+        for planned in planned_leases.iter().filter(|planned| planned.needs_user_check) {
+            let user = self.find_member_opener(request, planned);
+            if let Some(user) = user.or_else(|| find_user(&planned.device)) {
+                return Some((planned, user));
+            }
+        }
+        None
+    }
+
+    fn slot_numbers(&self, device: &DeviceId) -> &[u32] {
         self.slot_numbers.get(device).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a candidate has a slot without a file.
-    fn has_slot(&self, candidate: MemberCandidate<'_>) -> bool {
-        let share = usize::try_from(candidate.device_request.pool.share).unwrap_or(usize::MAX);
-        self.numbers(&candidate.device()).len() < share
+    /// Returns whether one of a member's slots has no file, and so no holder.
+    fn has_free_slot(&self, candidate: MemberCandidate<'_>) -> bool {
+        let files = self.slot_numbers(&candidate.device()).len();
+        (files as u64) < u64::from(candidate.device_request.pool.share)
     }
 
-    /// That a device is not drained, unless the container has it already: what began before goes on.
-    fn check_drain(
-        &self,
-        request: &LeaseRequest<'_>,
-        candidate: MemberCandidate<'_>,
-    ) -> Result<()> {
-        if self.drain.is_empty() {
-            return Ok(());
-        }
-        let device = candidate.device();
-        for name in [&device].into_iter().chain(&candidate.device_request.aliases) {
-            if let Some(entry) = self.drain.find(name.class, name.name.as_str())
-                && !already_holds(&self.slots(&device), request, candidate.device_request)
-            {
-                return Err(error!("it is {entry}")).with_context(|| device.to_string());
-            }
-        }
-        Ok(())
-    }
-
-    fn is_free(&self, request: &LeaseRequest<'_>, candidate: MemberCandidate<'_>) -> bool {
-        self.has_slot(candidate)
-            || choose_slot(&self.slots(&candidate.device()), request, candidate.device_request)
-                .is_ok()
-    }
-
-    /// What stands in the slots of a device.
-    fn slots(&self, device: &DeviceId) -> Rc<[Slot]> {
-        if let Some(slots) = self.cached_slots.borrow().get(device) {
+    /// Reads the lease files of a device, once.
+    fn read_slots(&mut self, device: &DeviceId) -> Rc<[Slot]> {
+        if let Some(slots) = self.slots.get(device) {
             return Rc::clone(slots);
         }
-        let mut slots = Vec::new();
-        for number in self.numbers(device) {
-            slots.extend(self.leases.read_slot(device, *number, &self.boot));
-        }
+        let mut slots: Vec<Slot> = self
+            .slot_numbers(device)
+            .iter()
+            .filter_map(|number| self.leases.read_slot(device, *number, &self.boot))
+            .collect();
         slots.sort_unstable_by_key(|slot| slot.number);
         let slots: Rc<[Slot]> = slots.into();
-        let cached = Rc::clone(&slots);
-        self.cached_slots.borrow_mut().insert(device.clone(), cached);
+        self.slots.insert(device.clone(), Rc::clone(&slots));
         slots
     }
 
-    /// What a container gets of one candidate, or who holds that.
-    fn grant<'w>(
-        &self,
-        request: &LeaseRequest<'w>,
-        candidate: MemberCandidate<'w>,
-    ) -> Result<PlannedLease<'w>> {
-        let (device_request, device) = (candidate.device_request, candidate.device());
-        if self.has_slot(candidate) && !device_request.is_single_device() {
-            let numbers = self.numbers(&device);
-            let free_number =
-                (0..device_request.pool.share).find(|number| !numbers.contains(number));
-            return Ok(PlannedLease {
-                device_request,
-                device,
-                choice: SlotChoice::Create(free_number.unwrap_or_default()),
-                previous_lease: None,
-                lease: Some(self.lease(request, device_request, None)),
-                needs_user_check: true,
-                surplus: Vec::new(),
-            });
+    fn is_held_by_container(&mut self, request: &LeaseRequest<'_>, device: &DeviceId) -> bool {
+        self.read_slots(device)
+            .iter()
+            .filter_map(Slot::lease)
+            .any(|lease| request.is_same_container(lease))
+    }
+
+    /// Plans the lease of one device. Fails with its holder if it is in use.
+    fn plan_lease<'r>(
+        &mut self,
+        request: &LeaseRequest<'r>,
+        candidate: MemberCandidate<'r>,
+    ) -> Result<PlannedLease<'r>> {
+        let device_request = candidate.device_request;
+        let device = candidate.device();
+        if self.has_free_slot(candidate) && !device_request.is_single_device() {
+            return Ok(self.plan_in_free_slot(request, device_request, device));
         }
-        let slots = self.slots(&device);
+        let slots = self.read_slots(&device);
         let choice =
             choose_slot(&slots, request, device_request).with_context(|| device.to_string())?;
         self.check_drain(request, candidate)?;
-        let own_slot = slots.iter().find(|slot| choice == SlotChoice::Keep(slot.number));
-        let own_lease = own_slot.and_then(Slot::lease);
-        // The hook of a claim comes first and the device's own after it, which names no claim.
+        let own_lease =
+            slots.iter().find(|slot| choice == SlotChoice::Keep(slot.number)).and_then(Slot::lease);
+        // The device's own hook, which names no ResourceClaim, runs after that of the ResourceClaim.
         let claim = request.claim.or(own_lease.and_then(|lease| lease.claim.as_ref()));
-        // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
-        // start left.
-        let namespace = |moved: &MoveRecord| moved.namespace;
-        let previous_namespace = own_lease.and_then(|lease| lease.moved.as_ref()).map(namespace);
-        let namespace_changes = device_request.moved.is_some()
-            && device_request.moved.as_ref().map(namespace) != previous_namespace;
-        let is_unchanged =
-            |lease: &Lease| lease.holder == request.holder && lease.claim.as_ref() == claim;
         let needs_user_check = !is_shared(&slots, choice.number(), claim);
-        if let Some(unchanged_lease) =
-            own_lease.filter(|lease| is_unchanged(lease) && !namespace_changes)
+        if let Some(own_lease) = own_lease
+            && own_lease.holder == request.holder
+            && own_lease.claim.as_ref() == claim
+            && !namespace_changes(own_lease, device_request)
         {
             return Ok(PlannedLease {
                 device_request,
@@ -421,9 +412,9 @@ impl<'a> LeaseSnapshot<'a> {
                 choice,
                 previous_lease: None,
                 lease: None,
-                // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
-                // uses them comes out with the device's own.
-                needs_user_check: needs_user_check && unchanged_lease.claim.is_some(),
+                // A lease without a claim UID has already been checked for other users. The hook of a
+                // ResourceClaim knows no nodes, so the device's own hook finds their users.
+                needs_user_check: needs_user_check && own_lease.claim.is_some(),
                 surplus: Vec::new(),
             });
         }
@@ -432,27 +423,47 @@ impl<'a> LeaseSnapshot<'a> {
         self.check_addresses(device_request, &device)?;
         let mut surplus = surplus_slots(&slots, device_request.pool.share);
         surplus.retain(|number| *number != choice.number());
+        let lease =
+            Lease { claim: claim.cloned(), ..self.new_lease(request, device_request, own_lease) };
         Ok(PlannedLease {
             device_request,
             device,
             choice,
             previous_lease: own_lease.cloned(),
-            lease: Some(Lease {
-                claim: claim.cloned(),
-                ..self.lease(request, device_request, own_lease)
-            }),
+            lease: Some(lease),
             needs_user_check,
             surplus,
         })
     }
 
-    fn lease(
+    /// Plans the lease of a member that has a slot without a file: no other lease has to be read.
+    fn plan_in_free_slot<'r>(
+        &self,
+        request: &LeaseRequest<'_>,
+        device_request: &'r MemberRequest,
+        device: DeviceId,
+    ) -> PlannedLease<'r> {
+        let numbers = self.slot_numbers(&device);
+        let number = (0..device_request.pool.share).find(|number| !numbers.contains(number));
+        PlannedLease {
+            device_request,
+            device,
+            choice: SlotChoice::Create(number.unwrap_or_default()),
+            previous_lease: None,
+            lease: Some(self.new_lease(request, device_request, None)),
+            needs_user_check: true,
+            surplus: Vec::new(),
+        }
+    }
+
+    fn new_lease(
         &self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
         own_lease: Option<&Lease>,
     ) -> Lease {
-        let ticket = own_lease.and_then(|lease| lease.ticket.as_ref());
+        let own_ticket = own_lease.and_then(|lease| lease.ticket.as_ref());
+        let own_record = own_lease.and_then(|lease| lease.moved.as_ref());
         Lease {
             boot: self.boot.clone(),
             container: request.container.clone(),
@@ -462,66 +473,101 @@ impl<'a> LeaseSnapshot<'a> {
             entry_point: request.entry_point.to_owned(),
             since: timestamp::unix_seconds(),
             facts: device_request.facts.clone(),
-            ticket: device_request.ticket.as_ref().or(ticket).cloned(),
-            moved: moved(
-                own_lease.and_then(|lease| lease.moved.as_ref()),
-                device_request.moved.as_ref(),
-            ),
+            ticket: device_request.ticket.as_ref().or(own_ticket).cloned(),
+            moved: merge_move_records(own_record, device_request.moved.as_ref()),
         }
     }
 
-    /// That nobody else holds a device by another of its names.
+    /// Fails if the device is drained, unless the container already has it.
+    fn check_drain(
+        &mut self,
+        request: &LeaseRequest<'_>,
+        candidate: MemberCandidate<'_>,
+    ) -> Result<()> {
+        if self.drain.is_empty() {
+            return Ok(());
+        }
+        let device = candidate.device();
+        let device_request = candidate.device_request;
+        let Some(entry) = [&device]
+            .into_iter()
+            .chain(&device_request.aliases)
+            .find_map(|name| self.drain.find(name.class, name.name.as_str()))
+        else {
+            return Ok(());
+        };
+        let refusal = error!("it is {entry}");
+        if already_holds(&self.read_slots(&device), request, device_request) {
+            return Ok(());
+        }
+        Err(refusal).with_context(|| device.to_string())
+    }
+
+    /// Fails if another container holds the device by another of its names.
     fn check_aliases(
-        &self,
+        &mut self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
         device: &DeviceId,
     ) -> Result<()> {
         for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
-            for slot in self.slots(alias).iter() {
-                let is_own = slot.lease().is_some_and(|lease| is_fellow(request, lease));
+            for slot in self.read_slots(alias).iter() {
+                let is_own = slot.lease().is_some_and(|lease| is_related(request, lease));
                 if let Some(holder) = slot.describe_holder().filter(|_| !is_own) {
-                    let holder = format!("{holder} as {alias}");
-                    return Err(in_use_error(&[holder])).with_context(|| device.to_string());
+                    return Err(in_use_error(&[format!("{holder} as {alias}")]))
+                        .with_context(|| device.to_string());
                 }
             }
         }
         Ok(())
     }
 
-    /// That nobody may open its nodes for those of another device.
+    /// Fails if another container can open the device's nodes as those of another device.
     fn check_nodes(
-        &self,
+        &mut self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
         device: &DeviceId,
     ) -> Result<()> {
-        let nodes = device_request.facts.get(NODES);
-        if let Some(opener) = nodes.and_then(|nodes| self.opener(request, device, nodes)) {
+        let Some(numbers) = device_request.facts.get(NODES) else {
+            return Ok(());
+        };
+        if let Some(opener) = self.find_node_opener(request, device, numbers) {
             bail!("{device}: its node may be opened by {opener}; stop that first");
         }
         Ok(())
     }
 
-    /// Who may open a device's nodes, which have these numbers, for those of another device. The kernel gives the number of
-    /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
-    /// of a container stay as they are.
-    pub fn opener(
-        &self,
+    /// Finds a container that can open a pool's member as another device. For devices by name,
+    /// [`LeaseSnapshot::check_nodes`] does that.
+    fn find_member_opener(
+        &mut self,
+        request: &LeaseRequest<'_>,
+        planned: &PlannedLease<'_>,
+    ) -> Option<String> {
+        if planned.device_request.is_single_device() {
+            return None;
+        }
+        let facts = users::facts(self.leases.processes.root(), &planned.device);
+        self.find_node_opener(request, &planned.device, facts.get(NODES)?)
+    }
+
+    /// Finds a container that can open nodes with these numbers as those of another device. When a
+    /// device leaves its driver, the kernel reuses the number of its node (`ida_alloc_max` in
+    /// drivers/vfio/group.c), but the node and the cgroup of a container keep it.
+    fn find_node_opener(
+        &mut self,
         request: &LeaseRequest<'_>,
         device: &DeviceId,
-        nodes: &str,
+        numbers: &str,
     ) -> Option<String> {
-        let has_one = |other_nodes: &str| {
-            other_nodes.split(' ').any(|other_node| nodes.split(' ').any(|node| node == other_node))
-        };
-        let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
-        for other in self.slot_numbers.keys().filter(is_other) {
-            for lease in self.slots(other).iter().filter_map(Slot::live_lease) {
-                let other_nodes = lease.facts.get(NODES);
-                if other_nodes.is_some_and(|other_nodes| has_one(other_nodes))
-                    && !is_fellow(request, lease)
-                {
+        let numbers: Vec<&str> = numbers.split(' ').collect();
+        for other in self.other_devices(device) {
+            for lease in self.read_slots(&other).iter().filter_map(Slot::live_lease) {
+                let can_open = lease.facts.get(NODES).is_some_and(|other_numbers| {
+                    other_numbers.split(' ').any(|number| numbers.contains(&number))
+                });
+                if can_open && !is_related(request, lease) {
                     return Some(format!(
                         "{lease}, which was given {other} when that had the number of the node"
                     ));
@@ -531,19 +577,21 @@ impl<'a> LeaseSnapshot<'a> {
         None
     }
 
-    /// That no other interface that a container has carries an address that this one is to have. Containers of the same
-    /// network namespace share the interface, and with it the address.
-    fn check_addresses(&self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
-        let addresses = device_request.moved.as_ref().map(|moved| &moved.addresses);
-        let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else {
+    /// Fails if another interface in a container has an address that this one would get. Containers in
+    /// one network namespace share the interface and so its address.
+    fn check_addresses(&mut self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
+        let Some(moved) = &device_request.moved else {
             return Ok(());
         };
-        let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
-        for other in self.slot_numbers.keys().filter(is_other) {
-            for slot in self.slots(other).iter() {
-                let mut other_addresses =
-                    slot.moved_device().into_iter().flat_map(|moved| &moved.addresses);
-                if let Some(address) = other_addresses.find(|address| addresses.contains(address)) {
+        if moved.addresses.is_empty() {
+            return Ok(());
+        }
+        for other in self.other_devices(device) {
+            for slot in self.read_slots(&other).iter() {
+                let address = slot.moved_device().and_then(|other_move| {
+                    other_move.addresses.iter().find(|address| moved.addresses.contains(address))
+                });
+                if let Some(address) = address {
                     bail!(
                         "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
                         slot.describe_holder().unwrap_or_default()
@@ -554,64 +602,83 @@ impl<'a> LeaseSnapshot<'a> {
         Ok(())
     }
 
-    fn none_free(&self, request: &LeaseRequest<'_>, used: &UsedMembers) -> Error {
+    /// Returns the other devices of the same class that have lease files.
+    fn other_devices(&self, device: &DeviceId) -> Vec<DeviceId> {
+        self.slot_numbers
+            .keys()
+            .filter(|other| other.class == device.class && *other != device)
+            .cloned()
+            .collect()
+    }
+
+    fn none_free_error(&mut self, request: &LeaseRequest<'_>, used: &UsedMembers) -> Error {
         let mut holders = BTreeMap::new();
         let mut requests = Vec::new();
         for device_request in pool_requests(request.devices) {
-            let is_free = |candidate: &MemberCandidate<'_>| {
-                !used.contains_key(&candidate.device())
-                    && self.is_free(request, *candidate)
-                    && self.check_drain(request, *candidate).is_ok()
-            };
-            let free = device_request.candidates().filter(is_free).count();
-            requests.push(
-                device_request
-                    .describe(&format!("{free} free of {}", device_request.pool.members.len())),
-            );
-            holders.extend(
-                device_request.candidates().filter_map(|candidate| self.holder(candidate, used)),
-            );
+            let mut free = 0;
+            for candidate in device_request.candidates() {
+                if self.is_available(request, candidate, used) {
+                    free += 1;
+                }
+                holders.extend(self.describe_state(candidate, used));
+            }
+            let members = device_request.pool.members.len();
+            requests.push(device_request.describe(&format!("{free} free of {members}")));
         }
-        let holders = holders.iter().map(|(name, state)| format!("{name} {state}"));
-        none_free_error(&requests, request.numa, &holders.collect::<Vec<_>>())
+        let holders: Vec<String> =
+            holders.iter().map(|(name, state)| format!("{name} {state}")).collect();
+        none_free_error(&requests, request.numa, &holders)
     }
 
-    /// Who has a member, for people.
-    fn holder(
-        &self,
+    /// Describes why a member is not free; `None` if it is.
+    fn describe_state(
+        &mut self,
         candidate: MemberCandidate<'_>,
         used: &UsedMembers,
     ) -> Option<(DeviceName, String)> {
         let name = candidate.member.name.clone();
-        if let Some(user) = used.get(&candidate.device()) {
+        let device = candidate.device();
+        if let Some(user) = used.get(&device) {
             return Some((name, format!("is in use by {user}")));
         }
-        if let Some(holder) = self.slots(&candidate.device()).iter().find_map(Slot::describe_holder)
-        {
+        if let Some(holder) = self.read_slots(&device).iter().find_map(Slot::describe_holder) {
             return Some((name, format!("is held by {holder}")));
         }
-        let entry = self.drain.find(candidate.device_request.class, name.as_str())?;
-        Some((name.clone(), format!("is {entry}")))
+        let state = format!("is {}", self.drain.find(device.class, name.as_str())?);
+        Some((name, state))
     }
 }
 
-/// Whether another container of a claim has the device too: then that one may use it.
+/// Returns whether another container of the ResourceClaim has the device, and so may be using it.
 fn is_shared(slots: &[Slot], own_number: u32, claim: Option<&ClaimUid>) -> bool {
-    let is_fellow = |slot: &Slot| {
-        slot.number != own_number && claim.is_some_and(|uid| slot.is_held_by_claim(uid))
+    let Some(claim) = claim else {
+        return false;
     };
-    slots.iter().any(is_fellow)
+    slots.iter().any(|slot| slot.number != own_number && slot.is_held_by_claim(claim))
 }
 
-/// Whether a lease under another name is this container's, or of its claim.
-fn is_fellow(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
-    let is_of_claim = request.claim.is_some() && request.claim == lease.claim.as_ref();
-    is_of_claim || request.is_same_container(lease) || request.owns(lease)
+/// Returns whether a lease belongs to the same container or ResourceClaim.
+fn is_related(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
+    let is_same_claim = request.claim.is_some() && request.claim == lease.claim.as_ref();
+    is_same_claim || request.is_same_container(lease) || request.owns(lease)
 }
 
-/// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
-/// has to be again, and is with the new start.
-fn moved(earlier: Option<&MoveRecord>, now: Option<&MoveRecord>) -> Option<MoveRecord> {
+/// Returns whether the device moves to another namespace than the container's lease records. The hook
+/// that moves an interface runs after one that only leases it, which may have found the lease of an
+/// earlier start.
+fn namespace_changes(own_lease: &Lease, device_request: &MemberRequest) -> bool {
+    let Some(moved) = &device_request.moved else {
+        return false;
+    };
+    own_lease.moved.as_ref().is_none_or(|own_move| own_move.namespace != moved.namespace)
+}
+
+/// Merges the record of an earlier start of the container, whose device was not restored, with that of
+/// this start: the earlier settings are to be restored, in the new namespace.
+fn merge_move_records(
+    earlier: Option<&MoveRecord>,
+    now: Option<&MoveRecord>,
+) -> Option<MoveRecord> {
     match (earlier, now) {
         (Some(earlier), Some(now)) if earlier.saved.must_return() => {
             Some(MoveRecord { saved: earlier.saved.merge_later(&now.saved), ..now.clone() })
@@ -622,7 +689,7 @@ fn moved(earlier: Option<&MoveRecord>, now: Option<&MoveRecord>) -> Option<MoveR
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::super::file::Holder;
     use super::super::test_host::{Host, bundle, claimed, vfio};
@@ -647,8 +714,8 @@ mod tests {
                 claim: uid.as_ref(),
                 entry_point: "createRuntime",
             };
-            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| user.map(str::to_owned);
-            let claimed = host.leases.claim(&request, &user);
+            let user = |_: &DeviceId| user.map(str::to_owned);
+            let claimed = host.leases.acquire(&request, &user);
             claimed.map_err(|error| format!("{error:#}"))?;
         }
         Ok(())
@@ -690,17 +757,6 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_a_claim_shares_with_none() {
-        let host = Host::new();
-        start(&host, "one", 1, "u1", None).unwrap();
-        let line = host.claim("two", &host.start(2, 20)).unwrap_err();
-        assert!(line.contains("it is held by container one "), "{line}");
-        host.end(1);
-        host.claim("two", &host.start(2, 20)).unwrap();
-        assert!(start(&host, "three", 3, "u1", None).is_err());
-    }
-
-    #[test]
     fn who_uses_a_device_without_a_lease_stops_the_first_container_of_a_claim_alone() {
         let host = Host::new();
         let user = Some("process 7 (\"qemu\")");
@@ -728,11 +784,11 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| {
+            let user = |_: &DeviceId| {
                 asked.set(asked.get() + 1);
                 None
             };
-            let claimed = host.leases.claim(&request, &user).is_ok();
+            let claimed = host.leases.acquire(&request, &user).is_ok();
             (claimed, asked.get())
         };
         let free = || claimed("vfio:0000:81:10.2".parse().unwrap());
@@ -758,8 +814,8 @@ mod tests {
                 claim: None,
                 entry_point: "container explain",
             };
-            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| user.map(str::to_owned);
-            let would = host.leases.would_claim(&request, &user);
+            let user = |_: &DeviceId| user.map(str::to_owned);
+            let would = host.leases.preview(&request, &user);
             would.map(drop).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(would("one", None), Ok(()));
@@ -775,7 +831,7 @@ mod tests {
     fn a_claim_says_who_else_has_a_device_and_writes_nothing() {
         let host = Host::new();
         let held = |uid: &str, most| {
-            let found = host.leases.held_beside(&[vfio()], most, &uid.parse().unwrap());
+            let found = host.leases.check_claim(&[vfio()], most, &uid.parse().unwrap());
             found.unwrap().map(|refusal| refusal.to_string())
         };
         assert_eq!(held("u1", 1), None);
@@ -803,7 +859,7 @@ mod tests {
         holder: Holder,
         device_request: MemberRequest,
     ) -> Result<Vec<String>, String> {
-        take_beside(host, id, holder, device_request, &|_, _| None)
+        take_beside(host, id, holder, device_request, &|_| None)
     }
 
     /// As [`take`], where some devices are used without a lease.
@@ -812,7 +868,7 @@ mod tests {
         id: &str,
         holder: Holder,
         device_request: MemberRequest,
-        user: UserLookup<'_>,
+        user: FindUser<'_>,
     ) -> Result<Vec<String>, String> {
         let request = LeaseRequest {
             devices: &[device_request],
@@ -824,8 +880,8 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let would = host.leases.would_claim(&request, user);
-        let taken = host.leases.claim(&request, user);
+        let would = host.leases.preview(&request, user);
+        let taken = host.leases.acquire(&request, user);
         let text = |result: Result<Vec<DeviceId>>| {
             let names = |devices: Vec<DeviceId>| devices.iter().map(ToString::to_string).collect();
             result.map(names).map_err(|error| format!("{error:#}"))
@@ -1034,22 +1090,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_from_when_more_were_allowed_is_not_used_again() {
-        let host = Host::new();
-        let holder = host.start(1, 10);
-        for id in ["one", "two", "three"] {
-            take(&host, id, holder.clone(), device_request(1, &["a"], 3)).unwrap();
-        }
-        host.end(1);
-        let taken = take(&host, "four", host.start(2, 10), device_request(1, &["a"], 1));
-        assert_eq!(taken.unwrap(), ["vfio:a"]);
-        assert!(take(&host, "five", host.start(3, 10), device_request(1, &["a"], 1)).is_err());
-    }
-
-    #[test]
     fn a_member_that_somebody_uses_without_a_lease_is_passed_over() {
         let host = Host::new();
-        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
+        let user = |device: &DeviceId| {
             let is_used = device.name.as_str() != "c";
             is_used.then(|| "process 7 (\"qemu\")".to_owned())
         };
@@ -1072,26 +1115,13 @@ mod tests {
         gone.facts.insert(NODES.to_owned(), "241:0".to_owned());
         let web = host.start(1, 10);
         host.claim_all("web", web, None, &[gone]).unwrap();
-        let device_requests = [device_request(1, &["a", "b"], 1)];
-        let request = LeaseRequest {
-            devices: &device_requests,
-            numa: Numa::Any,
-            container: &"one".parse().unwrap(),
-            bundle: &bundle("one"),
-            holder: host.start(2, 20),
-            token: None,
-            claim: None,
-            entry_point: "onload-container-runtime",
-        };
-        let numbers = |device: &DeviceId| match device.name.as_str() {
-            "a" => "241:0",
-            _ => "241:1",
-        };
-        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
-            holders.opener(&request, device, numbers(device))
-        };
-        let given = host.leases.claim(&request, &user).unwrap();
-        assert_eq!(given, ["vfio:b".parse().unwrap()]);
+        for (member, group, number) in [("a", "15", "241:0"), ("b", "16", "241:1")] {
+            let link = format!("sys/bus/pci/devices/{member}/iommu_group");
+            host.link(&link, format!("../../../../kernel/iommu_groups/{group}"));
+            host.file(&format!("sys/class/vfio/{group}/dev"), number);
+        }
+        let one = device_request(1, &["a", "b"], 1);
+        assert_eq!(take(&host, "one", host.start(2, 20), one).unwrap(), ["vfio:b"]);
     }
 
     #[test]
@@ -1133,7 +1163,7 @@ mod tests {
     fn a_device_is_the_container_s_before_it_is_asked_who_uses_it() {
         let host = Host::new();
         let found = RefCell::new(Vec::new());
-        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
+        let user = |device: &DeviceId| {
             let taken = host.claim_all("two", host.start(2, 20), None, &[claimed(device.clone())]);
             found.borrow_mut().push(taken.unwrap_err());
             None
@@ -1164,17 +1194,17 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        let busy = |_: &DeviceId, _: &LeaseSnapshot<'_>| Some("process 7".to_owned());
-        assert!(host.leases.claim(&request, &busy).is_err());
+        let busy = |_: &DeviceId| Some("process 7".to_owned());
+        assert!(host.leases.acquire(&request, &busy).is_err());
         let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
         assert_eq!(kept.holder, reservation);
-        host.leases.claim(&request, &|_, _| None).unwrap();
+        host.leases.acquire(&request, &|_| None).unwrap();
     }
 
     #[test]
     fn what_another_took_meanwhile_is_not_given_back() {
         let host = Host::new();
-        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
+        let user = |device: &DeviceId| {
             // As if the first had been stopped until its reservation expired.
             host.leases.release_all(device).unwrap();
             host.claim("two", &host.start(2, 20)).unwrap();
@@ -1203,12 +1233,12 @@ mod tests {
         let asked = [device_request(1, &["a", "b"], 1)];
         let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
         assert_eq!(host.files(), [""; 0]);
-        take_once(&host, "two", &asked, &|_, _| None).unwrap();
+        take_once(&host, "two", &asked, &|_| None).unwrap();
         assert_eq!(host.files(), ["vfio=a#0"]);
-        let late = host.leases.claim(&request_for(&chosen), &|_, _| None);
+        let late = host.leases.acquire(&request_for(&chosen), &|_| None);
         assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
         let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
-        let given = host.leases.claim(&request_for(&chosen), &|_, _| None).unwrap();
+        let given = host.leases.acquire(&request_for(&chosen), &|_| None).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
@@ -1217,7 +1247,7 @@ mod tests {
         host: &Host,
         id: &str,
         device_requests: &[MemberRequest],
-        user: UserLookup<'_>,
+        user: FindUser<'_>,
     ) -> Result<(), String> {
         let request = LeaseRequest {
             devices: device_requests,
@@ -1229,7 +1259,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let taken = host.leases.claim(&request, user);
+        let taken = host.leases.acquire(&request, user);
         taken.map(drop).map_err(|error| format!("{error:#}"))
     }
 
@@ -1254,7 +1284,7 @@ mod tests {
                         claim: None,
                         entry_point: "onload-container-runtime",
                     };
-                    host.leases.claim(&request, &|_, _| None)
+                    host.leases.acquire(&request, &|_| None)
                 })
             });
             let tries: Vec<_> = tries.collect();

@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(returning(&host), Some(moved(NAMESPACE)));
         // The hook of a claim's container brings it back first.
         let claim = "u1".parse().unwrap();
-        assert_eq!(host.leases.held_beside(&[vf()], 1, &claim), Ok(None));
+        assert_eq!(host.leases.check_claim(&[vf()], 1, &claim), Ok(None));
     }
 
     #[test]
@@ -620,7 +620,7 @@ mod tests {
                 claim: uid.as_ref(),
                 entry_point: "createRuntime",
             };
-            host.leases.claim(&request, &|_, _| None).unwrap();
+            host.leases.acquire(&request, &|_| None).unwrap();
         };
         claim("one", 1, Some("u1"), None);
         assert!(!is_for_claim("one"), "it is not set up yet");

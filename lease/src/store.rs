@@ -385,7 +385,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::test_host::{Host, bundle, claimed, vfio};
-    use crate::{LeaseRequest, LeaseSnapshot, MemberRequest};
+    use crate::{FindUser, LeaseRequest, MemberRequest};
     use onload_core::pool::Numa;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -595,7 +595,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        host.leases.claim(&request, &|_, _| None).unwrap();
+        host.leases.acquire(&request, &|_| None).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
         assert_eq!(noted(), Some(ticket.clone()));
         host.claim_by("one", host.start(1, 10), Some(&token)).unwrap();
@@ -621,7 +621,7 @@ mod tests {
                 claim: None,
                 entry_point: "onload-nri",
             };
-            host.leases.claim(&request, &|_, _| None).unwrap();
+            host.leases.acquire(&request, &|_| None).unwrap();
         };
         reserve();
         let init = || host.start(1, 10);
@@ -712,7 +712,7 @@ mod tests {
     #[test]
     fn who_uses_a_device_without_a_lease_is_named() {
         let host = Host::new();
-        let claim = |user: &dyn Fn(&DeviceId, &LeaseSnapshot<'_>) -> Option<String>| {
+        let claim = |user: FindUser<'_>| {
             let request = LeaseRequest {
                 devices: &[claimed(vfio())],
                 numa: Numa::Any,
@@ -723,16 +723,16 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let claimed = host.leases.claim(&request, user);
+            let claimed = host.leases.acquire(&request, user);
             claimed.map_err(|error| format!("{error:#}"))
         };
-        let busy = |_: &DeviceId, _: &LeaseSnapshot<'_>| Some("process 7 (\"qemu\")".to_owned());
+        let busy = |_: &DeviceId| Some("process 7 (\"qemu\")".to_owned());
         assert_eq!(
             claim(&busy).unwrap_err(),
             "vfio:0000:81:10.0 is in use by process 7 (\"qemu\"); stop that first"
         );
         assert_eq!(host.files(), [""; 0]);
-        claim(&|_, _| None).unwrap();
+        claim(&|_| None).unwrap();
         // It is its own user now.
         claim(&busy).unwrap();
     }
@@ -831,7 +831,7 @@ mod tests {
                         claim: None,
                         entry_point: "createRuntime",
                     };
-                    match leases.claim(&request, &|_, _| None) {
+                    match leases.acquire(&request, &|_| None) {
                         Ok(_) => 1,
                         Err(error) if format!("{error:#}").contains("it is held by") => 0,
                         Err(error) => panic!("{error:#}"),

@@ -104,7 +104,7 @@ impl Host {
             claim: None,
             entry_point: "createRuntime",
         };
-        let claimed = self.leases.claim(&request, &|_, _| None);
+        let claimed = self.leases.acquire(&request, &|_| None);
         claimed.map(drop).map_err(|error| format!("{error:#}"))
     }
 

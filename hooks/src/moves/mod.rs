@@ -447,7 +447,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases().claim(&request, &|_, _| None).unwrap();
+        leases().acquire(&request, &|_| None).unwrap();
         assert!(leases().list().unwrap()[0].is_returning);
         let _moving = leases().lock_device(&device).unwrap();
         let begun = Instant::now();

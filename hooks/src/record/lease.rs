@@ -16,8 +16,8 @@ use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_lease::tickets::{self, StartingContainer, Ticket, TicketUser, Tickets};
 use onload_lease::users::{facts, find_user, find_user_in_proc, group_members};
 use onload_lease::{
-    Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord, NODES, POD,
-    UsedMembers, take_unleased,
+    Holder, LeaseError, LeaseRequest, Leases, MemberRequest, MoveRecord, POD, UsedMembers,
+    choose_without_leases,
 };
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
@@ -165,14 +165,10 @@ impl<'a> Keeper<'a> {
     fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let request = chosen.lease_request(maker, self.entry_point);
-        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
-            let opener = opener_by_number(holders, &request, device, self.processes.root());
-            let by =
-                opener.or_else(|| find_user(device, &chosen.expect, &self.processes, until))?;
-            self.used.borrow_mut().insert(device.clone(), by.clone());
-            Some(by)
-        };
-        match chosen.leases.claim(&request, &user) {
+        let find_user =
+            |device: &DeviceId| find_user(device, &chosen.expect, &self.processes, until);
+        let mut used = self.used.borrow_mut();
+        match chosen.leases.acquire_unused(&request, &mut used, &find_user) {
             Err(LeaseError::NoneFree(_)) => Ok(false),
             kept => Ok(kept.map(|_| true)?),
         }
@@ -235,7 +231,7 @@ impl Pools for Keeper<'_> {
             let user = |device: &DeviceId| {
                 find_user(device, &(wanted.expect)(device), &self.processes, until)
             };
-            let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
+            let devices = choose_without_leases(wanted.devices, wanted.numa, &user)?;
             return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
@@ -344,7 +340,7 @@ impl Pools for Viewer {
             find_user_in_proc(device, &(wanted.expect)(device), &self.processes, until)
         };
         let Some(leases) = &self.leases else {
-            let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
+            let mut devices = choose_without_leases(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reservation { token, devices });
         };
@@ -358,11 +354,7 @@ impl Pools for Viewer {
             claim: None,
             entry_point: "container explain",
         };
-        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
-            opener_by_number(holders, &request, device, self.processes.root())
-                .or_else(|| user(device))
-        };
-        let devices = leases.would_claim(&request, &user)?;
+        let devices = leases.preview(&request, &user)?;
         Ok(Reservation { token, devices })
     }
 
@@ -463,10 +455,9 @@ pub(crate) fn claim(
         entry_point: init_request.entry_point,
     };
     let deadline = Instant::now() + START_SEARCH_TIMEOUT;
-    let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
-        find_user(device, &init_request.arguments.expect, &processes, deadline)
-    };
-    leases.claim(&request, &user)?;
+    let user =
+        |device: &DeviceId| find_user(device, &init_request.arguments.expect, &processes, deadline);
+    leases.acquire(&request, &user)?;
     Ok(None)
 }
 
@@ -522,16 +513,6 @@ pub(crate) fn find_in(run: &RunDir) -> Result<Option<Leases>> {
 /// A bundle that may be gone already; then its path is what it was.
 pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
     canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
-}
-
-/// Who may open a member of a pool, by its node's number, for another device.
-fn opener_by_number(
-    holders: &LeaseSnapshot<'_>,
-    request: &LeaseRequest<'_>,
-    device: &DeviceId,
-    root: &Path,
-) -> Option<String> {
-    holders.opener(request, device, facts(root, device).get(NODES)?)
 }
 
 #[cfg(test)]

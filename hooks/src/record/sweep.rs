@@ -420,7 +420,7 @@ mod tests {
             let live = LiveInjection {
                 pid: process.pid,
                 start_time: process.start_time,
-                leases: leases.claim(&request, &|_, _| None).unwrap(),
+                leases: leases.acquire(&request, &|_| None).unwrap(),
                 bundle,
                 ..LiveInjection::default()
             };

@@ -500,7 +500,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases.claim(&request, &|_, _| None).unwrap();
+        leases.acquire(&request, &|_| None).unwrap();
         leases
     }
 

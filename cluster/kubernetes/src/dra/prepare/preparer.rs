@@ -241,7 +241,7 @@ fn refuse_held(host_root: &Path, device: &ClaimDevice, uid: &ClaimUid) -> Result
         return Ok(());
     };
     let names = [device.device.clone()];
-    let held = leases.held_beside(&names, device.max_holders, uid);
+    let held = leases.check_claim(&names, device.max_holders, uid);
     match held.with_context(reading)? {
         None => Ok(()),
         Some(held) => Err(Error::new(held).context(device.device.to_string())),
