@@ -30,7 +30,7 @@ use onload_sys::fs::atomic::{self, is_temporary_name};
 pub type FindUser<'a> = &'a dyn Fn(&DeviceId) -> Option<String>;
 
 /// Members of pools that are used without a lease, and the processes that use them.
-pub type UsedMembers = BTreeMap<DeviceId, String>;
+type UsedMembers = BTreeMap<DeviceId, String>;
 
 /// A device for a container, and the lease to write.
 struct PlannedLease<'a> {
@@ -60,18 +60,10 @@ impl PlannedLease<'_> {
 }
 
 impl Leases {
-    /// Chooses devices that the container could lease now, and returns a request for exactly these.
-    /// Writes nothing and takes no lock, so another container may be faster.
-    pub fn choose(
-        &self,
-        request: &LeaseRequest<'_>,
-        used: &UsedMembers,
-    ) -> Result<Vec<MemberRequest>, LeaseError> {
-        Ok(LeaseSnapshot::read(self, request.devices)?
-            .plan(request, used)?
-            .into_iter()
-            .map(|planned| planned.device_request.narrowed_to(&planned.device.name))
-            .collect())
+    /// Chooses devices that the container could lease now. Writes nothing and takes no lock, so another container may be faster.
+    pub fn choose(&self, request: &LeaseRequest<'_>) -> Result<Vec<DeviceId>, LeaseError> {
+        let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
+        Ok(devices(snapshot.plan(request, &UsedMembers::new())?))
     }
 
     /// Leases all requested devices to the container, or none. The container keeps those that it
@@ -88,9 +80,26 @@ impl Leases {
         self.acquire_unused(request, &mut UsedMembers::new(), find_user)
     }
 
+    /// Reserves devices for a container that is not created yet: those of `choice` if they are still
+    /// free, otherwise others.
+    pub fn reserve(
+        &self,
+        request: &LeaseRequest<'_>,
+        choice: &[DeviceId],
+        find_user: FindUser<'_>,
+    ) -> Result<Vec<DeviceId>, LeaseError> {
+        let mut used = UsedMembers::new();
+        let chosen = narrow(request.devices, choice);
+        let chosen_request = LeaseRequest { devices: &chosen, numa: Numa::Any, ..request.clone() };
+        match self.acquire_unused(&chosen_request, &mut used, find_user) {
+            Err(LeaseError::NoneFree(_)) => self.acquire_unused(request, &mut used, find_user),
+            reserved => reserved,
+        }
+    }
+
     /// Like [`Leases::acquire`], but does not choose members that are in `used`, and adds those that
     /// turn out to be in use.
-    pub fn acquire_unused(
+    fn acquire_unused(
         &self,
         request: &LeaseRequest<'_>,
         used: &mut UsedMembers,
@@ -200,6 +209,21 @@ impl Leases {
         let is_full = holders.len() as u64 >= u64::from(share);
         Ok(is_full.then(|| in_use_error(&holders)))
     }
+}
+
+/// Returns requests for exactly the chosen devices, which are in the order of
+/// [`LeaseSnapshot::plan`].
+fn narrow(device_requests: &[MemberRequest], choice: &[DeviceId]) -> Vec<MemberRequest> {
+    let mut choice = choice.iter();
+    let mut narrowed = Vec::new();
+    for device_request in pool_requests(device_requests) {
+        for _ in 0..device_request.count {
+            narrowed.extend(choice.next().map(|device| device_request.narrowed_to(&device.name)));
+        }
+    }
+    let by_name = device_requests.iter().filter(|device_request| device_request.is_single_device());
+    narrowed.extend(by_name.cloned());
+    narrowed
 }
 
 fn devices(planned_leases: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
@@ -1216,12 +1240,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_free_for_others_until_it_is_claimed() {
+    fn reserves_another_member_if_another_container_was_faster() {
         let host = Host::new();
         let container = "one".parse().unwrap();
         let bundle = bundle("one");
-        let request_for = |device_requests| LeaseRequest {
-            devices: device_requests,
+        let asked = [device_request(1, &["a", "b"], 1)];
+        let request = LeaseRequest {
+            devices: &asked,
             numa: Numa::Any,
             container: &container,
             bundle: &bundle,
@@ -1230,16 +1255,54 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let asked = [device_request(1, &["a", "b"], 1)];
-        let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
+        let choice = host.leases.choose(&request).unwrap();
+        assert_eq!(choice, ["vfio:a".parse().unwrap()]);
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_| None).unwrap();
-        assert_eq!(host.files(), ["vfio=a#0"]);
-        let late = host.leases.acquire(&request_for(&chosen), &|_| None);
-        assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
-        let chosen = host.leases.choose(&request_for(&asked), &UsedMembers::new()).unwrap();
-        let given = host.leases.acquire(&request_for(&chosen), &|_| None).unwrap();
-        assert_eq!(given, ["vfio:b".parse().unwrap()]);
+        let reserved = host.leases.reserve(&request, &choice, &|_| None).unwrap();
+        assert_eq!(reserved, ["vfio:b".parse().unwrap()]);
+        let none_free = host.leases.reserve(&request, &choice, &|_| None);
+        assert!(matches!(none_free, Err(LeaseError::NoneFree(_))), "{none_free:?}");
+    }
+
+    #[test]
+    fn as_many_containers_as_members_start_at_once() {
+        const COUNT: u32 = 100;
+        let host = Host::new();
+        let names: Vec<String> = (0..COUNT).map(|number| format!("m{number}")).collect();
+        let members: Vec<&str> = names.iter().map(String::as_str).collect();
+        let asked = [device_request(1, &members, 1)];
+        let start = |number: u32, is_refused: bool| {
+            let id = format!("c{number}");
+            let request = LeaseRequest {
+                devices: &asked,
+                numa: Numa::Any,
+                container: &id.parse().unwrap(),
+                bundle: &bundle(&id),
+                holder: Holder::new_reservation(Token::new().unwrap(), None),
+                token: None,
+                claim: None,
+                entry_point: "onload-container-runtime",
+            };
+            let choice = host.leases.choose(&request).unwrap();
+            if is_refused {
+                return Vec::new();
+            }
+            host.leases.reserve(&request, &choice, &|_| None).unwrap()
+        };
+        let mut reserved: Vec<DeviceId> = std::thread::scope(|scope| {
+            let starts: Vec<_> =
+                (1..COUNT).map(|number| scope.spawn(move || start(number, false))).collect();
+            // A container whose image is refused starts again and again, and disturbs none of them.
+            for _ in 0..10 {
+                start(0, true);
+            }
+            starts.into_iter().flat_map(|start| start.join().unwrap()).collect()
+        });
+        reserved.extend(start(0, false));
+        reserved.sort();
+        reserved.dedup();
+        assert_eq!(reserved.len(), members.len());
     }
 
     /// What a reservation for a container gives, without asking first what it would.

@@ -19,7 +19,7 @@ mod test_host;
 pub mod tickets;
 pub mod users;
 
-pub use acquire::{FindUser, UsedMembers, choose_without_leases};
+pub use acquire::{FindUser, choose_without_leases};
 pub use file::{Holder, Lease, NODES, POD, is_pod_name};
 pub use move_record::{
     MoveRecord, NOT_MOVED, OnloadRegistration, SavedFunction, SavedInterface, SavedQueues,

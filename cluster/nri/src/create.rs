@@ -4,7 +4,7 @@ use memchr::memmem;
 use onload_core::request::DOMAIN;
 use onload_hooks::config::adjust::adjust;
 use onload_hooks::decide::host_view::HostView;
-use onload_hooks::decide::pools::{Pools, Reservation};
+use onload_hooks::decide::pools::{PoolChoice, Pools, Reservation};
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::to_one_line;
 use prost::Message;
@@ -23,7 +23,9 @@ pub fn format_error_line(error: &Error) -> String {
 #[derive(Debug, Default)]
 pub struct CreateAnswer {
     pub payload: Vec<u8>,
-    /// Members of pools that are kept for it; they are given back if nobody gets the answer.
+    /// The devices that were chosen of pools, and are not reserved yet.
+    pub choice: Option<PoolChoice>,
+    /// The devices that are reserved. The reservation is cancelled if the runtime does not get the answer.
     pub reservation: Option<Reservation>,
     /// For the log: which container, and what it was given; none if it asked for nothing.
     pub granted: Option<String>,
@@ -40,7 +42,7 @@ pub struct CreateFailure {
 pub type DecideFn<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<CreateAnswer>;
 
 /// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
-/// of the host is looked at; else `with_host` is called once with what decides. It keeps what is chosen.
+/// of the host is looked at; else `with_host` is called once with what decides. It reserves what is chosen.
 pub fn create(
     message: &[u8],
     runtime: &NriRuntime,
@@ -81,7 +83,8 @@ fn decide(
         |lines: Vec<String>| lines.iter().map(|line| format!("{description}: {line}")).collect();
     Ok(CreateAnswer {
         payload: answer.encode_to_vec(),
-        reservation: adjustment.reservation,
+        choice: adjustment.choice,
+        reservation: None,
         granted: Some(format!("{description}: given {}", adjustment.granted)),
         warnings: lines(adjustment.warnings),
         reasons: lines(adjustment.reasons),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use onload_core::config::CONFIG_PATH;
 use onload_hooks::decide::host_view::LocalHost;
 use onload_hooks::entry::program;
-use onload_hooks::record::lease::Keeper;
+use onload_hooks::record::lease::Reserver;
 use onload_nri::cli::{self, HELP, NriCommand, NriOptions};
 use onload_nri::connect::{
     INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, connect_launched, serve, serve_launched,
@@ -83,14 +83,22 @@ impl Decider for HostDecider {
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure> {
         create(message, runtime, &|decide| {
             let host = self.open_host()?;
-            let keeper = Keeper::answering(&host, ENTRY_POINT);
-            keeper.keep_what(|| decide(&host, &keeper))
+            let reserver = Reserver::answering(&host, ENTRY_POINT);
+            let mut answer = decide(&host, &reserver)?;
+            let choice = answer.choice.take();
+            let reservation = reserver.reserve(choice.as_ref())?;
+            if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
+                answer = decide(&host, &pools)
+                    .and_then(|answer| reserver.check_in_time().map(|()| answer))
+                    .inspect_err(|_| reserver.cancel(pools.reservation))?;
+            }
+            Ok(CreateAnswer { choice: None, reservation, ..answer })
         })
     }
 
     fn cancel_reservation(&self, answer: &CreateAnswer) {
         if let (Some(reservation), Ok(host)) = (&answer.reservation, self.open_host()) {
-            Keeper::before(&host, ENTRY_POINT).give_back(reservation);
+            Reserver::before(&host, ENTRY_POINT).cancel(reservation);
         }
     }
 }

@@ -19,7 +19,7 @@ use super::decision_input::DecisionInput;
 use super::filter::{APPLYING, Filter, FilterOutcome};
 use super::scan::ScanScope;
 use crate::decide::host_view::{HostView, Privilege};
-use crate::decide::pools::{Pools, Reservation};
+use crate::decide::pools::{PoolChoice, Pools};
 use crate::decide::subject::{CONFIG_JSON, ContainerRef};
 use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision, cpuset};
@@ -44,8 +44,8 @@ pub struct Adjustment {
     pub granted: String,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
-    /// Members of pools that are chosen for it.
-    pub reservation: Option<Reservation>,
+    /// The devices that were chosen of pools, and are not reserved yet.
+    pub choice: Option<PoolChoice>,
 }
 
 /// Edits in parts that an engine can be told.
@@ -138,7 +138,7 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
         granted,
         warnings: report.warnings,
         reasons: report.reasons,
-        reservation: filter.outcome.reservation.clone(),
+        choice: filter.outcome.choice.take(),
     })
 }
 

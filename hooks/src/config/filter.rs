@@ -26,7 +26,7 @@ use super::scan::{self, ScanScope};
 use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
-use crate::decide::pools::{Pools, Reservation};
+use crate::decide::pools::{PoolChoice, Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
 use crate::decide::report::ContainerReport;
 use crate::decide::root_access::{self, CAP_SETUID};
@@ -52,7 +52,8 @@ pub struct FilterOutcome {
     /// A file to write on this host first.
     pub file: Option<HostFile>,
     pub report: ContainerReport,
-    /// Members of pools that are chosen for the container.
+    /// The devices that were chosen of pools; [`crate::record::lease::Reserver`] reserves them.
+    pub choice: Option<PoolChoice>,
     pub reservation: Option<Reservation>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
@@ -179,7 +180,7 @@ impl Filter<'_> {
             lacks,
         };
         let mut decision = decide::decide(subject, &self.settings, self.host, self.pools)?;
-        self.outcome.reservation = decision.reservation.take();
+        self.outcome.choice = decision.choice.take();
         self.outcome.report.warnings.append(&mut decision.warnings);
         Ok(decision)
     }

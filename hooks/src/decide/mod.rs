@@ -21,6 +21,8 @@ pub mod variable;
 pub mod verified_node;
 mod vlans;
 
+use std::rc::Rc;
+
 use onload_cdi::{ContainerEdits, deduplicate};
 use onload_core::class::Class;
 use onload_core::config::Memlock;
@@ -34,7 +36,7 @@ use onload_sys::text::{Quoted, ShortList};
 
 use cpu_placement::CpuPlacement;
 use host_view::{HookSettings, HostView};
-use pools::{Pools, Reservation};
+use pools::{PoolChoice, Pools};
 use preload_choice::PreloadChoice;
 use specs::OnloadSpecs;
 use subject::CONFIG_JSON;
@@ -63,7 +65,7 @@ pub(crate) struct Decision {
     pub memlock: Option<Memlock>,
     pub placements: Vec<CpuPlacement>,
     /// Members that are chosen from pools and not yet reserved.
-    pub reservation: Option<Reservation>,
+    pub choice: Option<PoolChoice>,
     pub warnings: Vec<String>,
 }
 
@@ -94,7 +96,8 @@ pub(crate) fn decide_without_policy(
     pools: &dyn Pools,
 ) -> Result<Decision> {
     let classes: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? };
+    let specs =
+        Rc::new(if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? });
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
@@ -143,7 +146,7 @@ pub(crate) fn decide_without_policy(
         memlock: request.requests_any(&Class::PINNING).then_some(memlock),
         placements: cpu_placement::read_placements(request, &chosen.given, &specs, &sysfs),
         granted: report::describe_request(request),
-        reservation: chosen.reserved,
+        choice: chosen.choice,
         warnings: Vec::new(),
     })
 }

@@ -4,7 +4,8 @@
 //! what was chosen until the container's createRuntime hook turns it into a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
@@ -31,41 +32,87 @@ use super::specs::{OnloadSpecs, expectations};
 use super::subject::CONFIG_JSON;
 use super::subject::{ContainerRef, DecisionSubject};
 
-#[derive(Clone, Copy)]
-pub struct PoolRequest<'a> {
-    pub devices: &'a [MemberRequest],
-    /// The NUMA node that all come from.
+/// What a container requests of pools and by tickets.
+#[derive(Clone, Debug)]
+pub struct PoolRequest {
+    pub devices: Vec<MemberRequest>,
+    /// The NUMA node of all members.
     pub numa: Numa,
-    /// Devices by their names, which tickets give the container for itself, each with its ticket.
-    pub named: &'a [(DeviceId, Token)],
-    pub id: &'a ContainerId,
-    pub bundle: &'a Path,
-    /// The expected nodes of a member.
-    pub expect: &'a dyn Fn(&DeviceId) -> Vec<Expectation>,
+    /// Devices that tickets reserve for the container, each with its ticket.
+    pub named: Vec<(DeviceId, Token)>,
+    pub id: ContainerId,
+    pub bundle: PathBuf,
     /// The place of the first request.
-    pub origin: &'a Origin,
+    pub origin: Origin,
+    specs: Rc<OnloadSpecs>,
 }
 
-/// The members that are reserved for a container.
+impl PoolRequest {
+    pub fn expectations(&self, device: &DeviceId) -> Vec<Expectation> {
+        self.specs
+            .find(device.class, device.name.as_str())
+            .map_or_else(Vec::new, |resolved| expectations(&resolved))
+    }
+}
+
+/// Devices for a container that is not created yet: chosen, and then reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// The reservation that the container's hook must name.
+    /// The token that the container's hook must name.
     pub token: Token,
-    /// The members, in the order of the device requests, and the devices by their names.
+    /// The members, in the order of the device requests, and the devices by name.
     pub devices: Vec<DeviceId>,
 }
 
-pub trait Pools {
-    /// Chooses free members, all or none. Nothing is kept yet.
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation>;
+/// A request and what was chosen for it.
+#[derive(Clone, Debug)]
+pub struct PoolChoice {
+    pub request: PoolRequest,
+    pub reservation: Reservation,
+}
 
-    /// Takes a ticket for a container. `task` is the host directory that only its Nomad task has.
+/// The specifications are not compared: a choice is for one request.
+impl PartialEq for PoolChoice {
+    fn eq(&self, other: &Self) -> bool {
+        self.reservation == other.reservation
+    }
+}
+
+impl Eq for PoolChoice {}
+
+pub trait Pools {
+    /// Chooses free members for a container, all or none. Reserves nothing.
+    fn choose(&self, request: &PoolRequest) -> Result<Reservation>;
+
+    /// Takes a ticket for a container. `task` is the host's directory that only its task has.
     fn ticket(
         &self,
         id: &Token,
         container: ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket>;
+}
+
+/// Pools of which devices are already reserved for the container, for a decision that is made again
+/// because another container was faster.
+pub struct ReservedPools<'a> {
+    pub reservation: &'a Reservation,
+    pub pools: &'a dyn Pools,
+}
+
+impl Pools for ReservedPools<'_> {
+    fn choose(&self, _: &PoolRequest) -> Result<Reservation> {
+        Ok(self.reservation.clone())
+    }
+
+    fn ticket(
+        &self,
+        id: &Token,
+        container: ContainerRef<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket> {
+        self.pools.ticket(id, container, task)
+    }
 }
 
 /// Devices, each with the token of its reservation.
@@ -79,7 +126,7 @@ pub(super) type MembersByPool = BTreeMap<(Class, String), Vec<String>>;
 pub(super) struct Chosen {
     pub(super) request: Option<Request>,
     pub(super) given: MembersByPool,
-    pub(super) reserved: Option<Reservation>,
+    pub(super) choice: Option<PoolChoice>,
     members: ReservedMembers,
     /// A hook of a pool or our own, for members whose own edits have none that leases.
     hook: Option<Hook>,
@@ -88,7 +135,7 @@ pub(super) struct Chosen {
 /// Chooses members for the pools in a request, in addition to those in the container's tickets.
 pub(super) fn choose(
     subject: DecisionSubject<'_>,
-    specs: &OnloadSpecs,
+    specs: &Rc<OnloadSpecs>,
     settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
@@ -113,10 +160,10 @@ pub(super) fn choose(
     };
     let hook = hook.or_else(|| (!named.is_empty()).then(|| lease_hook(settings)));
     let chosen = choose_members(subject, &device_requests, &named, specs, pools, &first.origin);
-    let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
+    let (members, choice) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
     let (request, given) = replace_pools(request, &device_requests, devices);
-    Ok(Chosen { request: Some(request), given, reserved, members, hook })
+    Ok(Chosen { request: Some(request), given, choice, members, hook })
 }
 
 /// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
@@ -125,10 +172,10 @@ fn choose_members(
     subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
     named: &[(DeviceId, Token)],
-    specs: &OnloadSpecs,
+    specs: &Rc<OnloadSpecs>,
     pools: &dyn Pools,
     origin: &Origin,
-) -> Result<(ReservedMembers, Option<Reservation>)> {
+) -> Result<(ReservedMembers, Option<PoolChoice>)> {
     if let Some(members) =
         find_held_members(subject.config, device_requests, named).context(CONFIG_JSON)?
     {
@@ -140,21 +187,22 @@ fn choose_members(
             "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
         );
     };
-    let reserved = pools.choose(PoolRequest {
-        devices: device_requests,
+    let request = PoolRequest {
+        devices: device_requests.to_vec(),
         numa: numa.map(|numa| numa.value).unwrap_or_default(),
-        named,
-        id,
-        bundle: subject.container.bundle,
-        expect: &|device| {
-            let resolved = specs.find(device.class, device.name.as_str());
-            resolved.map_or_else(Vec::new, |resolved| expectations(&resolved))
-        },
-        origin,
-    })?;
-    let devices = reserved.devices.iter();
-    let members = devices.map(|device| (device.clone(), reserved.token.clone()));
-    Ok((members.collect(), Some(reserved)))
+        named: named.to_vec(),
+        id: id.clone(),
+        bundle: subject.container.bundle.to_owned(),
+        origin: origin.clone(),
+        specs: Rc::clone(specs),
+    };
+    let reservation = pools.choose(&request)?;
+    let members = reservation
+        .devices
+        .iter()
+        .map(|device| (device.clone(), reservation.token.clone()))
+        .collect();
+    Ok((members, Some(PoolChoice { request, reservation })))
 }
 
 /// The devices that the container's tickets give it for itself, as far as its request names them still. A device

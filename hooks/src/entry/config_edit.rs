@@ -22,7 +22,7 @@ use crate::image::preload::MERGED;
 use crate::moves::{self, StandIns};
 use crate::record::container_dir::ContainerDir;
 use crate::record::creator::CreatorStage;
-use crate::record::lease::{self, Keeper};
+use crate::record::lease::{self, Reserver};
 use crate::record::sweep;
 
 /// Removes the file that was written for a container, and cancels its reservation, since the
@@ -30,7 +30,7 @@ use crate::record::sweep;
 /// error matters more. Files that a hook created for a running container with the same ID remain.
 pub(crate) fn undo(outcome: &FilterOutcome) {
     if let Some(reservation) = &outcome.reservation {
-        lease::give_back(reservation);
+        lease::cancel(reservation);
     }
     if let Some(file) = &outcome.file {
         let _ = sweep::remove_preload_list(Path::new(RUN_DIR), &file.id);
@@ -52,9 +52,9 @@ pub(crate) fn edit(
     let Some(input) = read_request(file)? else {
         return Ok(FilterOutcome::default());
     };
-    let mut keeper = Keeper::creating(host, "onload-container-runtime");
-    keeper.root = root;
-    let mut outcome = decide_and_reserve(&input, container, keeper, CreatorStage::Runtime, host)?;
+    let mut reserver = Reserver::creating(host, "onload-container-runtime");
+    reserver.root = root;
+    let mut outcome = decide_and_reserve(&input, container, reserver, CreatorStage::Runtime, host)?;
     if let Some(config) = outcome.config.take() {
         file.replace(&config).inspect_err(|_| undo(&outcome))?;
     }
@@ -65,29 +65,34 @@ pub(crate) fn edit(
 fn decide_and_reserve(
     input: &DecisionInput,
     container: ContainerRef<'_>,
-    keeper: Keeper<'_>,
+    mut reserver: Reserver<'_>,
     stage: CreatorStage,
     host: &LocalHost,
 ) -> Result<FilterOutcome> {
     let none = StandIns::default();
     let fetch = moves::fetch(&none);
-    let mut keeper = keeper;
-    keeper.fetch = Some(&fetch);
-    let mut outcome =
-        keeper.keep_what(|| filter::apply_request(input, container, host, &keeper))?;
+    reserver.fetch = Some(&fetch);
+    let mut outcome = filter::apply_request(input, container, host, &reserver)?;
+    let choice = outcome.choice.take();
+    let reservation = reserver.reserve(choice.as_ref())?;
+    if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
+        outcome = filter::apply_request(input, container, host, &pools)
+            .inspect_err(|_| lease::cancel(pools.reservation))?;
+    }
+    outcome.reservation = reservation;
     sweep::remove_stale(Path::new(RUN_DIR), container.id);
     let Some(host_file) = &outcome.file else {
         return Ok(outcome);
     };
     let write = || {
-        let dir = ContainerDir::open(&host_file.id, stage, container.bundle, keeper.root, host)?;
+        let dir = ContainerDir::open(&host_file.id, stage, container.bundle, reserver.root, host)?;
         dir.write(MERGED, &host_file.bytes, host_file.label.as_deref())
             .inspect_err(|_| dir.remove_if_unused(&host_file.id))?;
         Ok(dir.warning)
     };
     let warning = write().inspect_err(|_: &Error| {
         if let Some(reservation) = &outcome.reservation {
-            lease::give_back(reservation);
+            lease::cancel(reservation);
         }
     })?;
     outcome.report.warnings.extend(warning);
@@ -152,8 +157,8 @@ pub(crate) fn edit_stream(
     let mut outcome = FilterOutcome::default();
     if let Some(input) = DecisionInput::parse(Arc::clone(&text), ScanScope::Annotations)? {
         let host = LocalHost::with_config(config)?;
-        let keeper = Keeper::before(&host, "onload-hook precreate");
-        outcome = decide_and_reserve(&input, container, keeper, CreatorStage::Precreate, &host)?;
+        let reserver = Reserver::before(&host, "onload-hook precreate");
+        outcome = decide_and_reserve(&input, container, reserver, CreatorStage::Precreate, &host)?;
     }
     to.write_all(outcome.config.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())

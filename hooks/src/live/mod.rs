@@ -41,7 +41,7 @@ use crate::record::container_dir::ContainerDir;
 use crate::record::container_record::{self, LiveInjection};
 use crate::record::creator::CreatorStage;
 use crate::record::init::InitProcess;
-use crate::record::lease::{self, Keeper};
+use crate::record::lease::{self, Reserver};
 use crate::record::sweep;
 use inspect::Inspection;
 use libraries::HookLibraries;
@@ -106,17 +106,21 @@ fn inject_request(
     if requester.is_served_by(before.as_ref()) {
         return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
-    let mut keeper = Keeper::creating(host, "onload-hook");
     let fetch = moves::fetch(stand_ins);
-    keeper.fetch = Some(&fetch);
-    let decide = || plan::decide(subject, requester, &state.id, host, &keeper);
-    let mut plan = keeper.keep_what(decide)?;
+    let mut reserver = Reserver::creating(host, "onload-hook");
+    reserver.fetch = Some(&fetch);
+    let mut plan = plan::decide(subject, requester, &state.id, host, &reserver)?;
+    let choice = plan.choice.take();
+    let reservation = reserver.reserve(choice.as_ref())?;
+    if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
+        plan = plan::decide(subject, requester, &state.id, host, &pools)
+            .inspect_err(|_| lease::cancel(pools.reservation))?;
+    }
     warnings.append(&mut plan.warnings);
     let mut report = ContainerReport::from_warnings(warnings, host.log());
     if plan.is_empty() {
         return Ok(report);
     }
-    let reservation = plan.reservation.take();
     report.granted = std::mem::take(&mut plan.granted);
     let result = libraries::choose_for_plan(&plan, requester, config, root.as_ref(), host)
         .and_then(|libraries| {
@@ -128,7 +132,7 @@ fn inject_request(
             inject_plan(state, config, plan, before, host, stand_ins)
         });
     if let (Err(_), Some(reservation)) = (&result, &reservation) {
-        lease::give_back(reservation);
+        lease::cancel(reservation);
     }
     report.warnings.extend(result?);
     Ok(report)

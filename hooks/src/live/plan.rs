@@ -22,7 +22,7 @@ use onload_sys::netlink::nldev::RdmaChardev;
 use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
-use crate::decide::pools::{Pools, Reservation};
+use crate::decide::pools::{PoolChoice, Pools};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::DecisionSubject;
@@ -135,7 +135,7 @@ pub(crate) struct InjectionPlan {
     /// recognises that it is done. Process and variables are added when it is applied.
     pub record: LiveInjection,
     /// The members chosen from pools.
-    pub reservation: Option<Reservation>,
+    pub choice: Option<PoolChoice>,
     /// The content of [`VARIABLES`]: variables that can no longer be added to the environment.
     pub variables: Option<String>,
     /// The granted devices, on one line.
@@ -234,7 +234,7 @@ pub(crate) fn decide(
         decision: &decision,
     };
     let mut plan = planner.build(requester, host.privilege())?;
-    plan.reservation = decision.reservation;
+    plan.choice = decision.choice;
     plan.warnings.splice(0..0, decision.warnings);
     Ok(plan)
 }

@@ -1,35 +1,31 @@
 //! The leases of a container, claimed when its init exists and released when it is gone.
 
-use std::cell::{OnceCell, RefCell};
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
-use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::Numa;
-use onload_core::request::Origin;
 use onload_core::token::Token;
 use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_lease::tickets::{self, StartingContainer, Ticket, TicketUser, Tickets};
 use onload_lease::users::{facts, find_user, find_user_in_proc, group_members};
 use onload_lease::{
-    Holder, LeaseError, LeaseRequest, Leases, MemberRequest, MoveRecord, POD, UsedMembers,
-    choose_without_leases,
+    Holder, LeaseError, LeaseRequest, Leases, MemberRequest, MoveRecord, POD, choose_without_leases,
 };
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_TIMEOUT;
-use onload_sys::processes::{ProcessId, Processes};
+use onload_sys::processes::Processes;
 
 use super::container_dir::open_run;
 use super::init::ended_error;
 use super::pod;
 use super::runtime_record;
 use crate::decide::host_view::{HostView, LocalHost};
-use crate::decide::pools::{PoolRequest, Pools, Reservation};
+use crate::decide::pools::{PoolChoice, PoolRequest, Pools, Reservation, ReservedPools};
 use crate::decide::subject;
 
 /// Time for searching /proc for processes that have nodes open, at a container's end: any process may have very many
@@ -47,37 +43,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// one may take four.
 const FETCHING: Duration = Duration::from_secs(6);
 
-/// Keeps members of pools for containers that are about to be created.
-pub struct Keeper<'a> {
+/// Chooses and reserves devices of pools for containers that are about to be created.
+pub struct Reserver<'a> {
     host: &'a LocalHost,
     entry_point: &'static str,
-    /// Whether this process is still there when the container's hooks run.
+    /// Whether this process still exists when the container's hooks run.
     stays: bool,
-    /// When the answer is due, if a runtime waits for one.
+    /// The deadline of the answer, if a runtime waits for one.
     answer_deadline: Option<Instant>,
-    /// Where the runtime that this process becomes keeps its containers (`--root`).
+    /// The directory where the runtime that this process becomes keeps its containers (`--root`).
     pub(crate) root: Option<&'a Path>,
-    /// None where this process has no right to bring back members that ended containers have left.
+    /// `None` if this process may not restore devices left behind by exited containers.
     pub(crate) fetch: Option<Fetch<'a>>,
-    /// Until when they are brought back, however often it is decided.
-    fetching: OnceCell<Instant>,
     processes: Processes,
-    chosen: RefCell<Option<Chosen>>,
-    /// Who was found to use members without a lease.
-    used: RefCell<UsedMembers>,
-}
-
-/// What was chosen for a container, and is kept for it last.
-#[derive(Debug)]
-struct Chosen {
-    leases: Leases,
-    token: Token,
-    devices: Vec<MemberRequest>,
-    numa: Numa,
-    id: ContainerId,
-    bundle: PathBuf,
-    expect: Vec<Expectation>,
-    origin: Origin,
 }
 
 /// How long somebody else may still move a device that is to come back; none where it is not wanted.
@@ -85,10 +63,10 @@ pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
 /// Brings back devices that ended containers have left.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
-impl<'a> Keeper<'a> {
+impl<'a> Reserver<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
-        Keeper { stays: true, ..Keeper::before(host, entry_point) }
+        Reserver { stays: true, ..Reserver::before(host, entry_point) }
     }
 
     /// For a daemon that answers a runtime within its deadline. The locks, the search and the decision share what is left
@@ -96,45 +74,71 @@ impl<'a> Keeper<'a> {
     #[must_use]
     pub fn answering(host: &'a LocalHost, entry_point: &'static str) -> Self {
         let answer_deadline = Some(Instant::now() + ANSWER_TIMEOUT);
-        Keeper { answer_deadline, ..Keeper::before(host, entry_point) }
+        Reserver { answer_deadline, ..Reserver::before(host, entry_point) }
     }
 
     /// For a process that does not become the runtime, and has ended when that starts.
     #[must_use]
     pub fn before(host: &'a LocalHost, entry_point: &'static str) -> Self {
-        Keeper {
+        Reserver {
             host,
             entry_point,
             stays: false,
             answer_deadline: None,
             root: None,
             fetch: None,
-            fetching: OnceCell::new(),
             processes: Processes::default(),
-            chosen: RefCell::default(),
-            used: RefCell::default(),
         }
     }
 
-    /// Decides, and then keeps what was chosen on the way: again, with others, where another container was faster. From
-    /// there on a container that is not created gives it back.
-    pub fn keep_what<T>(&self, decide: impl Fn() -> Result<T>) -> Result<T> {
-        let mut until = None;
-        loop {
-            let decided = decide()?;
-            self.check_in_time()?;
-            let is_kept = match self.chosen.take() {
-                Some(mut chosen) => {
-                    chosen.leases.timeout = self.lock_timeout();
-                    let kept = self.keep(&chosen, *until.get_or_insert_with(|| self.until()));
-                    kept.with_context(|| chosen.origin.to_string())?
-                }
-                None => true,
-            };
-            if is_kept {
-                return Ok(decided);
-            }
+    /// Reserves the devices that were chosen for a container, or others if another container was
+    /// faster: then the decision must be made again, with [`Reserver::reserved_pools`].
+    pub fn reserve(&self, choice: Option<&PoolChoice>) -> Result<Option<Reservation>> {
+        self.check_in_time()?;
+        let Some(PoolChoice { request, reservation }) = choice else {
+            return Ok(None);
+        };
+        if !self.host.is_initial_namespace() {
+            return Ok(Some(reservation.clone()));
         }
+        let reserved = self.reserve_devices(request, reservation);
+        let devices = reserved.with_context(|| request.origin.to_string())?;
+        Ok(Some(Reservation { token: reservation.token.clone(), devices }))
+    }
+
+    fn reserve_devices(
+        &self,
+        request: &PoolRequest,
+        choice: &Reservation,
+    ) -> Result<Vec<DeviceId>> {
+        let mut leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
+        leases.timeout = self.lock_timeout();
+        let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
+        let deadline = self.until();
+        let find_user = |device: &DeviceId| {
+            find_user(device, &request.expectations(device), &self.processes, deadline)
+        };
+        let lease_request = LeaseRequest {
+            devices: &all_device_requests(request, self.processes.root()),
+            numa: request.numa,
+            container: &request.id,
+            bundle: &canonical(&request.bundle)?,
+            holder: Holder::new_reservation(choice.token.clone(), maker),
+            token: None,
+            claim: None,
+            entry_point: self.entry_point,
+        };
+        Ok(leases.reserve(&lease_request, &choice.devices, &find_user)?)
+    }
+
+    /// Returns the pools for another decision, if other devices were reserved than chosen.
+    pub fn reserved_pools<'r>(
+        &'r self,
+        choice: Option<&PoolChoice>,
+        reservation: Option<&'r Reservation>,
+    ) -> Option<ReservedPools<'r>> {
+        let reservation = reservation?;
+        (choice?.reservation != *reservation).then_some(ReservedPools { reservation, pools: self })
     }
 
     /// Deadline for searching /proc for processes that have a device open.
@@ -151,8 +155,8 @@ impl<'a> Keeper<'a> {
         })
     }
 
-    /// Refuses a container while the runtime still waits: it would create the container without an answer.
-    fn check_in_time(&self) -> Result<()> {
+    /// Fails while the runtime still waits: later, it would create the container without an answer.
+    pub fn check_in_time(&self) -> Result<()> {
         match self.answer_deadline {
             Some(deadline) if Instant::now() >= deadline => bail!(
                 "the decision took more than {ANSWER_TIMEOUT:?}, and the runtime does not wait for long; create the container again"
@@ -161,51 +165,19 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether all of it was free still.
-    fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
-        let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
-        let request = chosen.lease_request(maker, self.entry_point);
-        let find_user =
-            |device: &DeviceId| find_user(device, &chosen.expect, &self.processes, until);
-        let mut used = self.used.borrow_mut();
-        match chosen.leases.acquire_unused(&request, &mut used, &find_user) {
-            Err(LeaseError::NoneFree(_)) => Ok(false),
-            kept => Ok(kept.map(|_| true)?),
-        }
-    }
-
-    /// Gives back what was kept: the container is not created.
-    pub fn give_back(&self, reserved: &Reservation) {
+    /// Cancels a reservation, since the container is not created.
+    pub fn cancel(&self, reservation: &Reservation) {
         if let Ok(run) = open_run(self.host) {
-            give_back_in(&run, reserved);
-        }
-    }
-}
-
-impl Chosen {
-    fn lease_request(
-        &self,
-        maker: Option<ProcessId>,
-        entry_point: &'static str,
-    ) -> LeaseRequest<'_> {
-        LeaseRequest {
-            devices: &self.devices,
-            numa: self.numa,
-            container: &self.id,
-            bundle: &self.bundle,
-            holder: Holder::new_reservation(self.token.clone(), maker),
-            token: None,
-            claim: None,
-            entry_point,
+            cancel_in(&run, reservation);
         }
     }
 }
 
 /// The members of pools and the devices that tickets name, which a task has for itself: its engine knows what belongs to
 /// one network namespace, or has one holder in a pool, and the configuration may count nobody.
-fn all_device_requests(wanted: PoolRequest<'_>, root: &Path) -> Vec<MemberRequest> {
-    let mut device_requests = wanted.devices.to_vec();
-    let named = wanted.named.iter();
+fn all_device_requests(request: &PoolRequest, root: &Path) -> Vec<MemberRequest> {
+    let mut device_requests = request.devices.clone();
+    let named = request.named.iter();
     device_requests.extend(named.map(|(device, ticket)| MemberRequest {
         ticket: Some(ticket.clone()),
         ..device_request(root, device, 1)
@@ -222,51 +194,48 @@ fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
     }
 }
 
-impl Pools for Keeper<'_> {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
+impl Pools for Reserver<'_> {
+    fn choose(&self, request: &PoolRequest) -> Result<Reservation> {
         let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
-            let until = self.until();
-            let user = |device: &DeviceId| {
-                find_user(device, &(wanted.expect)(device), &self.processes, until)
+            let deadline = self.until();
+            let find_user = |device: &DeviceId| {
+                find_user(device, &request.expectations(device), &self.processes, deadline)
             };
-            let devices = choose_without_leases(wanted.devices, wanted.numa, &user)?;
+            let devices = choose_without_leases(&request.devices, request.numa, &find_user)?;
             return Ok(Reservation { token, devices });
         }
-        let mut chosen = Chosen {
-            leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
-            token: token.clone(),
-            devices: all_device_requests(wanted, self.processes.root()),
-            numa: wanted.numa,
-            id: wanted.id.clone(),
-            bundle: canonical(wanted.bundle)?,
-            expect: Vec::new(),
-            origin: wanted.origin.clone(),
+        let leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
+        let lease_request = LeaseRequest {
+            devices: &all_device_requests(request, self.processes.root()),
+            numa: request.numa,
+            container: &request.id,
+            bundle: &canonical(&request.bundle)?,
+            holder: Holder::new_reservation(token.clone(), None),
+            token: None,
+            claim: None,
+            entry_point: self.entry_point,
         };
-        let request = chosen.lease_request(None, self.entry_point);
-        let used = self.used.borrow();
-        let mut device_requests = chosen.leases.choose(&request, &used);
-        let is_refused =
-            matches!(&device_requests, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
-        if let Some(fetch) = self.fetch.filter(|_| is_refused) {
-            // Those that ended containers have left may come back now, until there are enough or the time is over.
-            let until = *self.fetching.get_or_init(|| Instant::now() + FETCHING);
-            fetch(&chosen.leases, &|device| {
-                let left = until.checked_duration_since(Instant::now())?;
-                let mut wanted = request.devices.iter().flat_map(MemberRequest::devices);
-                let is_wanted = wanted.any(|one| one == *device)
-                    && chosen.leases.choose(&request, &used).is_err();
-                is_wanted.then_some(left)
+        let mut devices = leases.choose(&lease_request);
+        if let Some(fetch) = self.fetch
+            && matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
+        {
+            // Devices left behind by exited containers may be restored now, until there are enough or
+            // the time is over.
+            let deadline = Instant::now() + FETCHING;
+            fetch(&leases, &|device| {
+                let remaining = deadline.checked_duration_since(Instant::now())?;
+                let is_requested = lease_request
+                    .devices
+                    .iter()
+                    .flat_map(MemberRequest::devices)
+                    .any(|requested| requested == *device);
+                (is_requested && leases.choose(&lease_request).is_err()).then_some(remaining)
             });
-            device_requests = chosen.leases.choose(&request, &used);
+            devices = leases.choose(&lease_request);
         }
-        (chosen.devices, chosen.numa) = (device_requests?, Numa::Any);
-        let devices: Vec<DeviceId> =
-            chosen.devices.iter().flat_map(MemberRequest::devices).collect();
-        chosen.expect = devices.iter().flat_map(wanted.expect).collect();
-        self.chosen.replace(Some(chosen));
-        Ok(Reservation { token, devices })
+        Ok(Reservation { token, devices: devices? })
     }
 
     fn ticket(
@@ -296,14 +265,14 @@ impl Pools for Keeper<'_> {
     }
 }
 
-/// Gives back what was reserved for a container that is not created. What this does not reach expires.
-pub(crate) fn give_back(reservation: &Reservation) {
+/// Cancels the reservation of a container that is not created. If this fails, it expires.
+pub(crate) fn cancel(reservation: &Reservation) {
     if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
-        give_back_in(&run, reservation);
+        cancel_in(&run, reservation);
     }
 }
 
-fn give_back_in(run: &RunDir, reservation: &Reservation) {
+fn cancel_in(run: &RunDir, reservation: &Reservation) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
         let _ = leases.cancel_reservation(&reservation.devices, &reservation.token);
     }
@@ -333,28 +302,28 @@ impl Viewer {
 }
 
 impl Pools for Viewer {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
+    fn choose(&self, request: &PoolRequest) -> Result<Reservation> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + END_SEARCH_TIMEOUT;
         let user = |device: &DeviceId| {
-            find_user_in_proc(device, &(wanted.expect)(device), &self.processes, until)
+            find_user_in_proc(device, &request.expectations(device), &self.processes, until)
         };
         let Some(leases) = &self.leases else {
-            let mut devices = choose_without_leases(wanted.devices, wanted.numa, &user)?;
-            devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+            let mut devices = choose_without_leases(&request.devices, request.numa, &user)?;
+            devices.extend(request.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reservation { token, devices });
         };
-        let request = LeaseRequest {
-            devices: &all_device_requests(wanted, self.processes.root()),
-            numa: wanted.numa,
-            container: wanted.id,
-            bundle: &canonical(wanted.bundle)?,
+        let lease_request = LeaseRequest {
+            devices: &all_device_requests(request, self.processes.root()),
+            numa: request.numa,
+            container: &request.id,
+            bundle: &canonical(&request.bundle)?,
             holder: Holder::new_reservation(token.clone(), None),
             token: None,
             claim: None,
             entry_point: "container explain",
         };
-        let devices = leases.preview(&request, &user)?;
+        let devices = leases.preview(&lease_request, &user)?;
         Ok(Reservation { token, devices })
     }
 
@@ -527,54 +496,19 @@ mod tests {
         let tree = Tree::new();
         tree.directory("run");
         let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
-        let search_time = |keeper: &Keeper<'_>| keeper.until().duration_since(Instant::now());
-        let creating = Keeper::creating(&host, "onload-hook");
+        let search_time = |reserver: &Reserver<'_>| reserver.until().duration_since(Instant::now());
+        let creating = Reserver::creating(&host, "onload-hook");
         assert!(search_time(&creating) <= START_SEARCH_TIMEOUT);
         assert_eq!(creating.lock_timeout(), START_TIMEOUT);
-        let mut answering = Keeper::answering(&host, "onload-nri");
+        let mut answering = Reserver::answering(&host, "onload-nri");
         assert!(search_time(&answering) <= ANSWER_SEARCH_TIMEOUT);
-        answering.keep_what(|| Ok(())).unwrap();
+        assert_eq!(answering.reserve(None), Ok(None));
         answering.answer_deadline = Some(Instant::now() + Duration::from_millis(100));
         assert!(search_time(&answering) <= Duration::from_millis(100));
         assert!(answering.lock_timeout() <= Duration::from_millis(100));
         answering.answer_deadline = Some(Instant::now());
         assert_eq!(search_time(&answering), Duration::ZERO);
-        let late = answering.keep_what(|| Ok(())).unwrap_err().to_string();
+        let late = answering.reserve(None).unwrap_err().to_string();
         assert!(late.starts_with("the decision took more than 1.5s, "), "{late}");
-    }
-
-    #[test]
-    fn whatever_is_decided_anew_the_time_for_bringing_devices_back_goes_on() {
-        let tree = Tree::new();
-        tree.directory("run");
-        let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
-        let device_requests = [MemberRequest::for_device("vfio:0000:81:10.0".parse().unwrap(), 1)];
-        let choose = |keeper: &Keeper<'_>, id: &str| {
-            keeper.choose(PoolRequest {
-                devices: &device_requests,
-                numa: Numa::Any,
-                named: &[],
-                id: &id.parse().unwrap(),
-                bundle: tree.root(),
-                expect: &|_| Vec::new(),
-                origin: &Origin::Annotation("a".to_owned()),
-            })
-        };
-        let first = Keeper::creating(&host, "onload-hook");
-        first.keep_what(|| choose(&first, "c1")).unwrap();
-        let left = RefCell::new(Vec::new());
-        let fetch = |_: &Leases, left_for: Left<'_>| {
-            let one = &device_requests[0].devices().next().unwrap();
-            left.borrow_mut().extend(left_for(one));
-        };
-        let mut second = Keeper::creating(&host, "onload-hook");
-        second.fetch = Some(&fetch);
-        for _ in 0..2 {
-            assert!(choose(&second, "c2").is_err());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let left = left.into_inner();
-        assert_eq!(left.len(), 2);
-        assert!(left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50), "{left:?}");
     }
 }

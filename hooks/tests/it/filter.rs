@@ -195,8 +195,8 @@ impl NodeLookup for FakeHost {
 }
 
 impl Pools for FakeHost {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
-        let devices = choose_without_leases(wanted.devices, wanted.numa, &|_| None);
+    fn choose(&self, request: &PoolRequest) -> Result<Reservation> {
+        let devices = choose_without_leases(&request.devices, request.numa, &|_| None);
         Ok(Reservation { token: [7; 16].into(), devices: devices? })
     }
 
