@@ -60,7 +60,8 @@ impl PlannedLease<'_> {
 }
 
 impl Leases {
-    /// Chooses devices that the container could lease now. Writes nothing and takes no lock, so another container may be faster.
+    /// Chooses devices that the container could lease now. Writes nothing and takes no lock, so another
+    /// container may be faster.
     pub fn choose(&self, request: &LeaseRequest<'_>) -> Result<Vec<DeviceId>, LeaseError> {
         let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
         Ok(devices(snapshot.plan(request, &UsedMembers::new())?))

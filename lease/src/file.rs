@@ -1,4 +1,4 @@
-//! What a lease file holds, and what it is called.
+//! The content and the name of a lease file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,16 +17,17 @@ use onload_sys::error::Result;
 use onload_sys::processes::{Cgroup, ProcessId};
 use onload_sys::text::{Quoted, parse_decimal};
 
-/// The fact that says of which pod the container is, as `NAMESPACE/NAME`.
+/// The key of the fact with the container's pod, as `NAMESPACE/NAME`.
 pub const POD: &str = "pod";
 
-/// The fact that says which numbers the nodes of the device have, as `MAJOR:MINOR`, separated by spaces.
+/// The key of the fact with the numbers of the device's nodes, as `MAJOR:MINOR`, separated by spaces.
 pub const NODES: &str = "nodes";
 
-/// The newest version of the file that is understood.
+/// The newest supported version of the file.
 pub(crate) const VERSION: u32 = 1;
 
-/// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
+/// Returns whether a text can be the value of [`POD`]: a DNS label, a slash and a DNS subdomain. It
+/// comes from annotations, which any user can write.
 pub fn is_pod_name(text: &str) -> bool {
     let is_name = |name: &str, max: usize, punctuation: &[u8]| {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
@@ -51,22 +52,22 @@ pub(crate) fn parse_file_name(name: &str) -> Option<(DeviceId, u32)> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holder {
-    /// A container that exists, by its first process.
+    /// A container that exists, by its init process.
     #[serde(rename_all = "camelCase")]
     Init {
         process: ProcessId,
-        /// The directory of its cgroup; none where that is not its own.
+        /// The directory of its cgroup; `None` if it has no cgroup of its own.
         cgroup: Option<Cgroup>,
     },
-    /// A container that is being made.
+    /// A container that is not created yet.
     #[serde(rename_all = "camelCase")]
     Reservation {
-        /// What the container's hook has to name.
+        /// The token that the container's hook must name.
         token: Token,
-        /// Until when it holds, in milliseconds after boot (CLOCK_BOOTTIME).
+        /// The time of expiry, in milliseconds after boot (CLOCK_BOOTTIME).
         expires_ms: u64,
-        /// The process that becomes the runtime which creates the container, where it is one: when it
-        /// has ended, nobody else will name the token.
+        /// The process that becomes the container's runtime, if there is one. Once it has exited, no
+        /// hook will name the token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         maker: Option<ProcessId>,
     },
@@ -75,21 +76,21 @@ pub enum Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
-    /// The boot that it is of: numbers of processes mean nothing after another.
+    /// The ID of the boot: process IDs mean nothing after another one.
     pub boot: String,
     pub container: ContainerId,
-    /// The container's bundle, without symbolic links. Empty in a reservation by an entry point that is
-    /// called before the engine has made one.
+    /// The container's bundle, without symbolic links. Empty in a reservation by an entry point that
+    /// runs before the engine creates the bundle.
     pub bundle: PathBuf,
     pub holder: Holder,
-    /// The claim of a cluster engine that the container holds it for; all containers of it are one holder.
+    /// The ResourceClaim of the container. All its containers count as one holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimUid>,
-    /// The program and stage that claimed it.
+    /// The program and stage that wrote the lease.
     pub entry_point: String,
-    /// When, in seconds after 1970.
+    /// The time of the lease, in seconds after 1970.
     pub since: u64,
-    /// What was known of the device and its holder; [`POD`] and [`NODES`] are among the keys.
+    /// Facts about the device and its holder. The keys include [`POD`] and [`NODES`].
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
     /// The ticket that the container was started with ([`crate::tickets`]).
@@ -101,26 +102,26 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether it was made for a container of this id and bundle. A reservation without a bundle is told
-    /// by its token, which the caller compares.
+    /// Returns whether the lease is for a container with this ID and bundle. A reservation may have no
+    /// bundle; the caller compares its token.
     pub(crate) fn belongs_to(&self, container: &ContainerId, bundle: &Path) -> bool {
         let is_reservation = matches!(self.holder, Holder::Reservation { .. });
         let is_anywhere = is_reservation && self.bundle.as_os_str().is_empty();
         self.container == *container && (is_anywhere || self.bundle == bundle)
     }
 
-    /// The device that moved to the container and has to come back.
+    /// Returns the record of a move that must be undone.
     pub(crate) fn device_to_return(&self) -> Option<&MoveRecord> {
         let moved = self.moved.as_ref();
         moved.filter(|moved| moved.saved.must_return())
     }
 
-    /// Reads a file's text; fields that this version does not know are passed over.
+    /// Parses a file. Ignores unknown fields.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Lease> {
         versioned::parse(bytes, VERSION, "it is no lease")
     }
 
-    /// The boot and the holder, of a file that is not understood as a whole.
+    /// Parses only the boot ID and the holder, of a file that [`Lease::parse`] rejects.
     pub(crate) fn parse_holder(bytes: &[u8]) -> Option<(String, Holder)> {
         #[derive(Deserialize)]
         struct PartialLease {
@@ -131,8 +132,8 @@ impl Lease {
         Some((partial.boot, partial.holder))
     }
 
-    /// The text of the file for one slot of a device. It says again what the file's name says, for
-    /// people; the name decides.
+    /// Returns the content of the file for a device's slot. It repeats the file's name, for people; only
+    /// the name is read.
     pub(crate) fn to_bytes(&self, device: &DeviceId, slot: u32) -> serde_json::Result<Vec<u8>> {
         #[derive(Serialize)]
         struct LeaseFile<'a> {
@@ -153,7 +154,7 @@ impl Lease {
 }
 
 impl fmt::Display for Lease {
-    /// Who holds it and since when, for a line.
+    /// Describes the holder on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {}", self.container)?;
         if let Some(pod) = self.facts.get(POD).filter(|pod| is_pod_name(pod)) {
@@ -176,7 +177,7 @@ impl fmt::Display for Lease {
     }
 }
 
-/// Properties that hold for every name and content of a file.
+/// Asserts what must hold for every name and content of a file.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(name: &str, content: &[u8]) {
     if let Some((device, slot)) = parse_file_name(name) {

@@ -1,4 +1,4 @@
-//! What a container asks for, and which members of pools serve it. Nothing is read or written here.
+//! Requests of a container, and the choice of pool members by order and NUMA node. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,53 +15,55 @@ use onload_core::pool::{Numa, Pool, PoolMember};
 use onload_core::token::Token;
 use onload_sys::error::{Error, error};
 
-/// What a container asks for.
+/// A container's request for devices.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest<'a> {
     pub devices: &'a [MemberRequest],
-    /// The NUMA node that all members of pools come from.
+    /// The NUMA node of all pool members.
     pub numa: Numa,
     pub container: &'a ContainerId,
-    /// Its bundle, without symbolic links.
+    /// The container's bundle, without symbolic links.
     pub bundle: &'a Path,
     pub holder: Holder,
-    /// The token of an earlier reservation that becomes a lease now.
+    /// The token of the container's reservation; `None` for devices that need none.
     pub token: Option<&'a Token>,
-    /// The claim of a cluster engine that the container is for; all containers of it are one holder.
+    /// The ResourceClaim of the container. All its containers count as one holder.
     pub claim: Option<&'a ClaimUid>,
     pub entry_point: &'a str,
 }
 
-/// Members of a pool, or one device by its name, which is a pool of one.
+/// A request for members of a pool. A device that is requested by name is a pool of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRequest {
-    /// The class of the pool.
+    /// The class of the pool's members.
     pub class: Class,
-    /// That of the device where one is asked for by its name: no pool has the name of a member.
+    /// The name of the pool or device. No pool has the name of a member.
     pub name: DeviceName,
-    /// How many members, from 1.
+    /// The number of members, at least 1.
     pub count: u32,
-    /// What is in the pool.
     pub pool: Pool,
-    /// Whether an earlier member is better than a later one, such as one that is nearer.
+    /// Whether earlier members are preferred to later ones, because they are nearer to a GPU.
     pub in_order: bool,
-    /// Other names under which the device may have been leased: those of the functions in its IOMMU group.
+    /// Other names under which the device may be leased: those of the functions in its IOMMU group.
     pub aliases: Vec<DeviceId>,
-    /// What the lease says of the device.
+    /// The facts that the lease records.
     pub facts: BTreeMap<String, String>,
-    /// The ticket that gives it to the container. What an earlier reservation says of it stays.
+    /// The ticket that reserves the device for the container. If `None`, that of an earlier reservation
+    /// is kept.
     pub ticket: Option<Token>,
-    /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
+    /// The record of the device's move to the container. Settings that an earlier lease of the same
+    /// container saved are kept.
     pub moved: Option<MoveRecord>,
 }
 
 impl LeaseRequest<'_> {
-    /// Whether a lease is of the same container, be it of an earlier start.
+    /// Returns whether a lease is for the same container, possibly an earlier start of it.
     pub(super) fn is_same_container(&self, lease: &Lease) -> bool {
         lease.container == *self.container && lease.bundle == self.bundle
     }
 
-    /// Whether a lease is this container's already: no annotation says so, only what the runtime and the kernel know.
+    /// Returns whether a lease already belongs to this container. Only facts from the runtime and the
+    /// kernel count, not annotations.
     pub(super) fn owns(&self, lease: &Lease) -> bool {
         lease.belongs_to(self.container, self.bundle)
             && match (&lease.holder, &self.holder, self.token) {
@@ -77,7 +79,7 @@ impl LeaseRequest<'_> {
 }
 
 impl MemberRequest {
-    /// `count` members of a pool.
+    /// Requests `count` members of a pool.
     pub fn for_pool(class: Class, name: DeviceName, count: u32, pool: Pool) -> Self {
         let facts = BTreeMap::from([("pool".to_owned(), name.to_string())]);
         MemberRequest {
@@ -93,7 +95,7 @@ impl MemberRequest {
         }
     }
 
-    /// A device by its name, which so many containers may have at once.
+    /// Requests a device by name, which up to `share` containers may have at once.
     pub fn for_device(device: DeviceId, share: u32) -> Self {
         let DeviceId { class, name } = device;
         let member = PoolMember { name: name.clone(), numa_node: None };
@@ -101,25 +103,25 @@ impl MemberRequest {
         MemberRequest { facts: BTreeMap::new(), ..MemberRequest::for_pool(class, name, 1, pool) }
     }
 
-    /// For one of its members and no other.
+    /// Returns a request for only this member.
     pub(super) fn narrowed_to(&self, name: &DeviceName) -> Self {
         let mut narrowed = MemberRequest { count: 1, ..self.clone() };
         narrowed.pool.members.retain(|member| member.name == *name);
         narrowed
     }
 
-    /// The devices that it may be met with.
+    /// Returns the devices that can serve the request.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> {
         self.candidates().map(MemberCandidate::device)
     }
 
-    /// Whether it is for one device, by its name.
+    /// Returns whether the request names a device.
     pub(super) fn is_single_device(&self) -> bool {
         let mut members = self.pool.members.iter();
         members.next().is_some_and(|first| first.name == self.name)
     }
 
-    /// What is wanted, beside what there is.
+    /// Describes the request and what is available, for an error.
     pub(super) fn describe(&self, availability: &str) -> String {
         let (count, class, name) = (self.count, self.class, &self.name);
         format!("{count} wanted of pool {class}={name}, which has {availability}")
@@ -131,7 +133,8 @@ impl MemberRequest {
     }
 }
 
-/// That too few members of pools are free: for each pool, what is wanted of it and what is free, and who holds members.
+/// Returns the error for pools that have too few free members. It describes the request for each pool,
+/// and the holders of members.
 pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String]) -> Error {
     let numa = match numa {
         Numa::Any => String::new(),
@@ -142,7 +145,7 @@ pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String
     error!("{requests}{numa}{held}; \"onload-ctk lease list\" shows all")
 }
 
-/// A few of them: with many, "lease list" is easier to read.
+/// Lists a few holders. If there are many, "lease list" is easier to read.
 fn format_holders(holders: &[String]) -> String {
     const MAX_SHOWN: usize = 3;
     let shown = holders.iter().take(MAX_SHOWN).map(|holder| format!("; {holder}"));
@@ -154,7 +157,7 @@ fn format_holders(holders: &[String]) -> String {
 /// A member of a pool that may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberCandidate<'a> {
-    /// What it would be chosen for.
+    /// The request that the member would serve.
     pub(crate) device_request: &'a MemberRequest,
     pub(crate) member: &'a PoolMember,
 }
@@ -165,15 +168,15 @@ impl MemberCandidate<'_> {
     }
 }
 
-/// The device requests that leave a choice.
+/// Returns the requests for pools, not those for a device by name.
 pub(super) fn pool_requests(
     device_requests: &[MemberRequest],
 ) -> impl Iterator<Item = &MemberRequest> {
     device_requests.iter().filter(|device_request| !device_request.is_single_device())
 }
 
-/// Chooses among the free members of pools: the first ones, in the order of the pools. Of two pools
-/// that have a member in common it serves one. None where not all device requests can be met.
+/// Chooses the first free members of each pool, in the order of the requests. A member of two pools
+/// serves one request. Returns `None` unless all requests can be served.
 pub(crate) fn select_members<'a>(
     device_requests: &'a [MemberRequest],
     numa: Numa,
@@ -190,8 +193,8 @@ pub(crate) fn select_members<'a>(
     }
 }
 
-/// The nodes of all members, in the order of these; those without one are on a node of their own, since
-/// nothing says that they are near another.
+/// Returns the NUMA nodes of all members, in their order. `None` comes last: members without a node may
+/// be far from each other.
 fn numa_nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
     let members =
         pool_requests(device_requests).flat_map(|device_request| &device_request.pool.members);

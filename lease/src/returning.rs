@@ -1,4 +1,4 @@
-//! The way back of a device that moved: its lease ends when it is back and as it was, not when its holder has ended.
+//! Leases of devices that move. They end when the device is restored, not when the holder has ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,30 +15,31 @@ use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 
-/// How long a container's start or end waits for somebody else who moves the same device.
+/// The time that a container's start or end waits for another process that moves the same device.
 const MOVE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Leases {
-    /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
-    /// last word, and takes the lock of all leases within it.
+    /// Locks a device that moves. A process that moves or restores it holds this lock from its first look at
+    /// the device until the lease is final, and acquires the lock of all leases while it does.
     pub fn lock_device(&self, device: &DeviceId) -> Result<Lock> {
         self.lock_device_within(device, MOVE_LOCK_TIMEOUT)
     }
 
-    /// The same for who may have less time.
+    /// Like [`Leases::lock_device`], but waits no longer than `remaining`.
     pub fn lock_device_within(&self, device: &DeviceId, remaining: Duration) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
         self.lock_named(&name, remaining.min(MOVE_LOCK_TIMEOUT))
     }
 
-    /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
-    /// this after that of the device.
+    /// Locks a PCI function, whatever the names under which its interface is leased. A process that moves
+    /// it into a container acquires this lock after that of the device.
     pub fn lock_function(&self, pci: PciAddress) -> Result<Lock> {
         self.lock_named(&format!(".moving-{pci}"), MOVE_LOCK_TIMEOUT)
     }
 
-    /// Ends what a container that is gone has of a device, and says what of it is to come back: the last container of a
-    /// network namespace leaves the lease `returning`; [`Leases::end_returned`] ends it.
+    /// Ends the leases that an exited container has of a device. If it was the last container in its network
+    /// namespace, marks the lease `returning` instead, and returns the record to restore;
+    /// [`Leases::end_returned`] ends it.
     pub fn release_exited(
         &self,
         device: &DeviceId,
@@ -85,8 +86,8 @@ impl Leases {
         of_container.is_some_and(is_same_start)
     }
 
-    /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
-    /// no other container of the namespace has, stays: it says what the device was. Its init may live.
+    /// Ends a container's leases of a device that did not move for it. A lease with the only record of how
+    /// to restore the device remains. The init process may be alive.
     pub fn release_unmoved(
         &self,
         device: &DeviceId,
@@ -103,7 +104,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Says that a device is to come back that could not be given to a container. Its init may live.
+    /// Marks a container's leases `returning` after a failed start. The init process may be alive.
     pub fn mark_returning(
         &self,
         device: &DeviceId,
@@ -119,7 +120,7 @@ impl Leases {
         Ok(())
     }
 
-    /// The slots of a container and the others of the device, under the lock.
+    /// Reads a device's slots under the lock: those of the container, and the others.
     fn split_slots(
         &self,
         device: &DeviceId,
@@ -133,7 +134,7 @@ impl Leases {
         Ok((lock, own_slots, other_slots))
     }
 
-    /// Changes what the leases of a device that is away say of it.
+    /// Changes the move records in all leases of a device.
     pub fn update_moves(&self, device: &DeviceId, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
         let _lock = self.lock()?;
         for slot in self.read_slots(device)? {
@@ -147,12 +148,13 @@ impl Leases {
         Ok(())
     }
 
-    /// What is to come back: left by containers that have ended, while no other container has the device.
+    /// Returns what must be restored: a device that exited containers left behind, and that no other
+    /// container has.
     pub fn find_returning(&self, device: &DeviceId) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
         let moved = slots.iter().find_map(returning_move);
-        // Of what stays on the host, a new holder knows nothing before this is back.
+        // A device that stays on the host has no record from a new holder until it is restored.
         let stays = moved.is_some_and(|moved| moved.namespace == NOT_MOVED);
         let is_held = |slot: &Slot| match slot.state {
             HolderState::Ended | HolderState::Returning => false,
@@ -167,7 +169,7 @@ impl Leases {
         Ok(moved.cloned())
     }
 
-    /// What living containers of a network namespace have of a device.
+    /// Returns the record of a device that running containers have in a network namespace.
     pub fn find_moved_to(&self, device: &DeviceId, namespace: u64) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
@@ -175,7 +177,7 @@ impl Leases {
         Ok(moved.cloned())
     }
 
-    /// Whether a container has a device for a claim, and has it set up.
+    /// Returns whether a container's ResourceClaim has set the device up for it.
     pub fn is_set_up_for_claim(
         &self,
         device: &DeviceId,
@@ -189,8 +191,8 @@ impl Leases {
         Ok(leases.any(|lease| lease.claim.is_some() && lease.belongs_to(container, bundle)))
     }
 
-    /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
-    /// its lock first ([`Leases::lock_device`]).
+    /// Returns whether a device has moved to a container, or must be restored. To end a lease of such a
+    /// device, acquire [`Leases::lock_device`] first.
     pub fn has_moved(&self, device: &DeviceId) -> Result<bool> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
@@ -198,7 +200,7 @@ impl Leases {
         Ok(leases.any(|lease| lease.moved.is_some()))
     }
 
-    /// As which devices a PCI function has moved to containers and is not known to be back.
+    /// Returns the names under which a PCI function has moved to containers and is not restored.
     pub fn find_by_function(&self, pci: PciAddress) -> Result<Vec<DeviceId>> {
         let mut slots = self.read_slots_where(&|device| device.class == Class::Netdev)?;
         slots.retain(|(_, slot)| {
@@ -208,8 +210,8 @@ impl Leases {
         Ok(slots.into_iter().map(|(device, _)| device).collect())
     }
 
-    /// Why a container does not get a device: who holds it. What is kept for the container itself, by this token, is not
-    /// somebody else's.
+    /// Returns an error that names the holders of a device, if it has any, except the container's own
+    /// reservation with this token.
     pub fn holders_error(&self, device: &DeviceId, token: Option<&Token>) -> Result<Option<Error>> {
         let _lock = self.lock()?;
         let mut slots = self.read_slots(device)?;
@@ -225,7 +227,7 @@ impl Leases {
         Ok(result.err())
     }
 
-    /// Ends the leases of a device that is back and as it was.
+    /// Ends the leases of a device that is restored.
     pub fn end_returned(&self, device: &DeviceId) -> Result<()> {
         let _lock = self.lock()?;
         for slot in self.read_slots(device)? {
@@ -237,7 +239,7 @@ impl Leases {
     }
 }
 
-/// Whether one of these containers has the device in a network namespace.
+/// Returns whether one of these slots is for a container in the network namespace.
 fn any_moved_to(other_slots: &[Slot], namespace: u64) -> bool {
     let has_moved = |other: &Slot| other.moved_device_in(namespace).is_some();
     other_slots.iter().any(has_moved)

@@ -1,4 +1,4 @@
-//! The lease files: claimed, released and listed under one lock.
+//! The lease files, their lock and the state of their holders.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,39 +24,39 @@ use onload_sys::processes::{Cgroup, ProcessId, Processes};
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";
-/// Bytes of a lease file that are read, so none gets more.
+/// The maximum size of a lease file. No larger one is written, since it could not be read.
 const MAX_BYTES: u64 = 64 * 1024;
-/// Bytes that hold a usual one, so that it takes one read.
+/// The size of a buffer that holds a usual lease file, so that one read is enough.
 const USUAL_BYTES: usize = 2048;
-/// How long a reservation holds: from the wrapper or precreate to the container's createRuntime hook.
+/// The lifetime of a reservation: from the wrapper or precreate to the container's createRuntime hook.
 const RESERVED: Duration = Duration::from_secs(60);
 
-/// Why a device is not leased, or a lease not ended, where a caller acts on it.
+/// Why a device could not be leased, or a lease not be ended.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub enum LeaseError {
-    /// This user may not enter the directory.
+    /// This user has no access to the directory.
     Denied(Error),
     /// Too few members of a pool are free.
     NoneFree(Error),
-    /// A container that still runs has it.
+    /// A container that may still be running has the device.
     InUse(Error),
     Other(#[from] Error),
 }
 
 impl TypedError for LeaseError {}
 
-/// A lease, as it is found.
+/// A lease file, with the state of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseEntry {
     pub device: DeviceId,
-    /// Its holder's slot, from 0.
+    /// Counts from 0.
     pub slot: u32,
-    /// The lease, or why it is not understood.
+    /// The lease, or why its file could not be parsed.
     pub lease: Result<Lease, String>,
-    /// Whether the holder has ended, and nothing of the device is left with it.
+    /// Whether the holder has ended, and no device must be restored.
     pub has_ended: bool,
-    /// Whether the holder has ended, while the interface that moved to it is not known to be back.
+    /// Whether the holder has ended, and the device must still be restored.
     pub is_returning: bool,
 }
 
@@ -66,12 +66,12 @@ pub struct Leases {
     pub(super) dir: OwnedFd,
     pub(super) path: PathBuf,
     pub(super) processes: Processes,
-    /// How long the lock of all leases is waited for; as a container's start waits, unless it is set.
+    /// The time to wait for the lock of all leases.
     pub timeout: Duration,
 }
 
 impl Holder {
-    /// A reservation that holds from now on, until it expires or `maker` has ended.
+    /// Returns a new reservation. It is valid until it expires or `creator` has exited.
     pub fn new_reservation(token: Token, creator: Option<ProcessId>) -> Holder {
         let lifetime = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
         Holder::Reservation {
@@ -83,14 +83,14 @@ impl Holder {
 }
 
 impl Leases {
-    /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
+    /// Opens the directory in [`crate::run_dir::RUN_DIR`]. Creates it if necessary.
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
         let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
         Ok(Leases { dir, path, processes, timeout: START_TIMEOUT })
     }
 
-    /// Opens the directory where it is there, to read it.
+    /// Opens the directory for reading, if it exists.
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, LeaseError> {
         let path = run.path().join(LEASES);
         let opened = run.open(LEASES);
@@ -108,10 +108,11 @@ impl Leases {
         }))
     }
 
-    /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
-    /// lives is another start's of the same name, and stays, as does a reservation with another token.
-    /// Another engine may have a container of that name: its lease, of another bundle, goes only if its
-    /// holder has ended.
+    /// Ends the leases that an exited container has of a device. Returns whether there were any.
+    ///
+    /// A lease whose process is alive belongs to a later start of a container with that ID and remains,
+    /// as does a reservation with another token. So does the lease of another engine's container, with
+    /// another bundle, unless its holder has ended.
     pub fn release(
         &self,
         device: &DeviceId,
@@ -125,7 +126,7 @@ impl Leases {
             let Some(lease) = slot.lease() else { continue };
             let is_own = match slot.state {
                 HolderState::Ended => lease.container == *container,
-                // It ends when the interface is back ([`Leases::leave`]).
+                // It ends when the device is restored.
                 HolderState::Returning => false,
                 HolderState::InitExited | HolderState::Alive => {
                     lease.device_to_return().is_none()
@@ -140,8 +141,8 @@ impl Leases {
         Ok(was_held)
     }
 
-    /// Whether a lease of a container is of the start that is over now, or that has this token. Where the number means
-    /// another process, the runtime that calls poststop is believed.
+    /// Returns whether a container's lease is from the start that has ended now, or that has this token.
+    /// If the process ID is in use in another PID namespace, the runtime that calls poststop is trusted.
     pub(super) fn is_same_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
         match &lease.holder {
             Holder::Reservation { token: held_token, .. } => Some(held_token) == token,
@@ -149,7 +150,7 @@ impl Leases {
         }
     }
 
-    /// Ends the reservations of a token: the container that they were made for is not created.
+    /// Ends the reservations with a token, since their container is not created.
     pub fn cancel_reservation(&self, devices: &[DeviceId], token: &Token) -> Result<()> {
         let _lock = self.lock()?;
         for device in devices {
@@ -164,8 +165,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Ends every lease of a device at the operator's word; how many there were. Where a container has it that still
-    /// runs, nothing is ended ([`LeaseError::InUse`]).
+    /// Ends all leases of a device for an operator, and returns their number. Fails with
+    /// [`LeaseError::InUse`] if a container that has the device may be running.
     pub fn release_all(&self, device: &DeviceId) -> Result<usize, LeaseError> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
@@ -180,7 +181,7 @@ impl Leases {
         Ok(slots.len())
     }
 
-    /// The container that has a slot, if it may still run, for people.
+    /// Describes the container that has a slot, if it may be running.
     fn describe_running(&self, slot: &Slot) -> Option<String> {
         let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
         match &slot.content {
@@ -191,7 +192,7 @@ impl Leases {
         }
     }
 
-    /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
+    /// Lists all leases, by device. A lease that changes meanwhile may be listed in either state.
     pub fn list(&self) -> Result<Vec<LeaseEntry>> {
         let mut entries = Vec::new();
         for (device, slot) in self.read_slots_where(&|_| true)? {
@@ -207,7 +208,8 @@ impl Leases {
         Ok(entries)
     }
 
-    /// Whether a container, or what lives on of it, has one of these devices, or has not given it back yet.
+    /// Returns whether a container has one of these devices, or has exited and the device is not restored
+    /// yet.
     pub fn holds_any(&self, devices: &[DeviceId], container: &ContainerId) -> Result<bool> {
         let is_of_container = |slot: &Slot| {
             let lease = slot.lease().filter(|_| slot.state != HolderState::Ended);
@@ -217,7 +219,7 @@ impl Leases {
         Ok(slots.iter().any(|(_, slot)| is_of_container(slot)))
     }
 
-    /// Keeps everybody from leasing until it is dropped.
+    /// Blocks all leasing until the lock is dropped.
     pub fn lock(&self) -> Result<Lock> {
         self.lock_named(LOCK, self.timeout)
     }
@@ -227,12 +229,12 @@ impl Leases {
         Ok(Lock::acquire(&self.dir, &self.path, name, mode, timeout)?)
     }
 
-    /// The names of all files.
+    /// Lists the names of all files.
     pub(super) fn file_names(&self) -> Result<Vec<String>> {
         list_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
-    /// What stands in the slots of one device.
+    /// Reads the slots of one device.
     pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<Slot>> {
         let slots = self.read_slots_where(&|candidate| candidate == device)?;
         let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
@@ -240,7 +242,7 @@ impl Leases {
         Ok(slots)
     }
 
-    /// What stands in the slots of some devices.
+    /// Reads the slots of some devices.
     pub(super) fn read_slots_where(
         &self,
         is_wanted: &dyn Fn(&DeviceId) -> bool,
@@ -258,7 +260,7 @@ impl Leases {
         Ok(slots)
     }
 
-    /// A slot with what stands in its file; none where that is gone.
+    /// Reads a slot. Returns `None` if its file no longer exists.
     pub(super) fn read_slot(&self, device: &DeviceId, number: u32, boot: &str) -> Option<Slot> {
         let name = file_name(device, number);
         let unreadable = |reason, may_be_running| Slot {
@@ -284,7 +286,7 @@ impl Leases {
         })
     }
 
-    /// How it stands with a lease. A boot brings every device home.
+    /// Returns the state of a lease's holder. No device must be restored after another boot.
     fn holder_state(&self, lease: &Lease, boot: &str) -> HolderState {
         let has_ended = self.has_holder_ended(&lease.boot, &lease.holder, boot);
         match (lease.device_to_return(), &lease.holder) {
@@ -311,13 +313,13 @@ impl Leases {
         Ok(Some(bytes))
     }
 
-    /// The lease in a slot, whoever's it is; none where none is understood.
+    /// Reads the lease in a slot. Returns `None` if it cannot be parsed.
     pub(super) fn read_lease(&self, device: &DeviceId, slot: u32) -> Option<Lease> {
         let bytes = self.read(&file_name(device, slot)).ok()??;
         Lease::parse(&bytes).ok()
     }
 
-    /// Whether a holder has ended. What cannot be looked at may live.
+    /// Returns whether a holder has ended. If that cannot be determined, it has not.
     fn has_holder_ended(&self, lease_boot: &str, holder: &Holder, boot: &str) -> bool {
         if lease_boot != boot {
             return true;
@@ -335,12 +337,12 @@ impl Leases {
         }
     }
 
-    /// Whether a process is known to have ended.
+    /// Returns whether a process has certainly exited.
     fn has_ended(&self, process: ProcessId) -> bool {
         self.processes.has_ended(process).ok().flatten() == Some(true)
     }
 
-    /// Whether a process is known to live.
+    /// Returns whether a process is certainly alive.
     pub(super) fn is_alive(&self, process: ProcessId) -> bool {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
@@ -359,7 +361,7 @@ impl Leases {
         let name = file_name(device, choice.number());
         let bytes = lease.to_bytes(device, choice.number());
         let bytes = bytes.with_context(|| format!("writing {name}"))?;
-        // Nobody could read it again, so the device would never be free.
+        // A larger file could not be read, so the device would never be free.
         if bytes.len() as u64 > MAX_BYTES {
             bail!("writing {name}: longer than {MAX_BYTES} bytes");
         }

@@ -1,4 +1,4 @@
-//! A host for the tests of leases: some processes, their cgroups, and the leases.
+//! A host for tests: processes, their cgroups, and leases.
 
 use std::fs;
 use std::ops::Deref;

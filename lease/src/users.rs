@@ -199,7 +199,7 @@ mod tests {
         tree.file("dev/vfio/15", "").file("proc/7/comm", "qemu\n");
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&events, tree.path("dev/vfio"), WatchFlags::OPEN).unwrap();
-        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 1024];
         let mut is_opened = |by: Search| {
             assert_eq!(search(by, &tree, "/dev/vfio/15"), None);
             inotify::Reader::new(&events, &mut buffer).next().is_ok()

@@ -1,4 +1,4 @@
-//! The leases of a container, claimed when its init exists and released when it is gone.
+//! The reservations and leases of a container.
 
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
@@ -58,26 +58,26 @@ pub struct Reserver<'a> {
     processes: Processes,
 }
 
-/// How long somebody else may still move a device that is to come back; none where it is not wanted.
+/// Returns how long to wait for a device that must be restored; `None` if it is not needed.
 pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
-/// Brings back devices that ended containers have left.
+/// Restores devices that exited containers have left behind.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
 impl<'a> Reserver<'a> {
-    /// For a process that creates the container itself, or becomes the runtime that does.
+    /// For a process that creates the container, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Reserver { stays: true, ..Reserver::before(host, entry_point) }
     }
 
-    /// For a daemon that answers a runtime within its deadline. The locks, the search and the decision share what is left
-    /// of it from here on.
+    /// For a daemon that answers a runtime. The decision, the locks and the search share one deadline, which
+    /// starts now.
     #[must_use]
     pub fn answering(host: &'a LocalHost, entry_point: &'static str) -> Self {
         let answer_deadline = Some(Instant::now() + ANSWER_TIMEOUT);
         Reserver { answer_deadline, ..Reserver::before(host, entry_point) }
     }
 
-    /// For a process that does not become the runtime, and has ended when that starts.
+    /// For a process that exits before the runtime starts.
     #[must_use]
     pub fn before(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Reserver {
@@ -148,7 +148,7 @@ impl<'a> Reserver<'a> {
         self.answer_deadline.map_or(deadline, |answer_deadline| answer_deadline.min(deadline))
     }
 
-    /// Time for waiting for a lock.
+    /// The time to wait for a lock.
     fn lock_timeout(&self) -> Duration {
         self.answer_deadline.map_or(START_TIMEOUT, |deadline| {
             deadline.saturating_duration_since(Instant::now()).min(START_TIMEOUT)
@@ -173,8 +173,8 @@ impl<'a> Reserver<'a> {
     }
 }
 
-/// The members of pools and the devices that tickets name, which a task has for itself: its engine knows what belongs to
-/// one network namespace, or has one holder in a pool, and the configuration may count nobody.
+/// Returns the requests for members of pools and for devices that tickets name. A device of a ticket is
+/// exclusive, whatever the configuration says: its engine knows which tasks share a network namespace.
 fn all_device_requests(request: &PoolRequest, root: &Path) -> Vec<MemberRequest> {
     let mut device_requests = request.devices.clone();
     let named = request.named.iter();
@@ -185,7 +185,7 @@ fn all_device_requests(request: &PoolRequest, root: &Path) -> Vec<MemberRequest>
     device_requests
 }
 
-/// A device by its name, which so many containers may have at once.
+/// Requests a device by name, which up to `max` containers may have at once.
 fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
         aliases: group_members(root, device),
@@ -278,7 +278,7 @@ fn cancel_in(run: &RunDir, reservation: &Reservation) {
     }
 }
 
-/// Says which members of pools a container would get now, and keeps none.
+/// Chooses devices for `container explain`, and reserves none.
 #[derive(Debug)]
 pub struct Viewer {
     leases: Option<Leases>,
@@ -287,7 +287,7 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// On the host whose root is `root`.
+    /// Reads the host whose root directory is `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         let processes = Processes::at_root(root);
@@ -349,23 +349,22 @@ fn no_id() -> Error {
     Error::new("the container's id is not known here, so nobody could tell who uses the ticket")
 }
 
-/// What a container has to have for itself.
+/// A request of a container that exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) devices: &'a [DeviceId],
-    /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
-    /// a cluster engine that the container is for.
+    /// The hook's arguments: the expected nodes, the token of the reservation, and the ResourceClaim.
     pub(crate) arguments: &'a HookArguments,
-    /// The program and stage, for people.
+    /// The program and stage.
     pub(crate) entry_point: &'a str,
-    /// What the only device was, if it moves to the container.
+    /// The record of the device's move, if it moves to the container; then it is the only device.
     pub(crate) move_record: Option<&'a MoveRecord>,
-    /// Whether one container has them at a time, whatever the configuration says of their class.
+    /// Whether the devices are exclusive, whatever the configuration says about their class.
     pub(crate) alone: bool,
 }
 
 impl<'a> InitLeaseRequest<'a> {
-    /// No device yet.
+    /// Returns a request without devices.
     pub(crate) fn by(arguments: &'a HookArguments, entry_point: &'a str) -> Self {
         InitLeaseRequest { devices: &[], arguments, entry_point, move_record: None, alone: false }
     }
@@ -378,8 +377,8 @@ pub(crate) struct ContainerInit<'a> {
     pub(crate) init: u32,
 }
 
-/// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
-/// engines would see, and the container goes without: that gives a warning.
+/// Leases devices to the init process of a container. In a user namespace (rootless) no lease is written,
+/// since other engines could not see it; this returns a warning.
 pub(crate) fn claim(
     init_request: InitLeaseRequest<'_>,
     container: ContainerInit<'_>,
@@ -430,17 +429,18 @@ pub(crate) fn claim(
     Ok(None)
 }
 
-/// Gives up what a container was leased just now, though its init lives: the container is not to run.
+/// Ends the leases of a container that must not run. Its init process may be alive.
 pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         for device in devices {
-            // Where that fails, the lease ends with the init.
+            // If this fails, the lease ends with the init process.
             let _ = leases.release_unmoved(device, container.id, &bundle);
         }
     }
 }
 
-/// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
+/// Resolves symbolic links in the path of a bundle. An empty path means that the engine has not created
+/// it yet.
 pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
     if bundle.as_os_str().is_empty() {
         return Ok(PathBuf::new());
@@ -464,7 +464,7 @@ pub(crate) fn release(
     Ok(())
 }
 
-/// The leases, where there are any; a user without root has none.
+/// Opens the leases, if there are any. A user without root has none.
 pub(crate) fn find() -> Result<Option<Leases>> {
     match RunDir::find(Path::new(RUN_DIR)) {
         Ok(Some(run)) => find_in(&run),
@@ -479,7 +479,7 @@ pub(crate) fn find_in(run: &RunDir) -> Result<Option<Leases>> {
     }
 }
 
-/// A bundle that may be gone already; then its path is what it was.
+/// Like [`canonical`], but returns the path unchanged if the bundle no longer exists.
 pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
     canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
 }
