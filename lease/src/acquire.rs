@@ -1142,7 +1142,7 @@ mod tests {
         host.claim_all("web", web, None, &[gone]).unwrap();
         for (member, group, number) in [("a", "15", "241:0"), ("b", "16", "241:1")] {
             let link = format!("sys/bus/pci/devices/{member}/iommu_group");
-            host.link(&link, format!("../../../../kernel/iommu_groups/{group}"));
+            host.link(&link, &format!("../../../../kernel/iommu_groups/{group}"));
             host.file(&format!("sys/class/vfio/{group}/dev"), number);
         }
         let one = device_request(1, &["a", "b"], 1);
