@@ -14,8 +14,9 @@ use crate::wire::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 
-/// The services of the driver, the newest version of each first. kubelet prepares claims by the first DRAPlugin that it knows,
-/// and ignores unknown names. Kubernetes 1.37 watches the health of devices only if the list has a DRAResourceHealth.
+/// The services of the driver. kubelet searches the list for each DRAPlugin that it supports, the newest first, and never
+/// reads other names (`validateSupportedServices` in pkg/kubelet/cm/dra/plugin: registration.go of 1.32 and 1.33,
+/// dra_plugin_manager.go since 1.34). Kubernetes 1.37 watches the health of devices only if the list has a DRAResourceHealth.
 const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
 /// Tells kubelet of the driver, and everybody else of what kubelet says.
