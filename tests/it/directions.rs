@@ -24,7 +24,7 @@ const ORDERS: [&str; 13] = [
     "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",
     "cluster/agent/src: backoff log last_message host_watch",
-    "cluster/kubernetes/src: wire serve socket resources names snapshot observe spec_writer install surveyor plugin
+    "cluster/kubernetes/src: wire serve socket mounted_directory resources names snapshot observe spec_writer install surveyor plugin
         dra health_changes cli run",
     "cluster/nomad/src: wire cli log settings devices tickets snapshot surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",

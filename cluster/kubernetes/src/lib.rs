@@ -9,6 +9,7 @@ pub mod cli;
 pub mod dra;
 mod health_changes;
 pub mod install;
+pub mod mounted_directory;
 pub mod names;
 pub mod observe;
 pub mod plugin;

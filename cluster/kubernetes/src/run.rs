@@ -22,7 +22,9 @@ use crate::dra::driver::DraDriver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
 use crate::dra::published::PublishedClasses;
+use crate::dra::sockets::socket_dirs;
 use crate::health_changes;
+use crate::mounted_directory;
 use crate::observe::metrics::DaemonMetrics;
 use crate::observe::{health, http, log};
 use crate::plugin::{
@@ -127,13 +129,17 @@ async fn offer_all(
         left_out: BTreeSet::new(),
         tasks: JoinSet::new(),
     };
+    let mut watching = JoinSet::new();
+    watching.spawn(watch_alone(directory.clone(), kubelet_sender, alone));
     if let Some(driver) = dra {
+        for path in socket_dirs(&driver.kubelet_dir) {
+            watching.spawn(mounted_directory::watch(path));
+        }
         plugin.send_replace(BTreeSet::new());
         let (senders, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
         let running = node::run(driver, senders, stopped);
         resources.tasks.spawn(running);
     }
-    let mut watching = tokio::spawn(watch_alone(directory.clone(), kubelet_sender, alone));
     let ended = loop {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
         let offered_classes = classes.borrow_and_update().clone();
@@ -143,7 +149,7 @@ async fn offer_all(
             changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
             _ = classes.changed() => {}
             _ = none.changed() => {}
-            ended = &mut watching => break match ended {
+            Some(ended) = watching.join_next() => break match ended {
                 Ok(Err(error)) => Err(error),
                 Ok(Ok(never)) => match never {},
                 Err(error) => Err(error).context(STARTING),

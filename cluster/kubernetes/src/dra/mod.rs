@@ -24,7 +24,7 @@ mod report;
 mod resource_names;
 mod service;
 pub mod slices;
-mod sockets;
+pub(crate) mod sockets;
 #[cfg(test)]
 mod test_offers;
 

@@ -60,6 +60,11 @@ pub(super) fn missing_registry_reason(kubelet: &Path) -> Option<String> {
     })
 }
 
+/// The directories below kubelet's where sockets of the driver are.
+pub(crate) fn socket_dirs(kubelet: &Path) -> [PathBuf; 2] {
+    [kubelet.join(REGISTRY), driver_dir(kubelet)]
+}
+
 /// The directory of this driver below kubelet's.
 pub(super) fn driver_dir(kubelet: &Path) -> PathBuf {
     kubelet.join(PLUGINS).join(DRIVER)

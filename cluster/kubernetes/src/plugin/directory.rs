@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
+use crate::mounted_directory::MountedDirectory;
 use crate::socket::{FileIdentity, identity};
 use crate::wire::KUBELET_SOCKET;
 
@@ -39,7 +39,7 @@ pub struct KubeletState {
 struct WatchedDirectory {
     /// What tells of changes; `None` where the kernel gives nothing that does, and the directory is looked at often.
     events: Option<AsyncFd<OwnedFd>>,
-    directory: OwnedFd,
+    directory: MountedDirectory,
 }
 
 /// Tells of kubelet's coming and going, for ever, and of each change of the directory: a socket of ours may be gone. A
@@ -85,10 +85,11 @@ async fn watch_until_removed(
             // Without events each change of the socket counts: a new one may have the numbers of the old.
             Err(_) => watched.events.is_none(),
         };
-        if !watched.is_still_at(path) {
+        if !watched.directory.is_still_at(path) {
             kubelet.send_modify(|kubelet| kubelet.socket = None);
             return Ok(());
         }
+        watched.directory.check_mount(path)?;
     }
 }
 
@@ -97,19 +98,9 @@ fn watch_context(path: &Path) -> String {
 }
 
 impl WatchedDirectory {
-    /// Whether the path still leads to this directory.
-    fn is_still_at(&self, path: &Path) -> bool {
-        let current = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
-        let watched = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
-        current.is_ok() && current == watched
-    }
-
     fn open(path: &Path) -> Result<Option<Self>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(directory) => directory,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error).with_context(|| watch_context(path)),
+        let Some(directory) = MountedDirectory::open(path)? else {
+            return Ok(None);
         };
         let events = open_inotify(path);
         if let Err(error) = &events {

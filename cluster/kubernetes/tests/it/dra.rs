@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::support::claims::{Odd, claim_of, result};
 use crate::support::dra_kubelet::{Registered, claim};
@@ -15,7 +17,9 @@ use crate::support::raw_http2::{Answer, call};
 use crate::support::{AgentHost, ClaimServer, Daemon, KubeletDir, MockKubelet, get};
 use onload_cdi::{QualifiedName, Registry};
 use onload_kubernetes::wire::dra_health::HealthStatus;
+use onload_test_needs as needs;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
@@ -673,4 +677,43 @@ async fn what_kubelet_asks_is_counted_by_method() {
     ] {
         assert!(metrics.lines().any(|other| other == line), "{line}:\n{metrics}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registry_that_is_replaced_behind_its_mount_ends_the_daemon() {
+    if !needs::mount_namespace("a bind mount") {
+        return;
+    }
+    let node = Node::new().await;
+    node.host.config("[kubernetes]\noffer = \"dra\"\n");
+    let (registry, real) = (node.kubelet.registry(), node.kubelet.0.join("registry-of-kubelet"));
+    fs::create_dir(&real).unwrap();
+    let script = format!(
+        "mount --bind '{}' '{}' && exec \"$0\" \"$@\" --kubelet-dir '{}' --kubeconfig '{}' --node-name n1",
+        real.display(),
+        registry.display(),
+        node.kubelet.0.display(),
+        node.kubeconfig.display()
+    );
+    let mut daemon = Daemon::wrapped(&node.host, |program| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, program]);
+        command
+    });
+    let end = Instant::now() + Duration::from_secs(30);
+    while fs::read_dir(&real).unwrap().next().is_none() {
+        assert!(Instant::now() < end && daemon.is_running());
+        sleep(Duration::from_millis(50)).await;
+    }
+    fs::rename(&real, real.with_file_name("old")).unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while daemon.is_running() {
+        assert!(Instant::now() < end);
+        sleep(Duration::from_millis(50)).await;
+    }
+    let (status, log) = daemon.ended();
+    assert!(
+        !status.success() && log.contains("plugins_registry was replaced on the host"),
+        "{log}"
+    );
 }

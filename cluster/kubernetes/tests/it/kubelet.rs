@@ -303,6 +303,44 @@ async fn a_lock_on_kubelet_s_directory_by_another_stops_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_replaced_behind_its_mount_ends_the_daemon() {
+    if !needs::mount_namespace("a bind mount") {
+        return;
+    }
+    for is_renamed in [false, true] {
+        let host = AgentHost::captured(CAPTURED);
+        let real = host.plugin_dir().with_file_name("device-plugins-of-kubelet");
+        fs::create_dir_all(&real).unwrap();
+        fs::create_dir_all(host.plugin_dir()).unwrap();
+        let kubelet = MockKubelet::start(&real);
+        let mount = format!("mount --bind '{}' '{}'", real.display(), host.plugin_dir().display());
+        let mut daemon = Daemon::wrapped(&host, |program| {
+            let mut command = Command::new("unshare");
+            let script = format!("{mount} && exec \"$0\" \"$@\"");
+            command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+            command.arg(program);
+            command
+        });
+        kubelet.registered(VFIO).await;
+        kubelet.kill().await;
+        assert!(daemon.is_running());
+        if is_renamed {
+            fs::rename(&real, real.with_file_name("old")).unwrap();
+        } else {
+            fs::remove_dir_all(&real).unwrap();
+        }
+        fs::create_dir(&real).unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while daemon.is_running() {
+            assert!(Instant::now() < end, "renamed: {is_renamed}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (status, log) = daemon.ended();
+        assert!(!status.success() && log.contains("was replaced on the host"), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
     // A user namespace has limits of its own.
     let limit = "echo 0 >/proc/sys/user/max_inotify_instances";
