@@ -71,9 +71,13 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     // kube's client begins a task where it is made.
     let runtime_guard = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
-    let has_remains = specs.dirs().last().is_some_and(|dir| has_claims(dir))
-        || !PublishedClasses::for_kubelet(&args.kubelet_dir).is_empty();
+    let published = PublishedClasses::for_kubelet(&args.kubelet_dir);
+    let has_remains =
+        specs.dirs().last().is_some_and(|dir| has_claims(dir)) || !published.is_empty();
     let node_api = node::find(settings, node, kubeconfig, has_remains, &metrics)?;
+    if node_api.is_none() {
+        published.log_waiting(node);
+    }
     let dra = node_api.map(|(node, api)| DraDriver {
         node,
         kubelet_dir: args.kubelet_dir.clone(),
@@ -110,8 +114,10 @@ async fn offer_all(
     let (kubelet_sender, kubelet) = watch::channel(KubeletState::default());
     let (stop, stopped) = watch::channel(false);
     let mut snapshots = node.host.clone();
-    // Without a DRA driver all classes are the device plugin's.
-    let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
+    // Without a DRA driver all classes are the device plugin's, but for those whose ResourceSlices may remain.
+    let published = PublishedClasses::for_kubelet(&args.kubelet_dir);
+    let unpublished = Class::ALL.into_iter().filter(|class| !published.contains(*class));
+    let (plugin, mut classes) = watch::channel(unpublished.collect());
     let (none_sender, mut none) = watch::channel(BTreeSet::new());
     let daemon = health::Daemon {
         metrics: Arc::clone(&node.metrics),

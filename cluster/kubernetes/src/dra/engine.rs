@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 use super::api::{Api, ApiError};
 use super::classes::{DeviceClasses, is_refused, send, watch_classes};
 use super::prepare::claim_with_device;
-use super::published::PublishedClasses;
+use super::published::{PublishedClasses, delete_command};
 use super::resource_names::{MissingClasses, class_resources, is_offered, log_missing};
-use super::{DRIVER, DraClasses, pod_resources};
+use super::{DraClasses, pod_resources};
 use crate::names::NodeName;
 use crate::resources::is_pod_lease;
 use crate::serve::sleep_until;
@@ -325,9 +325,7 @@ impl Engine {
         let mut has_slices = false;
         let listed =
             self.api.visit_slices(node, |slice| has_slices |= slice.spec.pool.name == pool).await;
-        let remedy = format!(
-            "kubectl delete resourceslices --field-selector=spec.nodeName={node},spec.driver={DRIVER}"
-        );
+        let remedy = delete_command(node.as_str());
         match listed {
             Err(error) if is_refused(&error) => {
                 let error = ErrorChain(&error);

@@ -49,7 +49,7 @@ pub fn find(
         }
         Err(error) => {
             let reason = format!("{error:#}");
-            tracing::info!(%reason, "no DRA driver on this node; the device plugin offers all devices");
+            tracing::info!(%reason, "no DRA driver on this node; the device plugin offers the devices");
             Ok(None)
         }
     }
@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(started.unwrap().is_some(), has_remains);
         }
         let nowhere = find(&plugin, None, Some(&kubeconfig), true, &Arc::default());
-        assert!(nowhere.unwrap().is_none(), "the device plugin goes on");
+        assert!(nowhere.unwrap().is_none(), "the device plugin offers unpublished classes");
     }
 
     #[tokio::test]

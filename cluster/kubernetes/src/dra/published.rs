@@ -8,7 +8,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use onload_core::class::Class;
 
+use super::DRIVER;
 use super::sockets::driver_dir;
+use crate::names::NodeName;
+
+/// The command that deletes the slices of a node.
+pub(super) fn delete_command(node: &str) -> String {
+    format!(
+        "kubectl delete resourceslices --field-selector=spec.nodeName={node},spec.driver={DRIVER}"
+    )
+}
 
 #[derive(Clone, Debug)]
 pub struct PublishedClasses {
@@ -24,9 +33,22 @@ impl PublishedClasses {
         self.directory.join(format!("published-{class}"))
     }
 
-    pub(super) fn contains(&self, class: Class) -> bool {
+    pub(crate) fn contains(&self, class: Class) -> bool {
         // A file that cannot be examined may be there.
         self.path(class).try_exists().unwrap_or(true)
+    }
+
+    /// Logs each class that waits, since its slices may remain and the API server cannot be asked for them.
+    pub(crate) fn log_waiting(&self, node: Option<&NodeName>) {
+        let remedy = delete_command(node.map_or("NODE", NodeName::as_str));
+        for class in Class::ALL.into_iter().filter(|class| self.contains(*class)) {
+            let record = self.path(class);
+            let reason = format!(
+                "this node has published it by DRA, and the API server cannot be asked whether its ResourceSlices remain: {remedy}, then remove {} and start the daemon again",
+                record.display()
+            );
+            tracing::warn!(%class, %reason, "class waits");
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -717,3 +717,25 @@ async fn a_registry_that_is_replaced_behind_its_mount_ends_the_daemon() {
         "{log}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_api_server_only_a_class_that_was_published_waits() {
+    let node = Node::new().await;
+    let record = node.kubelet.0.join("plugins/onload.dev/published-vfio");
+    fs::create_dir_all(record.parent().unwrap()).unwrap();
+    fs::write(&record, "").unwrap();
+    let kubelet = MockKubelet::start(&node.host.plugin_dir());
+    let mut daemon = Daemon::with(&node.host, |command| {
+        command.arg("--kubelet-dir").arg(&node.kubelet.0);
+        command.args(["--kubeconfig", "/nonexistent", "--node-name", "n1"]);
+    });
+    let line = daemon.logged(&["class waits"]);
+    let reason = line["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("kubectl delete resourceslices --field-selector=spec.nodeName=n1")
+            && reason.contains(&record.display().to_string()),
+        "{reason}"
+    );
+    kubelet.registered("onload.dev/nic").await;
+    assert!(!kubelet.resources().contains(&"onload.dev/vfio".to_owned()));
+}
