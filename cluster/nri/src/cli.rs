@@ -2,13 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use onload_sys::error::Result;
-use onload_sys::text::Quoted;
+use onload_sys::text::{Quoted, parse_decimal};
 use onload_sys::{bail, error};
 
 use crate::connect::SOCKET;
-use crate::session::PluginIdentity;
+use crate::session::PluginRegistration;
 
 pub const HELP: &str = "\
 Gives containers of pods the devices that their onload.dev annotations request, as an NRI plugin of the
@@ -19,6 +20,8 @@ Usage: onload-nri [OPTIONS]
 Options:
       --socket PATH    The runtime's NRI socket [default: /var/run/nri/nri.sock]
       --index NN       Two digits by which the runtime orders its plugins [default: 50]
+      --registration-timeout SECONDS
+                       Wait this long for the runtime to register the plugin [default: 60]
       --host-root DIR  Use this directory as the root of the host, instead of /
   -v, --verbose        Also log why a container gets its devices
   -h, --help           Print help
@@ -32,6 +35,7 @@ NRI_PLUGIN_SOCKET, NRI_PLUGIN_NAME and NRI_PLUGIN_IDX.
 const NAME: &str = "onload";
 /// After most, so that it sees the variables that they set.
 const INDEX: &str = "50";
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NriCommand {
@@ -45,6 +49,7 @@ pub struct NriOptions {
     pub socket: PathBuf,
     /// Two digits.
     pub index: String,
+    pub registration_timeout: Duration,
     /// The root of another host.
     pub host_root: Option<PathBuf>,
     pub verbose: bool,
@@ -55,6 +60,7 @@ impl Default for NriOptions {
         NriOptions {
             socket: SOCKET.into(),
             index: INDEX.to_owned(),
+            registration_timeout: REGISTRATION_TIMEOUT,
             host_root: None,
             verbose: false,
         }
@@ -78,6 +84,9 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<NriCommand> {
             ("--socket", _) => options.socket = value("--socket")?.into(),
             ("--host-root", _) => options.host_root = Some(value("--host-root")?.into()),
             ("--index", _) => options.index = check_index(&value("--index")?.to_string_lossy())?,
+            ("--registration-timeout", _) => {
+                options.registration_timeout = parse_timeout(&value("--registration-timeout")?)?;
+            }
             ("-v" | "--verbose", None) => options.verbose = true,
             ("-h" | "--help", None) => return Ok(NriCommand::Help),
             ("-V" | "--version", None) => return Ok(NriCommand::Version),
@@ -95,20 +104,29 @@ fn option_value(word: &OsStr, name: &str) -> OsString {
 
 /// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say. What the
 /// runtime would not take is refused (pkg/api/plugin.go).
-pub fn plugin_identity(
+pub fn plugin_registration(
     name: Option<&str>,
     index: Option<&str>,
     options: &NriOptions,
-) -> Result<PluginIdentity> {
+) -> Result<PluginRegistration> {
     let name = name.unwrap_or(NAME);
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
         bail!("name {}; want letters, digits, '_', '.', '+' and '-'", Quoted(name));
     }
-    Ok(PluginIdentity {
+    Ok(PluginRegistration {
         name: name.to_owned(),
         index: check_index(index.unwrap_or(&options.index))?,
+        timeout: options.registration_timeout,
     })
+}
+
+fn parse_timeout(text: &OsStr) -> Result<Duration> {
+    let text = text.to_string_lossy();
+    match parse_decimal(&text) {
+        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds.into())),
+        _ => bail!("--registration-timeout {}: expected a number of seconds", Quoted(&text)),
+    }
 }
 
 fn check_index(text: &str) -> Result<String> {
@@ -131,11 +149,23 @@ mod tests {
         let expected = NriCommand::Run(NriOptions {
             socket: "/s=1".into(),
             index: "07".to_owned(),
+            registration_timeout: Duration::from_secs(90),
             host_root: Some("/host".into()),
             verbose: true,
         });
-        let joined = ["--socket=/s=1", "--index=07", "--host-root=/host", "-v"];
-        let apart = ["--socket", "/s=1", "--index", "07", "--host-root", "/host", "--verbose"];
+        let joined =
+            ["--socket=/s=1", "--index=07", "--registration-timeout=90", "--host-root=/host", "-v"];
+        let apart = [
+            "--socket",
+            "/s=1",
+            "--index",
+            "07",
+            "--registration-timeout",
+            "90",
+            "--host-root",
+            "/host",
+            "--verbose",
+        ];
         assert_eq!(parsed(&joined).unwrap(), expected);
         assert_eq!(parsed(&apart).unwrap(), expected);
         assert_eq!(parsed(&[]).unwrap(), NriCommand::Run(NriOptions::default()));
@@ -153,6 +183,8 @@ mod tests {
             (&["--socket="], "--socket needs a value"),
             (&["--index", "7"], "want two digits"),
             (&["--index", "0x"], "want two digits"),
+            (&["--registration-timeout", "0"], "expected a number of seconds"),
+            (&["--registration-timeout=1m"], "expected a number of seconds"),
         ] {
             let refused = parsed(words).unwrap_err().to_string();
             assert!(refused.contains(says), "{words:?}: {refused}");
@@ -162,12 +194,12 @@ mod tests {
     #[test]
     fn a_runtime_that_launches_the_plugin_says_its_name() {
         let options = NriOptions::default();
-        let own = plugin_identity(None, None, &options).unwrap();
+        let own = plugin_registration(None, None, &options).unwrap();
         assert_eq!((&*own.name, &*own.index), ("onload", "50"));
-        let identity = plugin_identity(Some("nri"), Some("09"), &options).unwrap();
-        assert_eq!((&*identity.name, &*identity.index), ("nri", "09"));
-        assert!(plugin_identity(Some("a/b"), None, &options).is_err());
-        assert!(plugin_identity(Some(""), None, &options).is_err());
-        assert!(plugin_identity(None, Some("100"), &options).is_err());
+        let registration = plugin_registration(Some("nri"), Some("09"), &options).unwrap();
+        assert_eq!((&*registration.name, &*registration.index), ("nri", "09"));
+        assert!(plugin_registration(Some("a/b"), None, &options).is_err());
+        assert!(plugin_registration(Some(""), None, &options).is_err());
+        assert!(plugin_registration(None, Some("100"), &options).is_err());
     }
 }

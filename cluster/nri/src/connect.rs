@@ -14,7 +14,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::journal::{Journal, Severity};
-use crate::session::{Decider, NriSession, PluginIdentity};
+use crate::session::{Decider, NriSession, PluginRegistration};
 
 pub const SOCKET: &str = "/var/run/nri/nri.sock";
 
@@ -51,11 +51,11 @@ fn copy(number: i32) -> Result<UnixStream, Box<dyn Error + Send + Sync>> {
 /// took us.
 pub fn serve_launched<D: Decider>(
     stream: UnixStream,
-    identity: &PluginIdentity,
+    registration: &PluginRegistration,
     decider: &D,
     journal: Journal,
 ) -> Result<()> {
-    let mut session = NriSession::new(stream, identity, decider, journal);
+    let mut session = NriSession::new(stream, registration, decider, journal);
     let ended = session.run();
     if !session.is_synchronized() {
         return Err(ended);
@@ -67,14 +67,14 @@ pub fn serve_launched<D: Decider>(
 /// Serves whoever listens at the socket, and connects again whenever the connection ends.
 pub fn serve<D: Decider>(
     socket: &Path,
-    identity: &PluginIdentity,
+    registration: &PluginRegistration,
     decider: &D,
     journal: Journal,
 ) -> ! {
     let mut backoff = Backoff::new(FIRST_WAIT, MAX_WAIT);
     let mut last_message = LastMessage::default();
     loop {
-        let (text, was_taken) = run_connection(socket, identity, decider, journal);
+        let (text, was_taken) = run_connection(socket, registration, decider, journal);
         if was_taken {
             backoff.reset();
             last_message.clear();
@@ -89,7 +89,7 @@ pub fn serve<D: Decider>(
 /// One connection; why it ended, and whether the runtime took us for longer than a moment.
 fn run_connection<D: Decider>(
     socket: &Path,
-    identity: &PluginIdentity,
+    registration: &PluginRegistration,
     decider: &D,
     journal: Journal,
 ) -> (String, bool) {
@@ -101,7 +101,7 @@ fn run_connection<D: Decider>(
     });
     match stream {
         Ok(stream) => {
-            let mut session = NriSession::new(stream, identity, decider, journal);
+            let mut session = NriSession::new(stream, registration, decider, journal);
             let ended = session.run();
             let was_taken = session.is_synchronized() && began.elapsed() > MAX_WAIT;
             (format!("{ended:#}"), was_taken)

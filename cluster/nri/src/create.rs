@@ -39,6 +39,12 @@ pub struct CreateFailure {
     pub error: Error,
 }
 
+/// Whether a container may ask for something.
+pub(crate) fn has_request(message: &[u8]) -> bool {
+    // Text stands in protobuf as it is: no spelling of it escapes a letter.
+    memmem::find(message, DOMAIN.as_bytes()).is_some()
+}
+
 pub type DecideFn<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<CreateAnswer>;
 
 /// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
@@ -48,8 +54,7 @@ pub fn create(
     runtime: &NriRuntime,
     with_host: &dyn Fn(DecideFn<'_>) -> Result<CreateAnswer>,
 ) -> Result<CreateAnswer, CreateFailure> {
-    // Text stands in protobuf as it is: no spelling of it escapes a letter.
-    if memmem::find(message, DOMAIN.as_bytes()).is_none() {
+    if !has_request(message) {
         return Ok(CreateAnswer::default());
     }
     let create_request = CreateContainerRequest::decode(message)

@@ -55,13 +55,13 @@ fn run_plugin(options: NriOptions) -> Result<(), Box<dyn Error>> {
     let socket = read_variable(SOCKET_VARIABLE);
     let read_variable = |variable| socket.as_ref().and_then(|_| read_variable(variable));
     let (name, index) = (read_variable(NAME_VARIABLE), read_variable(INDEX_VARIABLE));
-    let identity = cli::plugin_identity(name.as_deref(), index.as_deref(), &options)?;
+    let registration = cli::plugin_registration(name.as_deref(), index.as_deref(), &options)?;
     let decider = HostDecider { root: options.host_root };
     match socket {
         Some(number) => {
-            Ok(serve_launched(connect_launched(&number)?, &identity, &decider, journal)?)
+            Ok(serve_launched(connect_launched(&number)?, &registration, &decider, journal)?)
         }
-        None => serve(&options.socket, &identity, &decider, journal),
+        None => serve(&options.socket, &registration, &decider, journal),
     }
 }
 

@@ -1,15 +1,18 @@
 //! One connection to a runtime, from the registration to its end.
 
+use std::error::Error as _;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::to_one_line;
+use onload_sys::{bail, error};
 use prost::Message as _;
 
-use crate::create::{CreateAnswer, CreateFailure, format_error_line};
+use crate::create::{CreateAnswer, CreateFailure, format_error_line, has_request};
 use crate::journal::{Journal, Severity};
 use crate::runtime::NriRuntime;
 use crate::wire::messages::{
@@ -19,9 +22,8 @@ use crate::wire::messages::{
 use crate::wire::mux::{Mux, PLUGIN, RUNTIME};
 use crate::wire::ttrpc::{self, MAX_MESSAGE, REQUEST, RESPONSE, Request, Response, TtrpcMessage};
 
-/// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
-/// 5 s itself (pkg/api/timeouts.go).
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a runtime may take to read what it was sent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a runtime waits for an answer if it does not say so (pkg/api/timeouts.go).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,7 +40,7 @@ const EVENTS: i32 = 1 << 3;
 const REGISTRATION: u32 = 1;
 
 /// What a session asks of the host: a value of its own for each container, since files change.
-pub trait Decider {
+pub trait Decider: Sync {
     /// What a container gets; after an error it is not created.
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure>;
 
@@ -46,16 +48,19 @@ pub trait Decider {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginIdentity {
+pub struct PluginRegistration {
     /// Letters, digits, `_.+-`.
     pub name: String,
     pub index: String,
+    /// How long the runtime may take to answer and to say what it is. It closes the connection itself after its
+    /// `plugin_registration_timeout`, so that this ends only the wait for a runtime that does neither.
+    pub timeout: Duration,
 }
 
 #[derive(Debug)]
 pub struct NriSession<'a, D> {
     mux: Mux<UnixStream>,
-    identity: &'a PluginIdentity,
+    registration: &'a PluginRegistration,
     decider: &'a D,
     journal: Journal,
     runtime: Option<NriRuntime>,
@@ -67,13 +72,13 @@ pub struct NriSession<'a, D> {
 impl<'a, D: Decider> NriSession<'a, D> {
     pub fn new(
         stream: UnixStream,
-        identity: &'a PluginIdentity,
+        registration: &'a PluginRegistration,
         decider: &'a D,
         journal: Journal,
     ) -> Self {
         NriSession {
             mux: Mux::new(stream),
-            identity,
+            registration,
             decider,
             journal,
             runtime: None,
@@ -90,7 +95,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
     pub fn run(&mut self) -> Error {
         let ended = self.register().and_then(|()| {
             loop {
-                let (connection, message) = self.mux.receive()?;
+                let received = self.mux.receive();
+                let (connection, message) = received.map_err(|error| self.name_wait(error))?;
                 self.handle_message(connection, &message, Instant::now())?;
             }
         });
@@ -101,10 +107,10 @@ impl<'a, D: Decider> NriSession<'a, D> {
     }
 
     fn register(&mut self) -> Result<()> {
-        self.set_timeout(Some(TIMEOUT)).context("setting up the connection")?;
+        self.set_timeout(Some(self.registration.timeout)).context("setting up the connection")?;
         let plugin = RegisterPluginRequest {
-            plugin_name: self.identity.name.clone(),
-            plugin_idx: self.identity.index.clone(),
+            plugin_name: self.registration.name.clone(),
+            plugin_idx: self.registration.index.clone(),
         };
         let call = Request {
             service: RUNTIME_SERVICE.to_owned(),
@@ -121,10 +127,22 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.mux.send(RUNTIME, &message)
     }
 
+    /// Says what was waited for, if a read timed out.
+    fn name_wait(&self, error: Error) -> Error {
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        if cause.is_none_or(|cause| cause.kind() != io::ErrorKind::WouldBlock) {
+            return error;
+        }
+        let timeout = self.registration.timeout;
+        error!(
+            "the runtime did not answer RegisterPlugin and call Configure within {timeout:?}; if it is busy, raise --registration-timeout, and plugin_registration_timeout in its configuration"
+        )
+    }
+
     /// Bounds each read; none: for ever.
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.mux.stream();
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         stream.set_read_timeout(timeout)
     }
 
@@ -152,7 +170,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         match response.status.filter(|status| status.code != 0) {
             None => Ok(()),
             Some(status) => {
-                let PluginIdentity { name, index } = self.identity;
+                let PluginRegistration { name, index, .. } = self.registration;
                 let reason = to_one_line(&status.message);
                 bail!("registering as {index}-{name}: the runtime says {reason}")
             }
@@ -228,23 +246,43 @@ impl<'a, D: Decider> NriSession<'a, D> {
             let text = "onload-nri was asked of a container before Configure".to_owned();
             return self.refuse(stream, text);
         };
-        let mut answer = match self.decider.create(&request.payload, runtime) {
-            Ok(answer) => answer,
-            Err(CreateFailure { container: failed_container, error }) => {
+        let wait =
+            if_positive(request.timeout_nano).map_or(self.answer_timeout, Duration::from_nanos);
+        let (decider, mux, journal) = (self.decider, &mut self.mux, self.journal);
+        let (sender, receiver) = mpsc::channel();
+        let decided = thread::scope(|scope| {
+            let decide = || decider.create(&request.payload, runtime);
+            // One that asks for nothing is answered at once, and never refused.
+            if !has_request(&request.payload) {
+                return Ok(Some(decide()));
+            }
+            scope.spawn(move || {
+                let _ = sender.send(decide());
+            });
+            let limit = (wait - wait / 8).saturating_sub(received.elapsed());
+            if let Ok(decision) = receiver.recv_timeout(limit) {
+                return Ok(Some(decision));
+            }
+            // Without an answer the runtime would create the container without its devices.
+            let text = format!(
+                "onload-nri: no decision in time, since the runtime waits no longer than {wait:?}; raise its plugin_request_timeout, or see what slows this host"
+            );
+            journal.write(Severity::Error, &text);
+            let response = Response::error(ttrpc::FAILED_PRECONDITION, text);
+            let sent = mux.send(PLUGIN, &response.to_message(stream));
+            if let Ok(Ok(answer)) = receiver.recv() {
+                decider.cancel_reservation(&answer);
+            }
+            sent.map(|()| None)
+        })?;
+        let mut answer = match decided {
+            None => return Ok(()),
+            Some(Ok(answer)) => answer,
+            Some(Err(CreateFailure { container: failed_container, error })) => {
                 self.journal.write(Severity::Error, &format!("{failed_container}: {error:#}"));
                 return self.refuse(stream, format_error_line(&error));
             }
         };
-        let wait =
-            if_positive(request.timeout_nano).map_or(self.answer_timeout, Duration::from_nanos);
-        if received.elapsed() >= wait {
-            // The runtime has created the container without us, and closes the connection.
-            self.decider.cancel_reservation(&answer);
-            let text =
-                format!("an answer took more than {wait:?}, and the runtime went on without it");
-            self.journal.write(Severity::Error, &text);
-            return Ok(());
-        }
         let response = Response::ok(std::mem::take(&mut answer.payload));
         let message = response.to_message(stream);
         let length = message.body.len();

@@ -2,17 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use std::cell::{Cell, RefCell};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::{Plugin, Runtime, SERVICE, container, creation, next, nothing, pod, texts};
 use onload_nri::create::{CreateAnswer, CreateFailure};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::NriRuntime;
-use onload_nri::session::{Decider, NriSession, PluginIdentity, TIMEOUT};
+use onload_nri::session::{Decider, NriSession, PluginRegistration};
 use onload_nri::wire::messages::{
     Container, CreateContainerRequest, SynchronizeRequest, SynchronizeResponse,
 };
@@ -218,57 +219,63 @@ fn a_launched_plugin_that_is_not_taken_fails_with_the_reason() {
 /// Answers each container with some bytes, after doing something.
 struct Answering<'a> {
     payload: Vec<u8>,
-    first: RefCell<Box<dyn FnMut() + 'a>>,
-    given_back: Cell<u32>,
+    first: Mutex<Box<dyn FnMut() + Send + 'a>>,
+    given_back: AtomicU32,
 }
 
 impl<'a> Answering<'a> {
-    fn after(first: impl FnMut() + 'a) -> Self {
+    fn after(first: impl FnMut() + Send + 'a) -> Self {
         Answering {
             payload: b"answered".to_vec(),
-            first: RefCell::new(Box::new(first)),
-            given_back: Cell::new(0),
+            first: Mutex::new(Box::new(first)),
+            given_back: AtomicU32::new(0),
         }
     }
 }
 
 impl Decider for Answering<'_> {
     fn create(&self, _: &[u8], _: &NriRuntime) -> Result<CreateAnswer, CreateFailure> {
-        (self.first.borrow_mut())();
+        (self.first.lock().unwrap())();
         Ok(CreateAnswer { payload: self.payload.clone(), ..CreateAnswer::default() })
     }
 
     fn cancel_reservation(&self, _: &CreateAnswer) {
-        self.given_back.set(self.given_back.get() + 1);
+        self.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 const QUIET: Journal = Journal { max_severity: Severity::Error };
 
-fn identity() -> PluginIdentity {
-    PluginIdentity { name: "onload".to_owned(), index: "50".to_owned() }
+fn registration() -> PluginRegistration {
+    let timeout = Duration::from_secs(60);
+    PluginRegistration { name: "onload".to_owned(), index: "50".to_owned(), timeout }
 }
 
 #[test]
-fn an_answer_that_comes_late_is_not_sent_and_what_was_kept_is_given_back() {
+fn a_container_is_refused_before_the_runtime_would_create_it_without_devices() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let with_runtime = std::thread::spawn(move || {
         let mut runtime = Runtime::new(theirs);
         runtime.set_up("containerd", "v1.7.24");
-        // One nanosecond has passed before anything is decided.
-        let late = asks_for_nothing("late").encode_to_vec();
-        runtime.begin_within(SERVICE, "CreateContainer", late, 1);
-        // The next answer is that of the next call, in time.
-        let next = asks_for_nothing("c2").encode_to_vec();
-        let answer = runtime.call("CreateContainer", next).unwrap();
-        assert_eq!(answer, b"answered");
+        let limit = Duration::from_millis(200);
+        let asked = creation(pod(&[("onload.dev/nic", "all")]), container("late")).encode_to_vec();
+        let began = Instant::now();
+        let nanoseconds = limit.as_nanos().try_into().unwrap();
+        let call = runtime.begin_within(SERVICE, "CreateContainer", asked, nanoseconds);
+        let refused = runtime.answer(call).unwrap_err();
+        assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+        assert!(refused.message.contains("raise its plugin_request_timeout"), "{refused:?}");
+        // One that asks for nothing is never refused, and its answer is that of its call.
+        let nothing = asks_for_nothing("c2").encode_to_vec();
+        let call = runtime.begin_within(SERVICE, "CreateContainer", nothing, 1);
+        assert_eq!(runtime.answer(call).unwrap(), b"answered");
     });
-    let decider = Answering::after(|| std::thread::sleep(Duration::from_millis(1)));
-    let identity = identity();
-    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
+    let decider = Answering::after(|| std::thread::sleep(Duration::from_millis(400)));
+    let registration = registration();
+    let mut session = NriSession::new(ours, &registration, &decider, QUIET);
     session.run();
     with_runtime.join().unwrap();
-    assert_eq!(decider.given_back.get(), 1);
+    assert_eq!(decider.given_back.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -283,11 +290,11 @@ fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
         assert!(runtime.receive().is_none());
     });
     let decider = Answering::after(|| closing.shutdown(Shutdown::Both).unwrap());
-    let identity = identity();
-    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
+    let registration = registration();
+    let mut session = NriSession::new(ours, &registration, &decider, QUIET);
     assert_eq!(session.run().to_string(), "the runtime closed the connection");
     with_runtime.join().unwrap();
-    assert_eq!(decider.given_back.get(), 1);
+    assert_eq!(decider.given_back.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -303,11 +310,11 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
         }
     });
     let decider = Answering { payload: vec![0; 4 << 20], ..Answering::after(|| {}) };
-    let identity = identity();
+    let registration = registration();
     let journal = Journal { max_severity: Severity::Error };
-    NriSession::new(ours, &identity, &decider, journal).run();
+    NriSession::new(ours, &registration, &decider, journal).run();
     with_runtime.join().unwrap();
-    assert_eq!(decider.given_back.get(), 2);
+    assert_eq!(decider.given_back.load(Ordering::Relaxed), 2);
 }
 
 #[test]
@@ -328,8 +335,8 @@ fn a_runtime_that_has_said_who_it_is_may_tell_of_its_containers_much_later() {
         assert_eq!(answer, b"answered");
     });
     let decider = Answering::after(|| {});
-    let identity = identity();
-    let mut session = NriSession::new(ours, &identity, &decider, QUIET);
+    let registration = registration();
+    let mut session = NriSession::new(ours, &registration, &decider, QUIET);
     let ended = session.run().to_string();
     with_runtime.join().unwrap();
     assert_eq!(ended, "the runtime closed the connection");
@@ -337,24 +344,17 @@ fn a_runtime_that_has_said_who_it_is_may_tell_of_its_containers_much_later() {
 }
 
 #[test]
-fn a_runtime_that_does_not_answer_the_registration_is_left() {
-    let (ours, mut silent) = UnixStream::pair().unwrap();
-    let shared = ours.try_clone().unwrap();
+fn a_runtime_that_does_not_answer_the_registration_is_left_with_what_was_waited_for() {
+    let (ours, _silent) = UnixStream::pair().unwrap();
     let decider = Answering::after(|| {});
-    let identity = identity();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // It waits for an answer once this has come.
-            silent.read_exact(&mut [0]).unwrap();
-            assert_eq!(shared.read_timeout().unwrap(), Some(TIMEOUT));
-            // Its next wait is as long as this, and it has one for the rest of the header.
-            let soon = Some(Duration::from_millis(1));
-            shared.set_read_timeout(soon).unwrap();
-            silent.write_all(&[0]).unwrap();
-        });
-        let mut session = NriSession::new(ours, &identity, &decider, QUIET);
-        assert_eq!(session.run().to_string(), "reading from the runtime");
-        assert!(!session.is_synchronized());
-    });
-    assert!(TIMEOUT > Duration::from_secs(5), "the runtime gives up first");
+    let registration = PluginRegistration { timeout: Duration::from_millis(100), ..registration() };
+    let mut session = NriSession::new(ours, &registration, &decider, QUIET);
+    let ended = session.run().to_string();
+    assert!(
+        ended.starts_with(
+            "the runtime did not answer RegisterPlugin and call Configure within 100ms"
+        ),
+        "{ended}"
+    );
+    assert!(!session.is_synchronized());
 }
