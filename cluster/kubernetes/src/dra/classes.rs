@@ -81,7 +81,7 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
 /// Once, however often it is tried.
 fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     let reason = ErrorChain(error).to_string();
-    if error.is_gone() || !last_message.is_new(&reason) {
+    if error.is_gone() || error.no_access_reason().is_some() || !last_message.is_new(&reason) {
         return;
     }
     if is_refused(error) {

@@ -148,10 +148,13 @@ impl Engine {
                 }
                 Err(error) => {
                     let text = format!("{error:#}");
-                    if last_message.is_new(&text) {
+                    let api_error = error.downcast_ref::<ApiError>();
+                    let is_logged =
+                        api_error.is_some_and(|error| error.no_access_reason().is_some());
+                    if last_message.is_new(&text) && !is_logged {
                         tracing::warn!(error = %text, "a class waits before an interface offers it; trying again");
                     }
-                    let server = error.downcast_ref().and_then(ApiError::retry_after);
+                    let server = api_error.and_then(ApiError::retry_after);
                     Some(backoff.next().max(server.unwrap_or_default()))
                 }
             };
@@ -327,7 +330,7 @@ impl Engine {
             self.api.visit_slices(node, |slice| has_slices |= slice.spec.pool.name == pool).await;
         let remedy = delete_command(node.as_str());
         match listed {
-            Err(error) if is_refused(&error) => {
+            Err(error) if is_refused(&error) || error.no_access_reason().is_some() => {
                 let error = ErrorChain(&error);
                 Ok(Some(format!("{error}; delete the ResourceSlices of pool {pool}: {remedy}")))
             }

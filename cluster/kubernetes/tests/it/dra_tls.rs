@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_kubernetes::names::NodeName;
 use onload_sys::text::ErrorChain;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -26,7 +27,7 @@ fn acceptor(server: &str) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(tls(&format!("{server}.crt"))).unwrap();
     let chain: Vec<CertificateDer<'static>> = chain.map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(tls(&format!("{server}.key"))).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -82,8 +83,7 @@ async fn a_pod_asks_by_tls_with_its_token() {
     let dir = tempfile::tempdir().unwrap();
     let authority = fs::read(tls("ca.crt")).unwrap();
     let api = of_pod(dir.path(), &authority, "127.0.0.1", port);
-    let node = "n1".parse().unwrap();
-    assert_eq!(api.node_uid(&node).await.unwrap().as_deref(), Some("u-1"));
+    assert_eq!(api.node_uid(&node()).await.unwrap().as_deref(), Some("u-1"));
     let request = asked.recv().await.unwrap();
     assert!(request.starts_with("GET /api/v1/nodes/n1 HTTP/1.1\r\n"), "{request}");
     assert!(request.contains("authorization: Bearer secret\r\n"), "{request}");
@@ -96,7 +96,6 @@ async fn an_authority_that_is_replaced_is_trusted_from_then_on_and_no_other() {
     let [before, next] = ["ca.crt", "next-ca.crt"].map(|file| fs::read(tls(file)).unwrap());
     let api = of_pod(dir.path(), &before, "127.0.0.1", port);
     let path = dir.path().join("ca.crt");
-    let node = "n1".parse().unwrap();
     let half = &next[..next.len() / 2];
     let both = [before.as_slice(), &next].concat();
     for (authorities, server, is_trusted) in [
@@ -113,29 +112,60 @@ async fn an_authority_that_is_replaced_is_trusted_from_then_on_and_no_other() {
     ] {
         fs::write(&path, authorities).unwrap();
         shows.send_replace(server);
-        let answer = api.node_uid(&node).await;
+        let answer = api.node_uid(&node()).await;
         assert_eq!(answer.is_ok(), is_trusted, "{server}: {answer:?}");
         assert_eq!(asked.try_recv().is_ok(), is_trusted);
     }
     fs::remove_file(&path).unwrap();
-    assert!(api.node_uid(&node).await.is_ok());
+    assert!(api.node_uid(&node()).await.is_ok());
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_or_name_is_told_nothing() {
-    let (port, mut asked, _shows) = serve().await;
-    let authority = fs::read(tls("ca.crt")).unwrap();
-    // The server's own certificate is no authority.
-    let other = fs::read(tls("server.crt")).unwrap();
-    for (authority, host) in
-        [(&other, "127.0.0.1"), (&authority, "localhost"), (&Vec::new(), "127.0.0.1")]
-    {
+async fn servers_that_kubectl_accepts_are_asked() {
+    let (port, mut asked, shows) = serve().await;
+    for (authority, server) in [
+        ("p521-ca", "p521-server"),
+        // A certificate may be its own authority, also if it may sign others.
+        ("server", "server"),
+        ("self", "self"),
+    ] {
         let dir = tempfile::tempdir().unwrap();
-        let api = of_pod(dir.path(), authority, host, port);
-        let error = api.node_uid(&"n1".parse().unwrap()).await.unwrap_err();
+        let authority = fs::read(tls(&format!("{authority}.crt"))).unwrap();
+        shows.send_replace(server);
+        let answer = of_pod(dir.path(), &authority, "127.0.0.1", port).node_uid(&node()).await;
+        assert!(answer.is_ok() && asked.try_recv().is_ok(), "{server}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_name_or_time_is_told_nothing() {
+    let (port, mut asked, shows) = serve().await;
+    let read = |name: &str| fs::read(tls(name)).unwrap();
+    let (server, expired) = ("server", "expired");
+    for (shown, authority, host, why) in [
+        (
+            server,
+            read("ca.crt"),
+            "localhost",
+            "\"API server of tests\": certificate not valid for name",
+        ),
+        (server, read("server.crt"), "localhost", "use an address that the certificate names"),
+        (server, read("next-ca.crt"), "127.0.0.1", "ca.crt has signed it; write the cluster's"),
+        (server, Vec::new(), "127.0.0.1", "no authority in "),
+        (expired, read("expired.crt"), "127.0.0.1", "\"expired server\": certificate expired"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        shows.send_replace(shown);
+        let api = of_pod(dir.path(), &authority, host, port);
+        let error = api.node_uid(&node()).await.unwrap_err();
         let line = ErrorChain(&error).to_string();
-        assert!(line.starts_with("reading Node n1: the API server cannot be reached"), "{line}");
-        assert!(line.contains("certificate"), "{line}");
+        let begin = "reading Node n1: the API server cannot be reached: certificate \"";
+        assert!(line.starts_with(begin) && line.contains(why), "{line}");
+        assert!(error.no_access_reason().is_some());
     }
     assert!(asked.try_recv().is_err());
+}
+
+fn node() -> NodeName {
+    "n1".parse().unwrap()
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use http::Uri;
 use onload_sys::text::Quoted;
+use rustls::ClientConfig;
 use rustls::client::ResolvesClientCert;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::crypto::aws_lc_rs;
+
+use super::server_verifier::{Authorities, ServerVerifier};
 
 /// Where a pod has the token and the certificate of its service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -97,6 +98,15 @@ pub(super) enum PemSource {
     File(PathBuf),
 }
 
+impl fmt::Display for PemSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PemSource::Data(_) => f.write_str("the kubeconfig"),
+            PemSource::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
 impl PemSource {
     pub(super) fn read(&self) -> Result<Vec<u8>> {
         match self {
@@ -121,8 +131,9 @@ impl TlsFiles {
         client_cert: Option<Arc<dyn ResolvesClientCert>>,
     ) -> Result<TlsFiles> {
         let taken = authorities.read()?;
+        let parsed = Authorities::parse(&taken, authorities.to_string())?;
         Ok(TlsFiles {
-            config: client_config(parse_roots(&taken)?, client_cert.clone())?,
+            config: client_config(parsed, client_cert.clone())?,
             authorities,
             client_cert,
             taken,
@@ -139,35 +150,28 @@ impl TlsFiles {
         if now == self.taken {
             return Ok(false);
         }
-        let roots = parse_roots(&now)?;
-        if roots.is_empty() {
+        let parsed = Authorities::parse(&now, self.authorities.to_string())?;
+        if parsed.is_empty() {
             let path = path.display();
             bail!("taking the certificate authority for the API server: {path} has no certificate");
         }
-        self.config = client_config(roots, self.client_cert.clone())?;
+        self.config = client_config(parsed, self.client_cert.clone())?;
         self.taken = now;
         Ok(true)
     }
 }
 
-fn parse_roots(authorities: &[u8]) -> Result<RootCertStore> {
-    let authority = read_context("the certificate authority");
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authorities) {
-        roots.add(certificate.with_context(authority)?).with_context(authority)?;
-    }
-    Ok(roots)
-}
-
 fn client_config(
-    roots: RootCertStore,
+    authorities: Authorities,
     client_cert: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .with_context(read_context("versions of TLS"))?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ServerVerifier { authorities, algorithms }));
     Ok(match client_cert {
         Some(client_cert) => builder.with_client_cert_resolver(client_cert),
         None => builder.with_no_client_auth(),
@@ -229,12 +233,5 @@ mod tests {
         for bad in ["", "n1:6443", "ftp://n1", "https://", "https://n1/?a=b", "https://a b"] {
             assert!(parse_server(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn what_is_no_certificate_is_refused() {
-        let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let error = parse_roots(broken).unwrap_err().to_string();
-        assert!(error.contains("the certificate authority"), "{error}");
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use onload_agent::LastMessage;
 use onload_sys::text::ErrorChain;
-use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{RootCertStore, SignatureScheme};
 
 use super::access::{PemSource, read_context};
 
@@ -70,8 +70,27 @@ fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<Certif
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
     let chain = chain.with_context(read_context("the client's certificate"))?;
     let key = PrivateKeyDer::from_pem_slice(&key).with_context(read_context("the client's key"))?;
-    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
-    certified.with_context(read_context("the client's certificate and key"))
+    let context = read_context("the client's certificate and key");
+    let key =
+        aws_lc_rs::default_provider().key_provider.load_private_key(key).with_context(context)?;
+    check_pair(&chain, key.as_ref()).with_context(context)?;
+    Ok(CertifiedKey::new(chain, key))
+}
+
+/// Fails if the first certificate is of another key. [`CertifiedKey::keys_match`] does not parse X.509 v1, which MicroK8s 1.34
+/// writes; the parser of authorities does.
+fn check_pair(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> Result<()> {
+    let certificate = chain.first().context("there is no certificate")?;
+    let mut parsed = RootCertStore::empty();
+    parsed.add(certificate.clone())?;
+    // The parser omits the tag and length of the outer sequence.
+    let of_certificate = &parsed.roots[0].subject_public_key_info;
+    match key.public_key() {
+        Some(of_key) if !of_key.ends_with(of_certificate) => {
+            bail!("the key is of another certificate")
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +130,21 @@ mod tests {
         fs::write(&certificate, file("server.crt")).unwrap();
         fs::write(&key, file("server.key")).unwrap();
         assert_eq!(length(), 1);
+    }
+
+    #[test]
+    fn keys_of_p_521_and_certificates_of_x_509_v1_are_shown() {
+        let open = |certificate: &str, key: &str| {
+            let [certificate, key] =
+                [certificate, key].map(|name| PemSource::Data(file(name).into_bytes()));
+            ClientCertificate::open(certificate, key)
+        };
+        let own = open("p521-server.crt", "p521-server.key").unwrap();
+        let shown = own.resolve(&[], &[]).unwrap();
+        assert!(shown.key.choose_scheme(&[SignatureScheme::ECDSA_NISTP521_SHA512]).is_some());
+        assert!(open("v1-client.crt", "v1-client.key").is_ok());
+        let error = format!("{:#}", open("v1-client.crt", "server.key").unwrap_err());
+        assert!(error.ends_with("the key is of another certificate"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Why the API server did not do what it was asked.
 
 use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Error, anyhow};
@@ -9,7 +10,9 @@ use http_body_util::LengthLimitError;
 use hyper_util::client::legacy;
 use kube_client::core::Status;
 use kube_client::core::response::reason::NOT_FOUND;
+use rustls::{AlertDescription, OtherError};
 
+use super::server_verifier::UntrustedServer;
 use super::transport::EventTooLong;
 
 /// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
@@ -18,10 +21,13 @@ const WORDS: usize = 400;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    #[error("{what}: the API server answered {}: {}{}", status_code(.status), one_line(&.status.message), advice(status_code(.status)))]
+    #[error("{what}: the API server answered {}: {}{}", status_code(.status), one_line(&.status.message), advice(.status))]
     Refused { what: String, status: Box<Status> },
     #[error("{what}: the API server has not answered within {} s", after.as_secs())]
     TimedOut { what: String, after: Duration },
+    /// TLS fails until the operator replaces a certificate.
+    #[error("{what}: the API server cannot be reached: {reason}")]
+    Certificate { what: String, reason: String },
     #[error(transparent)]
     Other(#[from] Error),
 }
@@ -43,6 +49,9 @@ impl ApiError {
             kube_client::Error::ReadEvents(error) => Error::new(error).context(unreachable()),
             kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
             kube_client::Error::Service(error) => {
+                if let Some(reason) = certificate_reason(error.as_ref()) {
+                    return ApiError::Certificate { what: what.to_owned(), reason };
+                }
                 let is_away = error.is::<legacy::Error>() || error.is::<hyper::Error>();
                 let sentence = if is_away { unreachable() } else { what.to_owned() };
                 Error::from_boxed(error).context(sentence)
@@ -55,7 +64,19 @@ impl ApiError {
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             ApiError::Refused { status, .. } => Some(status_code(status)),
-            ApiError::TimedOut { .. } | ApiError::Other(_) => None,
+            ApiError::TimedOut { .. } | ApiError::Certificate { .. } | ApiError::Other(_) => None,
+        }
+    }
+
+    /// Why the server accepts no request of this program until the operator changes a certificate or a token.
+    /// [`Api`](super::Api) logs that once for all requests.
+    pub fn no_access_reason(&self) -> Option<String> {
+        match self {
+            ApiError::Certificate { reason, .. } => Some(reason.clone()),
+            ApiError::Refused { status, .. } if status_code(status) == StatusCode::UNAUTHORIZED => {
+                Some(format!("401 Unauthorized{}", advice(status)))
+            }
+            _ => None,
         }
     }
 
@@ -89,6 +110,41 @@ impl ApiError {
     }
 }
 
+/// Whether a 404 is about the API rather than about one object.
+fn names_no_object(status: &Status) -> bool {
+    status.details.as_ref().is_none_or(|details| details.name.is_empty())
+}
+
+/// What is wrong with a certificate, if that is why a connection failed.
+fn certificate_reason(error: &(dyn StdError + 'static)) -> Option<String> {
+    if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+        return match tls {
+            rustls::Error::Other(OtherError(error)) if error.is::<UntrustedServer>() => {
+                Some(error.to_string())
+            }
+            rustls::Error::AlertReceived(
+                alert @ (AlertDescription::BadCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRequired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::DecryptError
+                | AlertDescription::UnknownCA
+                | AlertDescription::UnsupportedCertificate),
+            ) => Some(format!(
+                "the server refuses the client certificate ({alert:?}); renew the one that the kubeconfig names"
+            )),
+            _ => None,
+        };
+    }
+    // The error inside an `io::Error` is not its source.
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    match inner {
+        Some(inner) => certificate_reason(inner),
+        None => certificate_reason(error.source()?),
+    }
+}
+
 /// Whether more came than is read: of an answer, or of an event of a watch, in whose error the client's own stands.
 fn is_too_long(error: &kube_client::Error) -> bool {
     match error {
@@ -114,13 +170,16 @@ fn one_line(text: &str) -> String {
 }
 
 /// What to do about it, where that is known.
-fn advice(status: StatusCode) -> &'static str {
-    match status {
+fn advice(status: &Status) -> &'static str {
+    match status_code(status) {
         StatusCode::UNAUTHORIZED => {
             "; look whether the token of the service account is mounted and valid"
         }
         StatusCode::FORBIDDEN => {
             "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes/dra"
+        }
+        StatusCode::NOT_FOUND if names_no_object(status) => {
+            "; check the address of the API server, and that it serves resource.k8s.io/v1 (Kubernetes 1.34 or newer)"
         }
         _ => "",
     }

@@ -7,13 +7,14 @@ mod claim;
 mod error;
 mod kubeconfig;
 mod report;
+mod server_verifier;
 mod transport;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -23,7 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube_client::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, WatchParams};
 use kube_client::core::{PartialObjectMeta, Request};
 use kube_client::{Client, Resource};
-use onload_agent::random_byte;
+use onload_agent::{LastMessage, random_byte};
 use onload_core::class::Class;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -63,6 +64,8 @@ pub struct Api {
     client: Client,
     metrics: Arc<DaemonMetrics>,
     claim_reads: Arc<Semaphore>,
+    /// Why the server accepted no request last.
+    no_access: Arc<Mutex<LastMessage>>,
 }
 
 impl fmt::Debug for Api {
@@ -83,7 +86,8 @@ impl Api {
     /// Needs an async runtime around it.
     pub fn new(access: ApiAccess, metrics: Arc<DaemonMetrics>) -> Api {
         let client = transport::new_client(access);
-        Api { client, metrics, claim_reads: Arc::new(Semaphore::new(MAX_CLAIM_READS)) }
+        let claim_reads = Arc::new(Semaphore::new(MAX_CLAIM_READS));
+        Api { client, metrics, claim_reads, no_access: Arc::default() }
     }
 
     /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
@@ -242,7 +246,18 @@ impl Api {
             Err(_) => Err(ApiError::TimedOut { what: what.to_owned(), after: TIMEOUT }),
         };
         self.metrics.count_api_request(verb, answer.is_ok());
+        self.log_access(answer.as_ref().err());
         answer
+    }
+
+    fn log_access(&self, error: Option<&ApiError>) {
+        let mut last_message = self.no_access.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(error) = error else { return last_message.clear() };
+        if let Some(reason) = error.no_access_reason()
+            && last_message.is_new(&reason)
+        {
+            tracing::error!(%reason, "the API server cannot be used, and devices that DRA offers wait for it; trying again");
+        }
     }
 
     /// Sends a request whose answer is parsed while it is read.

@@ -99,7 +99,7 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
         return;
     }
     let text = ErrorChain(error).to_string();
-    if last_message.is_new(&text) {
+    if last_message.is_new(&text) && error.no_access_reason().is_none() {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
     }
 }

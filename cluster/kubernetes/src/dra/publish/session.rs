@@ -302,7 +302,7 @@ impl<'p> PublishSession<'p> {
                     self.quiet_until = alone.map(|alone| Instant::now() + alone);
                     self.schedule(wait.max(alone.unwrap_or_default()));
                     let text = ErrorChain(&error).to_string();
-                    if self.last_message.is_new(&text) {
+                    if self.last_message.is_new(&text) && error.no_access_reason().is_none() {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
                     }
                     return;

@@ -359,7 +359,7 @@ async fn write_event(api: Api, write: EventWrite) -> RequestResult {
 
 fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str) {
     let text = ErrorChain(error).to_string();
-    if last_message.is_new(&text) {
+    if last_message.is_new(&text) && error.no_access_reason().is_none() {
         tracing::warn!(error = %text, message);
     }
 }
