@@ -79,6 +79,14 @@ pub struct SpecSource {
     pub content: Result<Spec, LoadError>,
 }
 
+impl SpecSource {
+    /// Reads a file, as [`Registry::scan`] does.
+    #[must_use]
+    pub fn read(path: PathBuf, priority: usize) -> Self {
+        SpecSource { content: read(&path), path, priority }
+    }
+}
+
 /// A device that can be requested.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -181,14 +189,20 @@ impl Registry {
     /// ignore it; links in the path to it (`/var/run`) are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
+        Self::scan_filtered(dirs, |_| true)
+    }
+
+    /// Like [`Registry::scan`], but reads only the files that `is_wanted` accepts.
+    #[must_use]
+    pub fn scan_filtered(dirs: &[PathBuf], mut is_wanted: impl FnMut(&Path) -> bool) -> Self {
         let mut sources = Vec::new();
         let mut unread = Vec::new();
         for (priority, dir) in dirs.iter().enumerate() {
             match list_files(dir) {
-                Ok(paths) => sources.extend(paths.into_iter().map(|path| {
-                    let content = read(&path);
-                    SpecSource { path, priority, content }
-                })),
+                Ok(mut paths) => {
+                    paths.retain(|path| is_wanted(path));
+                    sources.extend(paths.into_iter().map(|path| SpecSource::read(path, priority)));
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => unread.push((dir, RegistryError::Directory(error))),
             }

@@ -16,6 +16,7 @@ pub mod netlink;
 pub mod offers;
 pub mod pools;
 pub mod settings;
+pub mod spec_index;
 pub mod spec_name;
 pub mod specdir;
 pub mod watch;

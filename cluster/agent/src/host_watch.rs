@@ -87,6 +87,8 @@ mod tests {
         let now = Damping { quiet: Duration::ZERO, longest: Duration::ZERO };
         Watcher::new(WatchSources {
             directories: Vec::new(),
+            spec_dirs: Vec::new(),
+            spec_index: Default::default(),
             kernel: false,
             interval: Duration::ZERO,
             damping: now,

@@ -1,11 +1,8 @@
 //! What of the host answers are made of: the resources, and the specifications on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use onload_cdi::{DeviceName, Hook, Registry};
@@ -16,6 +13,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::vf_config::VfConfig;
 use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_host::offers::{HostDevice, Survey};
+use onload_host::spec_index::SpecFiles;
 
 use crate::names::DeviceNames;
 use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
@@ -25,10 +23,6 @@ pub const CLAIM_KIND: &str = "onload.dev/claim";
 /// How the names of their files begin. Hook and wrapper read every file whose name begins with `onload.dev-`, and
 /// are to have no work with these.
 pub const CLAIM_FILES: &str = "claim.onload.dev-";
-
-fn is_claim_spec(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(CLAIM_FILES.as_bytes())
-}
 
 #[derive(Debug)]
 pub struct KubernetesSnapshot {
@@ -59,7 +53,7 @@ impl KubernetesSnapshot {
         config: &Config,
         written_by: SpecAuthor,
     ) -> Self {
-        let Survey { specs, mut inventory, pools, leases } = survey;
+        let Survey { specs, mut inventory, pools, leases, .. } = survey;
         let exclusions = std::mem::take(&mut inventory.not_offered);
         drop((inventory, pools, leases));
         KubernetesSnapshot {
@@ -145,73 +139,53 @@ fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
     hooks
 }
 
-/// The names of all CDI devices in the specifications on disk. They are read again only when a file has
-/// changed, so that asking for a name costs a few calls of stat(2).
+/// The names of the CDI devices of our classes. An answer looks only at the files that the last survey read, and reads
+/// them again only if one has changed, so other vendors' files never delay it.
 #[derive(Debug)]
 pub struct SpecNames {
     dirs: Vec<PathBuf>,
-    read: Mutex<(FileStamp, Arc<BTreeSet<String>>)>,
+    read: Mutex<(SpecFiles, Arc<BTreeSet<String>>)>,
 }
 
-/// The files with what tells one content from another: device, inode, change time in seconds and
-/// nanoseconds, and bytes.
-type FileStamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
-
 impl SpecNames {
-    /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
-    /// nobody asks for another's.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
-        SpecNames { dirs, read: Mutex::new((None, Arc::default())) }
+        SpecNames { dirs, read: Mutex::default() }
     }
 
     pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs
     }
 
-    pub fn current(&self) -> Arc<BTreeSet<String>> {
-        let stamp = self.stamp();
-        let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = lock();
-        if read.0.is_some() && read.0 == stamp {
-            return Arc::clone(&read.1);
-        }
-        drop(read);
-        // Nobody waits for the lock meanwhile. Who reads last may have the older files: then the stamp tells.
-        let registry = Registry::scan(&self.dirs);
-        let names = registry.devices().map(|device| device.name.to_string());
-        let of_claim = format!("{CLAIM_KIND}=");
-        let names = Arc::new(names.filter(|name| !name.starts_with(&of_claim)).collect());
-        *lock() = (stamp, Arc::clone(&names));
-        names
+    fn lock_read(&self) -> MutexGuard<'_, (SpecFiles, Arc<BTreeSet<String>>)> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stamp(&self) -> FileStamp {
-        let mut stamp = Vec::new();
-        for dir in &self.dirs {
-            let Ok(entries) = fs::read_dir(dir) else {
-                continue;
-            };
-            for entry in entries {
-                // What cannot be looked at may have changed.
-                let entry = entry.ok()?;
-                if is_claim_spec(&entry.file_name()) {
-                    continue;
-                }
-                // A link that leads nowhere is its own content.
-                let metadata = fs::metadata(entry.path());
-                let metadata = metadata.or_else(|_| entry.metadata()).ok()?;
-                let (dev, inode, bytes) = (metadata.dev(), metadata.ino(), metadata.size());
-                let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
-                stamp.push((entry.path(), dev, inode, seconds, nanos, bytes));
-            }
+    /// Takes what a survey has read.
+    pub fn update(&self, specs: &Registry, files: &SpecFiles) -> Arc<BTreeSet<String>> {
+        let mut read = self.lock_read();
+        if read.0 != *files {
+            let names = specs.devices().map(|device| device.name.to_string());
+            *read = (files.clone(), Arc::new(names.collect()));
         }
-        stamp.sort();
-        Some(stamp)
+        Arc::clone(&read.1)
+    }
+
+    pub fn current(&self) -> Arc<BTreeSet<String>> {
+        let (files, names) = self.lock_read().clone();
+        if files.is_current() {
+            return names;
+        }
+        let (specs, files) = files.read();
+        self.update(&specs, &files)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use onload_host::spec_index::SpecIndex;
+
     use super::*;
 
     const SPEC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{"name":"NAME","containerEdits":{"env":["A=1"]}}]}"#;
@@ -221,41 +195,32 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_those_that_stand_on_disk_now() {
+    fn names_are_those_of_the_files_that_the_survey_read() {
         let dir = tempfile::tempdir().unwrap();
         let specs = SpecNames::new(vec![dir.path().to_owned()]);
-        assert!(names(&specs).is_empty());
+        let index = SpecIndex::default();
+        let survey = || {
+            let (registry, files) = index.scan(specs.dirs());
+            specs.update(&registry, &files);
+        };
         let file = dir.path().join("onload.dev-nic.json");
         fs::write(&file, SPEC.replace("NAME", "ens1")).unwrap();
+        assert!(names(&specs).is_empty());
+        survey();
         assert_eq!(names(&specs), ["onload.dev/nic=ens1"]);
         // A file of the same length and name takes its place, as the generator does it.
         let other = dir.path().join("new");
         fs::write(&other, SPEC.replace("NAME", "ens2")).unwrap();
         fs::rename(&other, &file).unwrap();
         assert_eq!(names(&specs), ["onload.dev/nic=ens2"]);
+        fs::write(dir.path().join("other.json"), SPEC.replace("onload.dev/nic", "a.b/c")).unwrap();
+        let before = specs.current();
+        survey();
+        assert!(Arc::ptr_eq(&before, &specs.current()));
+        fs::write(&file, "{").unwrap();
+        assert!(names(&specs).is_empty());
         fs::remove_file(&file).unwrap();
         assert!(names(&specs).is_empty());
-    }
-
-    #[test]
-    fn a_specification_that_is_broken_has_no_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let specs = SpecNames::new(vec![dir.path().to_owned()]);
-        fs::write(dir.path().join("onload.dev-nic.json"), "{").unwrap();
-        assert!(names(&specs).is_empty());
-    }
-
-    #[test]
-    fn specifications_of_claims_are_no_reason_to_read_again_and_have_no_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let specs = SpecNames::new(vec![dir.path().to_owned()]);
-        fs::write(dir.path().join("a.json"), SPEC).unwrap();
-        let before = specs.current();
-        let of_claim = SPEC.replace("onload.dev/nic", CLAIM_KIND);
-        fs::write(dir.path().join("claim.onload.dev-1.json"), &of_claim).unwrap();
-        assert!(Arc::ptr_eq(&before, &specs.current()));
-        let again = SpecNames::new(vec![dir.path().to_owned()]);
-        assert_eq!(names(&again), ["onload.dev/nic=NAME"]);
     }
 
     #[test]
@@ -296,26 +261,5 @@ mod tests {
             functions.iter().map(|(device, vf)| format!("{device} {vf}")).collect();
         let expected = ["vfio:0000:81:10.0 vlan=7", "netdev:ens1v0 vlans=100-199"];
         assert_eq!(listed, expected);
-    }
-
-    #[test]
-    fn what_did_not_change_is_not_read_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let specs = SpecNames::new(vec![dir.path().to_owned(), dir.path().join("absent")]);
-        fs::write(dir.path().join("a.json"), SPEC).unwrap();
-        assert!(Arc::ptr_eq(&specs.current(), &specs.current()));
-    }
-
-    #[test]
-    fn a_link_that_leads_nowhere_makes_nothing_be_read_again_until_it_does() {
-        let dir = tempfile::tempdir().unwrap();
-        let specs = SpecNames::new(vec![dir.path().to_owned()]);
-        let elsewhere = tempfile::tempdir().unwrap();
-        let target = elsewhere.path().join("a.json");
-        std::os::unix::fs::symlink(&target, dir.path().join("a.json")).unwrap();
-        let before = specs.current();
-        assert!(Arc::ptr_eq(&before, &specs.current()));
-        fs::write(target, SPEC).unwrap();
-        assert!(!Arc::ptr_eq(&before, &specs.current()));
     }
 }

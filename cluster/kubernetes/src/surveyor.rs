@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow};
 use onload_agent::LastMessage;
 use onload_agent::host_watch::{self, HostWatch};
-use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
 use onload_host::offers::{HostDevice, Survey};
@@ -81,10 +80,9 @@ impl KubernetesSurveyor {
         let mut survey = self.read_survey()?;
         let (written_by, has_changed) = self.update_specs(&survey);
         if has_changed {
-            survey.specs = Registry::scan(self.specs.dirs());
+            (survey.specs, survey.spec_files) = self.host.spec_index().scan(self.specs.dirs());
         }
-        // No request has to wait for them to be read.
-        let _ = self.specs.current();
+        self.specs.update(&survey.specs, &survey.spec_files);
         let devices = survey.offers();
         self.update_metrics(&survey, &devices);
         Ok(KubernetesSnapshot::from_survey(survey, devices, &self.config, written_by))

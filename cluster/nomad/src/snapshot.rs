@@ -84,15 +84,19 @@ impl NomadSnapshot {
         let mut on_disk = None;
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.cdi_devices {
-                let edits = self.edit_sources.edits(host, *class, names, &mut on_disk);
-                let edits = edits.with_context(|| format!("reserving {id}"))?;
+                let reserving = || format!("reserving {id}");
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.
                 if self.needs_ticket(*class) {
+                    let checked =
+                        self.edit_sources.check_devices(host, *class, names, &mut on_disk);
+                    checked.with_context(reserving)?;
                     by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
                     exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
+                let edits = self.edit_sources.edits(host, *class, names, &mut on_disk);
+                let edits = edits.with_context(reserving)?;
                 let unsupported = unsupported_edits(&edits);
                 check_supported(&unsupported, id)?;
                 not_given.extend(unsupported);

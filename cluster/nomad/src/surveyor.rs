@@ -84,6 +84,7 @@ impl NomadSurveyor {
         if is_first {
             let mut task = SurveyTask {
                 surveyor: Arc::clone(self),
+                host: None,
                 period: MIN_PERIOD,
                 last_message: LastMessage::default(),
                 left_out: BTreeSet::new(),
@@ -112,6 +113,8 @@ fn log_watch_failure(error: &io::Error) {
 
 struct SurveyTask {
     surveyor: Arc<NomadSurveyor>,
+    /// Kept for its index of CDI files.
+    host: Option<Host>,
     /// How often everything is looked at in any case.
     period: Duration,
     last_message: LastMessage,
@@ -145,17 +148,32 @@ impl SurveyTask {
         watch: &mut HostWatch,
     ) -> Result<NomadSnapshot> {
         let options = &self.surveyor.options;
-        let host = Host::open(&options.host_root)?;
-        let dirs = resolve_dirs(&host, &options.spec_dir)?;
+        let host = match self.host.take() {
+            Some(host) => host,
+            None => Host::open(&options.host_root)?,
+        };
+        let snapshot = self.survey_host(&host, settings, watch);
+        self.host = Some(host);
+        snapshot
+    }
+
+    fn survey_host(
+        &mut self,
+        host: &Host,
+        settings: &PluginSettings,
+        watch: &mut HostWatch,
+    ) -> Result<NomadSnapshot> {
+        let options = &self.surveyor.options;
+        let dirs = resolve_dirs(host, &options.spec_dir)?;
         let period = settings.fingerprint_period.max(MIN_PERIOD);
         if std::mem::replace(&mut self.period, period) != period {
             watch.discard();
         }
-        watch.begin(|| self.surveyor.new_watcher(&host, &dirs, period));
-        let config = settings::load(&host, options.config.as_deref())?;
+        watch.begin(|| self.surveyor.new_watcher(host, &dirs, period));
+        let config = settings::load(host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
-        NomadSnapshot::new(&host, &config, settings, &dirs, earlier.as_deref())
+        NomadSnapshot::new(host, &config, settings, &dirs, earlier.as_deref())
     }
 
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.

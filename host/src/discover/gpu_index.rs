@@ -15,6 +15,7 @@ use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
 use super::probe::Probe;
 use crate::host::HostError;
+use crate::spec_index::{AMD_GPU, NVIDIA_GPU};
 
 /// A directory for each GPU that NVIDIA's driver has.
 pub const NVIDIA_GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -35,8 +36,8 @@ struct GpuVendor {
 type GpuNodes = (PciAddress, Vec<String>);
 
 const VENDORS: [GpuVendor; 2] = [
-    GpuVendor { kind: "nvidia.com/gpu", name: "NVIDIA", nodes: nvidia_nodes },
-    GpuVendor { kind: "amd.com/gpu", name: "AMD", nodes: amd_nodes },
+    GpuVendor { kind: NVIDIA_GPU, name: "NVIDIA", nodes: nvidia_nodes },
+    GpuVendor { kind: AMD_GPU, name: "AMD", nodes: amd_nodes },
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,9 +163,18 @@ fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>
 
 /// Reads these vendors' specifications in the directories that engines use.
 fn read_specs(probe: &Probe<'_>) -> Registry {
+    let host = probe.host();
     let mut sources = Vec::new();
     for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
+        let outside_dir = host.resolve(Path::new(dir)).ok().flatten();
+        let outside_dir = outside_dir.map(|dir| host.outside_path(&dir));
         for name in probe.list(dir) {
+            if outside_dir
+                .as_ref()
+                .is_some_and(|dir| !host.spec_index().is_relevant(&dir.join(&name)))
+            {
+                continue;
+            }
             let path = Path::new(dir).join(&name);
             if let Some(content) = read_spec(probe, &path) {
                 sources.push(SpecSource { path, priority, content });
@@ -176,7 +186,6 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
 
 /// Reads a specification. Returns `None` if the file does not mention these vendors.
 fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<Spec, LoadError>> {
-    spec_parser(path)?;
     let text = probe.ok_or_warn(probe.host().text(path))?;
     parse_spec(path, &text)
 }

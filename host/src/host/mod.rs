@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
@@ -25,6 +26,7 @@ use rustix::process::geteuid;
 use crate::netlink::features::{self, InterfaceFeatures};
 use crate::netlink::netns_links;
 use crate::netlink::rdma_ports::{self, RdmaPortInterfaces};
+use crate::spec_index::SpecIndex;
 
 mod entry;
 pub mod recording;
@@ -63,6 +65,7 @@ pub struct Host {
     table: BTreeMap<PathBuf, HostNode>,
     recording: Option<RefCell<BTreeMap<PathBuf, RecordedPath>>>,
     observer: Option<ReadObserver>,
+    spec_index: Arc<SpecIndex>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,7 @@ impl Host {
             table: BTreeMap::new(),
             recording: None,
             observer: None,
+            spec_index: Arc::default(),
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
             host.table = parse_device_table(&text).map_err(|line| {
@@ -193,6 +197,11 @@ impl Host {
 
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// Returns what this process remembers of the host's CDI files. Keep the host to use it again.
+    pub fn spec_index(&self) -> &Arc<SpecIndex> {
+        &self.spec_index
     }
 
     /// Returns the interfaces, addresses and routes of this process's network namespace, or those of a captured host.

@@ -12,12 +12,15 @@ use crate::devices::inventory::Inventory;
 use crate::host::Host;
 use crate::leases;
 use crate::pools::{self, PoolSet};
+use crate::spec_index::SpecFiles;
 
 #[derive(Debug)]
 pub struct Survey {
     pub inventory: Inventory,
     pub pools: PoolSet,
+    /// The specifications of our device classes.
     pub specs: Registry,
+    pub spec_files: SpecFiles,
     pub leases: Vec<LeaseEntry>,
 }
 
@@ -26,13 +29,10 @@ impl Survey {
     /// any device may be held; what else cannot be read is in the inventory's `unread` and the registry's errors.
     pub fn read(host: &Host, config: &Config, spec_dirs: &[PathBuf]) -> anyhow::Result<Self> {
         let (inventory, pools) = pools::discover_with_pools(host, config);
+        let (specs, spec_files) = host.spec_index().scan(spec_dirs);
         // The leases are the last to be read: of all of this they change most often.
-        Ok(Survey {
-            inventory,
-            pools,
-            specs: Registry::scan(spec_dirs),
-            leases: leases::list(host)?,
-        })
+        let leases = leases::list(host)?;
+        Ok(Survey { inventory, pools, specs, spec_files, leases })
     }
 
     pub fn offers(&self) -> Vec<HostDevice> {

@@ -8,11 +8,11 @@ use onload_core::class::Class;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use crate::spec_index::FILE_PREFIX;
 use crate::spec_name::SpecName;
 
 /// CDI readers use only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
-pub const FILE_PREFIX: &str = "onload.dev-";
 
 const VERSION: u32 = 1;
 

@@ -8,9 +8,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
+
+use crate::spec_index::SpecIndex;
 
 /// Size of the buffer for events in bytes; an event has up to 272.
 const BUFFER: usize = 16 * 1024;
@@ -37,6 +40,9 @@ pub(super) struct DirectoryWatches {
     watches: BTreeMap<i32, DirWatch>,
     /// The watch of each wanted directory that exists, by its index in `paths`.
     path_watches: BTreeMap<usize, i32>,
+    /// Judges changes in these directories, which are among `paths`.
+    spec_dirs: Vec<PathBuf>,
+    spec_index: Arc<SpecIndex>,
     missing_sources: BTreeSet<String>,
 }
 
@@ -47,10 +53,18 @@ struct DirWatch {
 }
 
 impl DirectoryWatches {
-    pub(super) fn watch(paths: Vec<PathBuf>) -> io::Result<Self> {
+    /// `spec_dirs` are watched too. Changes of files there that are not relevant are not reported.
+    pub(super) fn watch(
+        mut paths: Vec<PathBuf>,
+        spec_dirs: Vec<PathBuf>,
+        spec_index: Arc<SpecIndex>,
+    ) -> io::Result<Self> {
+        paths.extend(spec_dirs.iter().cloned());
         let mut directories = DirectoryWatches {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             paths,
+            spec_dirs,
+            spec_index,
             watches: BTreeMap::new(),
             path_watches: BTreeMap::new(),
             missing_sources: BTreeSet::new(),
@@ -134,8 +148,25 @@ impl DirectoryWatches {
             };
             let name = OsStr::from_bytes(name.to_bytes());
             needs_arming |= watch.next.contains(name);
-            is_changed |= watch.is_target && !is_silent(name);
+            is_changed |= watch.is_target
+                && !is_silent(name)
+                && self.is_relevant(event.wd(), name, event.events());
         }
+    }
+
+    /// Returns whether a change of an entry matters: in a directory that is watched for its specifications alone, only
+    /// relevant files do.
+    fn is_relevant(&self, watch: i32, name: &OsStr, events: ReadFlags) -> bool {
+        let targets = self.path_watches.iter().filter(|(_, target)| **target == watch);
+        let mut dirs = targets.filter_map(|(index, _)| self.paths.get(*index));
+        dirs.any(|dir| {
+            // A volume of Kubernetes replaces all of its files by a link `..data`.
+            let is_many =
+                events.contains(ReadFlags::ISDIR) || name.as_encoded_bytes().starts_with(b"..");
+            is_many
+                || !self.spec_dirs.contains(dir)
+                || self.spec_index.is_relevant_change(&dir.join(name))
+        })
     }
 }
 
@@ -181,7 +212,8 @@ mod tests {
                 fs::create_dir_all(root.path().join(path)).unwrap();
             }
             let wanted = wanted.iter().map(|path| root.path().join(path));
-            let directories = DirectoryWatches::watch(wanted.collect()).unwrap();
+            let directories =
+                DirectoryWatches::watch(wanted.collect(), Vec::new(), Arc::default()).unwrap();
             assert_eq!(directories.missing_sources().next(), None);
             Watched { root, directories }
         }
@@ -273,6 +305,36 @@ mod tests {
     }
 
     #[test]
+    fn only_relevant_files_of_specification_directories_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("cdi");
+        fs::create_dir(&dir).unwrap();
+        let mut directories =
+            DirectoryWatches::watch(Vec::new(), vec![dir.clone()], Arc::default()).unwrap();
+        let mut is_told = || directories.read().unwrap();
+        let spec = |kind: &str| {
+            format!(
+                r#"{{"cdiVersion":"0.5.0","kind":"{kind}","devices":[{{"name":"a","containerEdits":{{"env":["A=1"]}}}}]}}"#
+            )
+        };
+        fs::write(dir.join("other.json"), spec("vendor.example/x")).unwrap();
+        fs::write(dir.join("claim.onload.dev-1.json"), spec("onload.dev/claim")).unwrap();
+        assert!(!is_told());
+        fs::write(dir.join("other.json"), spec("onload.dev/nic")).unwrap();
+        assert!(is_told());
+        fs::remove_file(dir.join("other.json")).unwrap();
+        assert!(is_told());
+        fs::remove_file(dir.join("claim.onload.dev-1.json")).unwrap();
+        assert!(!is_told());
+        fs::write(dir.join("onload.dev-nic.json"), "{").unwrap();
+        assert!(is_told());
+        symlink("elsewhere", dir.join("..data")).unwrap();
+        assert!(is_told());
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(is_told());
+    }
+
+    #[test]
     fn a_directory_that_does_not_exist_yet_is_told_when_it_comes() {
         let mut watched = Watched::new(&[], &["run/ctk/leases"]);
         fs::create_dir(watched.path("run")).unwrap();
@@ -312,7 +374,7 @@ mod tests {
         }
         symlink("one", root.path().join("run")).unwrap();
         let wanted = vec![root.path().join("run/cdi")];
-        let directories = DirectoryWatches::watch(wanted).unwrap();
+        let directories = DirectoryWatches::watch(wanted, Vec::new(), Arc::default()).unwrap();
         let mut watched = Watched { root, directories };
         fs::write(watched.path("one/cdi/a"), "").unwrap();
         assert!(watched.is_told());

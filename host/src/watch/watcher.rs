@@ -15,15 +15,19 @@ use super::burst::{Burst, Damping};
 use super::directories::DirectoryWatches;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
+use crate::spec_index::SpecIndex;
 
 /// The minimum time between two results caused only by links. A link may change all the time, and each result causes a
 /// discovery of the whole host.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct WatchSources {
     /// Directories, by absolute paths; they need not exist yet.
     pub directories: Vec<PathBuf>,
+    /// Likewise, but only changes of files that the index finds relevant count.
+    pub spec_dirs: Vec<PathBuf>,
+    pub spec_index: Arc<SpecIndex>,
     pub kernel: bool,
     /// Interval after which everything counts as changed, since some changes cause no event.
     pub interval: Duration,
@@ -34,13 +38,13 @@ impl WatchSources {
     /// Returns everything that the offers of a host depend on: its devices, its leases, its configuration, and the
     /// directories of specifications. A captured host has no kernel events.
     pub fn for_host(host: &Host, spec_dirs: &[PathBuf]) -> WatchSources {
-        let mut directories = spec_dirs.to_vec();
         let own = [Path::new(CONFIG_PATH).parent(), Some(Path::new(RUN_DIR))];
         let [configuration, run] =
             own.map(|path| host.outside_path(path.unwrap_or(Path::new("/"))));
-        directories.extend([configuration, run.join(LEASES)]);
         WatchSources {
-            directories,
+            directories: vec![configuration, run.join(LEASES)],
+            spec_dirs: spec_dirs.to_vec(),
+            spec_index: Arc::clone(host.spec_index()),
             kernel: host.is_live(),
             interval: Duration::from_secs(60),
             damping: Damping { quiet: Duration::from_millis(200), longest: Duration::from_secs(2) },
@@ -111,7 +115,8 @@ impl Watcher {
             links_after: None,
             missing_sources: Vec::new(),
         };
-        let directories = DirectoryWatches::watch(sources.directories);
+        let directories =
+            DirectoryWatches::watch(sources.directories, sources.spec_dirs, sources.spec_index);
         watcher.directories = watcher.ok_or_record("watching directories", directories);
         if sources.kernel {
             let uevents = NetlinkListener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
@@ -230,6 +235,8 @@ mod tests {
     fn sources(directories: Vec<PathBuf>) -> WatchSources {
         WatchSources {
             directories,
+            spec_dirs: Vec::new(),
+            spec_index: Arc::default(),
             kernel: false,
             interval: LONG,
             damping: Damping { quiet: Duration::from_millis(1), longest: LONG },
@@ -367,10 +374,11 @@ mod tests {
         let host = Host::open(root.path()).unwrap();
         let specs = [root.path().join("var/run/cdi")];
         let sources = WatchSources::for_host(&host, &specs);
+        assert_eq!(sources.spec_dirs, specs);
         let inside = sources.directories.iter();
         let inside: Vec<&Path> =
             inside.map(|path| path.strip_prefix(root.path()).unwrap()).collect();
-        let expected = ["var/run/cdi", "etc/onload-ctk", "run/onload-ctk/@leases"];
+        let expected = ["etc/onload-ctk", "run/onload-ctk/@leases"];
         assert_eq!(inside, expected.map(Path::new));
         assert!(!sources.kernel);
         let running = WatchSources::for_host(&Host::open(Path::new("/")).unwrap(), &[]);

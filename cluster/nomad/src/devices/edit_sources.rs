@@ -15,6 +15,7 @@ use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Health, HostDevice, Survey, build_offers};
 use onload_host::pools;
+use onload_host::spec_index::SpecFiles;
 use onload_sys::text::{ErrorChain, Quoted};
 
 use super::layout::class_layouts;
@@ -32,6 +33,7 @@ const NAMED: [&str; 4] =
 #[derive(Clone, Debug, Default)]
 pub struct EditSources {
     dirs: Vec<PathBuf>,
+    spec_files: SpecFiles,
     /// The classes that the plugin's settings have their own edits of.
     own_registries: Vec<(&'static [Class], Arc<Registry>)>,
 }
@@ -50,14 +52,32 @@ impl EditSources {
             (Some((_, registry)), _) => registry,
             (None, Some(registry)) => registry,
             (None, on_disk) => {
-                if let Some(why) = trust::untrusted_reason(host, &self.dirs) {
+                if let Some(why) = trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
                     bail!(why);
                 }
-                on_disk.insert(Registry::scan(&self.dirs))
+                on_disk.insert(self.spec_files.read().0)
             }
         };
         let edits = registry.edits_for(names);
         edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", ErrorChain(&error)))
+    }
+
+    /// Fails if the specifications on disk no longer have these devices, or may not be used. If no file has changed since
+    /// the last survey, its verdict holds and none is read.
+    pub fn check_devices(
+        &self,
+        host: &Host,
+        class: Class,
+        names: &[QualifiedName],
+        on_disk: &mut Option<Registry>,
+    ) -> Result<()> {
+        if self.spec_files.is_current() {
+            return match trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
+                Some(why) => bail!(why),
+                None => Ok(()),
+            };
+        }
+        self.edits(host, class, names, on_disk).map(drop)
     }
 
     pub fn is_own(&self, class: Class) -> bool {
@@ -82,12 +102,16 @@ pub fn survey_host(
 ) -> Result<NomadSurvey> {
     let survey = Survey::read(host, config, dirs)?;
     let mut devices = survey.offers();
-    if let Some(why) = trust::untrusted_reason(host, dirs) {
+    if let Some(why) = trust::untrusted_reason(host, dirs, &survey.spec_files) {
         for device in &mut devices {
             device.health = Health::Unhealthy(why.clone());
         }
     }
-    let mut edit_sources = EditSources { dirs: dirs.to_vec(), own_registries: Vec::new() };
+    let mut edit_sources = EditSources {
+        dirs: dirs.to_vec(),
+        spec_files: survey.spec_files.clone(),
+        own_registries: Vec::new(),
+    };
     let mut exclusions = Vec::new();
     for (classes, config) in class_layouts(settings, config) {
         let (inventory, pools) = pools::discover_with_pools(host, &config);

@@ -6,28 +6,29 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use onload_cdi::DEFAULT_DIRS;
 use onload_host::host::Host;
+use onload_host::spec_index::SpecFiles;
 use onload_host::specdir::{FILE_PREFIX, engine_dirs};
 
-/// Files of ours in a directory, as many as our runtime reads.
-const MAX_FILES: usize = 256;
-
-/// Why none of the specifications in these directories counts; `None` if all do. Directories that the operator
-/// named to this plugin are not looked at: no engine reads them.
-pub fn untrusted_reason(host: &Host, dirs: &[PathBuf]) -> Option<String> {
+/// Returns why no file of ours in these directories may be used, or `None` if all may. `files` are those that a survey
+/// found there. Directories that the operator named to this plugin are not checked: no engine reads them.
+pub fn untrusted_reason(host: &Host, dirs: &[PathBuf], files: &SpecFiles) -> Option<String> {
     let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
-    let judged = are_engines.then(|| check_trust(host))?;
+    let judged = are_engines.then(|| check_trust(host, dirs, files))?;
     judged.err().map(|error| format!("{error:#}"))
 }
 
-fn check_trust(host: &Host) -> Result<()> {
+fn check_trust(host: &Host, dirs: &[PathBuf], files: &SpecFiles) -> Result<()> {
     let trusted = host.trusted()?;
-    for dir in DEFAULT_DIRS {
-        let dir = match trusted.open_dir(Path::new(dir)) {
+    for (default_dir, outside_dir) in DEFAULT_DIRS.iter().zip(dirs) {
+        let dir = match trusted.open_dir(Path::new(default_dir)) {
             Err(error) if error.is_absent() => continue,
             dir => dir?,
         };
-        for name in dir.list_names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
-            match dir.open(&name) {
+        let in_dir = files.paths().filter(|path| path.parent() == Some(outside_dir));
+        let names = in_dir.filter_map(Path::file_name);
+        for name in names.filter(|name| name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes()))
+        {
+            match dir.open(name) {
                 // It went meanwhile.
                 Err(error) if error.is_absent() => {}
                 file => drop(file?),
@@ -62,7 +63,8 @@ mod tests {
     }
 
     fn trust_reason(host: &Host) -> Option<String> {
-        untrusted_reason(host, &engine_dirs(host).unwrap())
+        let dirs = engine_dirs(host).unwrap();
+        untrusted_reason(host, &dirs, &host.spec_index().scan(&dirs).1)
     }
 
     #[test]
@@ -99,6 +101,7 @@ mod tests {
     fn directories_that_the_operator_named_are_the_operators_business() {
         let (root, host) = host();
         allow(root.path(), "etc/cdi", 0o1777);
-        assert_eq!(untrusted_reason(&host, &[root.path().join("cdi")]), None);
+        let files = SpecFiles::default();
+        assert_eq!(untrusted_reason(&host, &[root.path().join("cdi")], &files), None);
     }
 }
