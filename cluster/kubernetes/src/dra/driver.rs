@@ -13,7 +13,9 @@ use tonic::transport::Server;
 
 use super::api::Api;
 use super::classes::DeviceClasses;
-use super::prepare::{ClaimLocks, ClaimReport, ClaimSpecs, MetadataFiles, Preparer, sweep};
+use super::prepare::{
+    ClaimLocks, ClaimReport, ClaimSpecs, MetadataFiles, Preparer, restore, sweep,
+};
 use super::registration::Registrar;
 use super::report::Reporter;
 use super::service::DraService;
@@ -58,6 +60,7 @@ impl DraDriver {
         let service =
             DraService { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
+        let restoring = tokio::spawn(restore(Arc::clone(&service.preparer)));
         let mut last_message = LastMessage::default();
         while !*stop.borrow() {
             let waits = missing_registry_reason(&self.kubelet_dir);
@@ -89,6 +92,7 @@ impl DraDriver {
             }
         }
         sweeping.abort();
+        restoring.abort();
         reporting.abort();
     }
 

@@ -512,6 +512,50 @@ async fn what_killed_instances_left_is_swept_at_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_files_of_claims_in_use_are_written_again() {
+    let node = Node::new().await;
+    let (mut daemon, driver) = node.started().await;
+    for (name, uid, device) in [("used", UID, VF), ("free", "u-free", "0000-81-10-2")] {
+        let mut claim_object =
+            claim_of(name, uid, json!([result("r", "n1/vfio", device)]), json!([]));
+        if name == "used" {
+            claim_object["status"]["reservedFor"] =
+                json!([{"resource": "pods", "name": "p", "uid": "x"}]);
+        }
+        node.api.put(claim_object);
+        driver.prepare(claim(name, uid)).await.unwrap();
+    }
+    let is_of_used = |name: &String| name.contains(UID);
+    let used: Vec<String> = node.files_of_claims().into_iter().filter(is_of_used).collect();
+    assert_eq!(used.len(), 2);
+    let remove_all = || {
+        for name in node.files_of_claims() {
+            fs::remove_file(node.host.spec_dir().join(name)).unwrap();
+        }
+    };
+    remove_all();
+    // The next survey of the host finds it.
+    let file = node.host.spec_dir().join("onload.dev-vfio.json");
+    fs::write(&file, fs::read(&file).unwrap()).unwrap();
+    daemon.logged(&["were missing and are written again", UID]);
+    assert_eq!(node.files_of_claims(), used);
+    daemon.kill();
+    drop(daemon);
+    remove_all();
+    let mut daemon = node.daemon();
+    daemon.logged(&["were missing and are written again", UID]);
+    assert_eq!(node.files_of_claims(), used);
+    daemon.kill();
+    drop(daemon);
+    // A device that cannot be given now is named.
+    remove_all();
+    node.host.remove_from_spec("vfio", "0000:81:10.0");
+    let mut daemon = node.daemon();
+    daemon.logged(&["missing and cannot be written again", "default/used", UID]);
+    assert_eq!(node.files_of_claims(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_of_shared_devices_are_unprepared_after_the_operator_has_left_dra() {
     let node = Node::new().await;
     let (mut daemon, driver) = node.started().await;

@@ -255,8 +255,9 @@ impl ClaimSpecs {
         Ok(had_spec)
     }
 
-    pub(crate) fn has_file(&self, uid: &ClaimUid) -> bool {
-        self.dir.join(file_name(uid, OWNER)).exists()
+    /// Returns whether both files of a claim exist whose devices are described to its pod.
+    pub(crate) fn is_complete(&self, uid: &ClaimUid) -> bool {
+        [OWNER, SPEC].iter().all(|end| self.dir.join(file_name(uid, end)).exists())
     }
 
     /// The claims that are prepared, and which they are, where that is known.

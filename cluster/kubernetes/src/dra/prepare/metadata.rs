@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::claim_spec::{PreparedClaim, PreparedDevice};
 use crate::dra::DRIVER;
 use crate::names::is_label;
+use crate::wire::dra::Claim;
 
 /// Where the files of all drivers are in a container (`ContainerDir` of k8s.io/dynamic-resource-allocation).
 const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
@@ -94,6 +95,16 @@ impl MetadataFiles {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let uids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         uids.collect()
+    }
+
+    /// Returns which claim the files describe.
+    pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<Claim> {
+        let files = fs::read_dir(self.claim_dir(uid)).into_iter().flatten().flatten();
+        files.filter_map(|file| read(&file.path()).ok()?).find_map(|text| {
+            let described: Value = serde_json::from_str(text.lines().next()?).ok()?;
+            let text = |key: &str| Some(described["metadata"][key].as_str()?.to_owned());
+            Some(Claim { namespace: text("namespace")?, name: text("name")?, uid: uid.to_string() })
+        })
     }
 
     fn claim_dir(&self, uid: &ClaimUid) -> PathBuf {

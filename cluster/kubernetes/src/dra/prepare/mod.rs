@@ -2,7 +2,8 @@
 //!
 //! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
 //! [`decision`] says what containers get, [`metadata`] writes what programs read of it, [`claim_spec`] what only containers of
-//! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
+//! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left, and
+//! [`mod@restore`] writes again what somebody removed.
 
 mod allocation;
 mod claim_locks;
@@ -11,6 +12,7 @@ mod decision;
 mod metadata;
 mod parameters;
 mod preparer;
+mod restore;
 mod sweep;
 
 use std::path::Path;
@@ -21,6 +23,7 @@ pub(super) use claim_locks::ClaimLocks;
 pub(super) use claim_spec::{ClaimSpecs, PreparedClaim, PreparedDevice};
 pub(super) use metadata::MetadataFiles;
 pub(super) use preparer::{ClaimReport, Preparer};
+pub(super) use restore::restore;
 pub(super) use sweep::sweep;
 
 use crate::names::NodeName;

@@ -110,9 +110,19 @@ impl Preparer {
         let resource_claim = self.find(claim).await?;
         let resource_claim = resource_claim
             .context("the API server knows no such claim any more; delete the pod")?;
-        let prepared = self.prepare_claim(claim, &uid, resource_claim);
+        self.prepare_found(claim, &uid, resource_claim)
+    }
+
+    /// Prepares a claim that the API server has. The caller holds its lock.
+    pub(crate) fn prepare_found(
+        &self,
+        claim: &Claim,
+        uid: &ClaimUid,
+        resource_claim: ClaimObject,
+    ) -> Result<Vec<Device>> {
+        let prepared = self.prepare_claim(claim, uid, resource_claim);
         let report = match &prepared {
-            Ok((prepared_claim, _)) => ClaimReport::Prepared(uid, prepared_claim.clone()),
+            Ok((prepared_claim, _)) => ClaimReport::Prepared(uid.clone(), prepared_claim.clone()),
             Err(error) => ClaimReport::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
         };
         self.report(report);

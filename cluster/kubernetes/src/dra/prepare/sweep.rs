@@ -25,21 +25,10 @@ enum ClaimKnowledge {
     Settled,
 }
 
-/// Removes what describes claims that are not prepared, as after a reboot: what says so does not outlive it. Then the
-/// specifications of claims that the API server no longer knows, or that have no allocation any more,
+/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more,
 /// when it has said so twice: without its specification no container of a claim starts again. It ends when each has
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
-    for uid in preparer.metadata.list() {
-        let _lock = preparer.claim_locks.acquire(&uid).await;
-        if preparer.claim_specs.has_file(&uid) {
-            continue;
-        }
-        if let Err(error) = preparer.metadata.remove(&uid) {
-            let reason = format!("{error:#}");
-            tracing::warn!(%uid, %reason, "what describes a claim that is not prepared stays");
-        }
-    }
     let claims = preparer.claim_specs.list().into_iter();
     let claims =
         claims.map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)));
