@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::DRIVER;
 use super::classes::DeviceClasses;
 use crate::names::is_allocatable;
+use crate::resources::device_class_name;
 use crate::snapshot::KubernetesSnapshot;
 
 /// The resources beside a class's own that have devices of it, each with its pool if it is one's.
@@ -40,7 +41,8 @@ pub(super) fn other_resources(
             resources.entry(name).or_insert_with(|| Some(pool.clone()));
         }
     }
-    resources.retain(|name, _| name.as_str() != class.cdi_kind());
+    let conflicting = &snapshot.plan.conflicting;
+    resources.retain(|name, _| name.as_str() != class.cdi_kind() && !conflicting.contains(name));
     resources
 }
 
@@ -155,22 +157,12 @@ fn device_class(class: Class, name: &ResourceName, pool: Option<&str>) -> Value 
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": object_name(name)},
+        "metadata": {"name": device_class_name(name)},
         "spec": {
             "extendedResourceName": name.as_str(),
             "selectors": [{"cel": {"expression": expression}}],
         },
     })
-}
-
-/// The name of a resource as one of an object: a DNS subdomain, such as `onload.amd.com` for `amd.com/onload`.
-fn object_name(name: &ResourceName) -> String {
-    let (domain, rest) = name.as_str().split_once('/').unwrap_or((DRIVER, name.as_str()));
-    let legal = |c: char| {
-        if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }
-    };
-    let rest: String = rest.chars().map(legal).collect();
-    format!("{rest}.{domain}")
 }
 
 #[cfg(test)]

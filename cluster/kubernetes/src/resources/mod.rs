@@ -2,6 +2,7 @@
 //! of what kubelet asks.
 
 mod allocate;
+mod folded_names;
 mod id;
 mod pci_variables;
 mod plan;
@@ -11,6 +12,7 @@ mod resource;
 pub(crate) mod test_devices;
 
 pub use allocate::{AllocateContext, SpecAuthor, allocate};
+pub(crate) use folded_names::device_class_name;
 pub(crate) use pci_variables::{VariableDevice, pci_variables};
 pub(crate) use plan::container_nodes;
 pub use plan::{ResourcePlan, is_pod_lease, plan};

@@ -7,6 +7,7 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_sys::pci::PciAddress;
 
+use super::folded_names::{info_variable_name, variable_name};
 use super::resource::PluginDevice;
 
 /// A device as the variables tell it.
@@ -48,17 +49,9 @@ pub(crate) fn pci_variables<'a>(
         return BTreeMap::new();
     }
     let addresses: Vec<&str> = functions.keys().map(String::as_str).collect();
-    let variable = variable_name(name);
     // A map of maps of texts is JSON in any case.
     let json = serde_json::to_string(&functions).unwrap_or_default();
-    BTreeMap::from([(format!("{variable}_INFO"), json), (variable, addresses.join(","))])
-}
-
-/// The name of the variable: a shell can read no other characters.
-fn variable_name(name: &ResourceName) -> String {
-    let upper = name.as_str().to_ascii_uppercase();
-    let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    format!("PCIDEVICE_{}", upper.chars().map(legal).collect::<String>())
+    BTreeMap::from([(info_variable_name(name), json), (variable_name(name), addresses.join(","))])
 }
 
 fn function_info(device: VariableDevice<'_>, address: PciAddress) -> FunctionInfo {

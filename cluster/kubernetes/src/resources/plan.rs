@@ -14,6 +14,7 @@ use onload_core::kubernetes_settings::{MAX_IDS, ResourceName, ResourceSource, Sl
 use onload_host::offers::HostDevice;
 use onload_lease::{Holder, Lease};
 
+use super::folded_names::find_conflicts;
 use super::id::assign_ids;
 use super::resource::{PluginDevice, Resource};
 
@@ -22,6 +23,8 @@ pub struct ResourcePlan {
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
     /// What is left out, and why: lines for the operator.
     pub left_out: BTreeSet<String>,
+    /// Resources that are not offered, since a name that follows from theirs is another one's.
+    pub conflicting: BTreeSet<ResourceName>,
 }
 
 /// A resource before its devices are known.
@@ -35,7 +38,11 @@ struct ResourceDraft<'c> {
 /// The resources of a host with these offers and specifications, as the configuration wants them.
 pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> ResourcePlan {
     let mut plan = ResourcePlan::default();
-    let drafts = draft_resources(config, &mut plan.left_out);
+    let mut drafts = draft_resources(config, &mut plan.left_out);
+    let conflicts = find_conflicts(drafts.iter().map(|draft| &draft.name));
+    drafts.retain(|draft| !conflicts.contains_key(&draft.name));
+    plan.conflicting = conflicts.keys().cloned().collect();
+    plan.left_out.extend(conflicts.into_values());
     // The first resource that has a device, and whether its holders are counted.
     let mut assigned: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
