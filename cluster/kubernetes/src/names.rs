@@ -191,7 +191,7 @@ fn hash_name(name: &str, digits: usize) -> String {
     format!("{label}-{}", hash(name, digits))
 }
 
-fn hash(text: &str, digits: usize) -> String {
+pub(crate) fn hash(text: &str, digits: usize) -> String {
     let mut hex = sha256(text.as_bytes());
     hex.truncate(digits);
     hex

@@ -5,7 +5,7 @@
 //! [`service`] prepares claims by [`prepare`] and tells the [`health`] of devices; [`report`] says on the API server what
 //! became of them. [`engine`] decides which classes are for this driver and which for the device plugin, by the
 //! configuration, [`pod_resources`] and [`published`]. [`resource_names`] says which resources pods ask for, and [`classes`]
-//! which DeviceClasses serve them. [`amounts`] finds what a kubelet without its memory leaves in the Node.
+//! which DeviceClasses serve them; [`pool_selectors`] says how claims select the devices of a pool. [`amounts`] finds what a kubelet without its memory leaves in the Node.
 //! [`node`] finds a node and its API server, and runs all of it.
 
 pub mod amounts;
@@ -16,6 +16,7 @@ pub mod engine;
 mod health;
 pub mod node;
 pub mod pod_resources;
+pub(crate) mod pool_selectors;
 pub mod prepare;
 pub mod publish;
 pub mod published;

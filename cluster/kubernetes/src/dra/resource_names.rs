@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::DRIVER;
 use super::classes::DeviceClasses;
+use super::pool_selectors::PoolSelectors;
 use crate::names::is_allocatable;
 use crate::resources::device_class_name;
 use crate::snapshot::KubernetesSnapshot;
@@ -97,7 +98,8 @@ pub(super) fn log_missing(
             let texts: Vec<&str> = names.iter().map(ResourceName::as_str).collect();
             let reason =
                 format!("no DeviceClass has the extendedResourceName {}", texts.join(", "));
-            let apply = device_class_manifest(class, &resources).to_string();
+            let selectors = PoolSelectors::new(class, &snapshot.devices);
+            let apply = device_class_manifest(class, &resources, &selectors).to_string();
             let message = "pods that ask for a resource by its name find none";
             tracing::warn!(%class, %reason, apply, message);
         }
@@ -136,23 +138,26 @@ pub(super) fn resource_name(
     ResourceName::onload_dev(word).ok()
 }
 
-/// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.
+/// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class, without those of pools that
+/// cannot be requested.
 fn device_class_manifest(
     class: Class,
     resources: &BTreeMap<ResourceName, Option<String>>,
+    selectors: &PoolSelectors,
 ) -> Value {
     let items = resources.iter();
-    let items = items.map(|(name, pool)| device_class(class, name, pool.as_deref()));
+    let items = items.filter_map(|(name, pool)| match pool {
+        None => Some(device_class(class, name, None)),
+        Some(pool) => Some(device_class(class, name, Some(selectors.expression(pool)?))),
+    });
     json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<Value>>()})
 }
 
-fn device_class(class: Class, name: &ResourceName, pool: Option<&str>) -> Value {
+fn device_class(class: Class, name: &ResourceName, pool_expression: Option<String>) -> Value {
     let mut expression =
         format!("device.driver == {DRIVER:?} && device.attributes[{DRIVER:?}].kind == \"{class}\"");
-    if let Some(pool) = pool {
-        expression += &format!(
-            " && device.attributes[{DRIVER:?}].pools.split(\",\").exists(pool, pool == {pool:?})"
-        );
+    if let Some(pool_expression) = pool_expression {
+        expression += &format!(" && {pool_expression}");
     }
     json!({
         "apiVersion": "resource.k8s.io/v1",
@@ -265,7 +270,9 @@ mod tests {
                 Some("fast".to_owned()),
             ),
         ]);
-        let list = device_class_manifest(Class::Nic, &resources);
+        let device = HostDevice { pools: vec!["fast".to_owned()], ..offer(Class::Nic, "ens1") };
+        let selectors = PoolSelectors::new(Class::Nic, &[device]);
+        let list = device_class_manifest(Class::Nic, &resources, &selectors);
         let class_at = |at: usize| {
             let item = &list["items"][at];
             let expression = &item["spec"]["selectors"][0]["cel"]["expression"];
@@ -279,7 +286,7 @@ mod tests {
             r#"device.driver == "onload.dev" && device.attributes["onload.dev"].kind == "nic""#;
         assert_eq!(class_at(0), ("onload.amd.com", "amd.com/onload", nic));
         let fast = format!(
-            r#"{nic} && device.attributes["onload.dev"].pools.split(",").exists(pool, pool == "fast")"#
+            r#"{nic} && "pool_fast" in device.attributes["onload.dev"] && device.attributes["onload.dev"].pool_fast"#
         );
         assert_eq!(class_at(1), ("hca-fast-1.rdma", "rdma/Hca_fast.1", fast.as_str()));
     }

@@ -11,6 +11,7 @@ use onload_core::kubernetes_settings::ResourceName;
 use onload_host::offers::{Attribute, Health, HostDevice};
 use onload_lease::Lease;
 
+use crate::dra::pool_selectors::{MAX_TEXT, PoolSelectors, pools_text};
 use crate::names::truncate;
 
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
@@ -19,8 +20,6 @@ pub const UNHEALTHY: &str = "onload.dev/unhealthy";
 pub const HELD_TAINT: &str = "onload.dev/held";
 /// The taint of a device that the operator has drained.
 pub const DRAINED: &str = "onload.dev/drained";
-/// The most bytes of a text (`DeviceAttributeMaxValueLength`).
-const MAX_TEXT: usize = 64;
 const SLOTS: &str = "slots";
 
 /// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
@@ -52,12 +51,12 @@ pub(super) fn slice_device(
     name: String,
     device: &HostDevice,
     form: DeviceForm,
-    resource: Option<&ResourceName>,
+    (resource, pools): (Option<&ResourceName>, &PoolSelectors),
     trouble: Option<&str>,
 ) -> Device {
     Device {
         name,
-        attributes: Some(attributes(device, form, resource)),
+        attributes: Some(attributes(device, form, resource, pools)),
         capacity: Some(capacity(form)),
         allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
         taints: trouble.map(|key| vec![taint(key)]),
@@ -76,11 +75,14 @@ pub(crate) fn attributes(
     device: &HostDevice,
     form: DeviceForm,
     resource: Option<&ResourceName>,
+    pools: &PoolSelectors,
 ) -> BTreeMap<String, DeviceAttribute> {
     let entries = device.attributes.iter();
     let entries = entries.map(|(name, value)| ((*name).to_owned(), to_attribute(value)));
     let mut attributes: BTreeMap<String, DeviceAttribute> = entries.collect();
-    attributes.insert("pools".to_owned(), text_attribute(&device.pools.join(",")));
+    attributes.insert("pools".to_owned(), text_attribute(&pools_text(device)));
+    let memberships = pools.memberships(device);
+    attributes.extend(memberships.map(|(name, is)| (name.clone(), bool_attribute(is))));
     let slot = match form {
         DeviceForm::Slot(slot) => i64::from(slot),
         DeviceForm::One | DeviceForm::Shared(_) => 0,
@@ -113,13 +115,15 @@ fn to_attribute(value: &Attribute) -> DeviceAttribute {
     match value {
         Attribute::Text(value) => text_attribute(value),
         Attribute::Int(value) => int_attribute(*value),
-        Attribute::Bool(value) => {
-            DeviceAttribute { bool: Some(*value), ..DeviceAttribute::default() }
-        }
+        Attribute::Bool(value) => bool_attribute(*value),
         Attribute::Version(value) => {
             DeviceAttribute { version: Some(value.clone()), ..DeviceAttribute::default() }
         }
     }
+}
+
+fn bool_attribute(value: bool) -> DeviceAttribute {
+    DeviceAttribute { bool: Some(value), ..DeviceAttribute::default() }
 }
 
 fn int_attribute(value: i64) -> DeviceAttribute {

@@ -16,6 +16,7 @@ use onload_sys::pci::PciAddress;
 use super::device::{DeviceForm, HELD_TAINT, is_claim_lease, slice_device, taint_key};
 use super::features::DraFeatures;
 use crate::dra::DRIVER;
+use crate::dra::pool_selectors::PoolSelectors;
 use crate::dra::resource_names::{is_offered, resource_name};
 use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
@@ -50,6 +51,7 @@ pub struct SlicePool<'a> {
     /// The functions that others are made of, with the number of those.
     sets: BTreeMap<PciAddress, u32>,
     per_slice: usize,
+    selectors: PoolSelectors,
     left_out: Vec<String>,
 }
 
@@ -82,6 +84,7 @@ impl<'a> SlicePool<'a> {
         devices.retain(|device| is_offered(device, input.settings));
         let max_slots = MAX_SLOT_DEVICES / devices.len().max(1);
         let max_slots = u32::try_from(max_slots).unwrap_or(u32::MAX).max(1);
+        let selectors = PoolSelectors::new(class, input.devices);
         let mut pool = SlicePool {
             input,
             class,
@@ -89,7 +92,8 @@ impl<'a> SlicePool<'a> {
             devices: Vec::new(),
             sets: BTreeMap::new(),
             per_slice: MAX_DEVICES,
-            left_out: Vec::new(),
+            left_out: selectors.left_out().to_vec(),
+            selectors,
         };
         for device in devices {
             let counter_use = match families.counter_use(device, features) {
@@ -227,7 +231,13 @@ impl<'a> SlicePool<'a> {
         let resource = resource_name(entry.device, self.input.settings);
         Device {
             consumes_counters: consumes,
-            ..slice_device(name, entry.device, entry.form, resource.as_ref(), entry.trouble)
+            ..slice_device(
+                name,
+                entry.device,
+                entry.form,
+                (resource.as_ref(), &self.selectors),
+                entry.trouble,
+            )
         }
     }
 

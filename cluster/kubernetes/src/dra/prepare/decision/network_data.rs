@@ -8,6 +8,7 @@ use onload_lease::SavedState;
 use onload_sys::netlink::link::format_hwaddr;
 
 use super::{PrepareContext, interface};
+use crate::dra::pool_selectors::PoolSelectors;
 use crate::dra::prepare::allocation::AllocatedDevice;
 use crate::dra::prepare::claim_spec::PreparedDevice;
 use crate::dra::prepare::metadata::DeviceMetadata;
@@ -25,11 +26,12 @@ impl PrepareContext<'_> {
         device: &HostDevice,
     ) -> DeviceMetadata {
         let resource = resource_name(device, &self.snapshot.config.kubernetes);
+        let pools = PoolSelectors::new(device.class, &self.snapshot.devices);
         let form = parse_slot(&allocated.device).map_or(DeviceForm::One, DeviceForm::Slot);
         DeviceMetadata {
             request: allocated.request.clone(),
             chosen: allocated.chosen.clone(),
-            attributes: attributes(device, form, resource.as_ref()),
+            attributes: attributes(device, form, resource.as_ref(), &pools),
             prepared: PreparedDevice {
                 pool: allocated.pool.clone(),
                 device: allocated.device.clone(),
