@@ -1,7 +1,7 @@
 //! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_core::timestamp::since_boot_ms;
 use onload_host::host::{Host, HostError};
-use onload_sys::processes::{is_zombie, start_time};
+use onload_sys::processes::{is_zombie, open_device, start_time};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -222,25 +222,51 @@ impl<'h> ProcessReader<'h> {
             return Ok(());
         };
         let mut targets = Vec::new();
+        let mut node_paths = BTreeMap::new();
         for name in &descriptors.names {
-            let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
+            let descriptor = directory.join(name);
+            let Ok(Some(target)) = self.host.link(&descriptor) else {
                 continue;
             };
-            let Some(target) = target.to_str().filter(|target| target.len() <= MAX_PATH_BYTES)
-            else {
-                continue;
-            };
-            if target.starts_with("/dev/")
-                || target.starts_with("anon_inode:[vfio")
-                || is_onload_descriptor(target)
-            {
-                targets.push(target.to_owned());
+            targets.extend(self.device_name(&descriptor, &target, &mut node_paths));
+            if let Some(target) = target.to_str() {
+                process.sockets.extend(socket_inode(target));
+                process.has_terminal |= name == STDERR && is_terminal(target);
             }
-            process.sockets.extend(socket_inode(target));
-            process.has_terminal |= name == STDERR && is_terminal(target);
         }
         process.open = Some(targets);
         Ok(())
+    }
+
+    /// Returns the name of the device that a descriptor has open: of a device node, the path that the kernel gives it.
+    /// The target of the link proves nothing: a container may give any file the path of a node, and a node any path.
+    fn device_name(
+        &self,
+        descriptor: &Path,
+        target: &Path,
+        node_paths: &mut BTreeMap<(u32, u32), Option<String>>,
+    ) -> Option<String> {
+        let name = || target.to_str().filter(|name| name.len() <= MAX_PATH_BYTES);
+        if !target.is_absolute() {
+            let is_device =
+                |name: &&str| name.starts_with("anon_inode:[vfio") || is_onload_descriptor(name);
+            return name().filter(is_device).map(str::to_owned);
+        }
+        let node_path = || Some(name().filter(|name| name.starts_with("/dev/"))?.to_owned());
+        // A captured host has the links alone.
+        if !self.host.is_running() {
+            return node_path();
+        }
+        let number = open_device(descriptor, &|_| true)?;
+        let kernel_path = node_paths.entry(number).or_insert_with(|| self.kernel_path(number));
+        kernel_path.clone().or_else(node_path)
+    }
+
+    fn kernel_path(&self, (major, minor): (u32, u32)) -> Option<String> {
+        let uevent = PathBuf::from(format!("/sys/dev/char/{major}:{minor}/uevent"));
+        let uevent = self.host.text(&uevent).ok()??;
+        let name = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+        Some(format!("/dev/{name}"))
     }
 }
 
@@ -389,7 +415,50 @@ fn parse_memlock(text: &str) -> Option<MemlockLimit> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions, remove_file};
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use onload_test_tree::Tree;
+    use rustix::fs::OFlags;
+
     use super::*;
+
+    #[test]
+    fn a_descriptor_counts_by_the_device_that_it_has_open() {
+        let host = Host::open(Path::new("/")).unwrap();
+        if !onload_test_needs::root("a device node")
+            || !onload_test_needs::that(
+                host.text(Path::new("/sys/dev/char/1:7/uevent")).unwrap().is_some(),
+                "sysfs does not list the devices of this machine",
+            )
+        {
+            return;
+        }
+        let open = || {
+            let process = ProcessReader::new(&host, None).read(std::process::id()).unwrap();
+            process.open.unwrap()
+        };
+        let count = || open().iter().filter(|name| *name == "/dev/full").count();
+        let path_only = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::PATH.bits().cast_signed())
+            .open("/dev/full")
+            .unwrap();
+        let plain = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        assert_eq!(count(), 0);
+        let plain_path = plain.path().to_str().unwrap();
+        assert!(open().iter().all(|name| name != plain_path), "{:?}", open());
+        drop(path_only);
+        let tree = Tree::on_disk();
+        tree.real_node("/elsewhere", 1, 7);
+        let deleted = File::open(tree.path("/elsewhere")).unwrap();
+        remove_file(tree.path("/elsewhere")).unwrap();
+        assert_eq!(count(), 1);
+        let node = File::open("/dev/full").unwrap();
+        assert_eq!(count(), 2);
+        drop((deleted, node));
+        assert_eq!(count(), 0);
+    }
 
     #[test]
     fn a_limit_is_read_from_its_column() {
