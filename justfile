@@ -46,7 +46,7 @@ ci:
     just release hooks tools
     beside machine
     nice=5
-    run doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
+    run github doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
@@ -96,7 +96,7 @@ user:
 release *words:
     scripts/build-programs {{ words }}
 
-# What a release publishes: packages, tarball, image, chart, notes and checksums, in target/dist
+# What a release publishes: packages, tarball, image, chart, notes, bills of materials and checksums, in target/dist
 release-all:
     packaging/release
 
@@ -218,6 +218,32 @@ package:
         exit 1
     fi
 
+# GitHub reads these files only once they are on its default branch, or a tag is pushed. actionlint, which compiles for
+# minutes or comes from elsewhere, is used if it is installed.
+
+# Workflows and issue forms of GitHub, and the scripts that they run
+github:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    if ! command -v check-jsonschema >/dev/null; then
+        echo "skipped: check-jsonschema is not installed"
+        [ "${ONLOAD_CTK_REQUIRE_ROOT:-}" != 1 ]
+        exit
+    fi
+    cd .github
+    check() { check-jsonschema --quiet --builtin-schema "vendor.$1" "${@:2}"; }
+    check github-workflows workflows/*.yml
+    check dependabot dependabot.yml
+    check github-issue-config ISSUE_TEMPLATE/config.yml
+    check github-issue-forms ISSUE_TEMPLATE/[!c]*.yml
+    if grep -n ' uses: ' workflows/*.yml | grep -vE '@[0-9a-f]{40} # v'; then
+        echo "actions are named by their commit, with the version in a comment"
+        exit 1
+    fi
+    grep -ohE '(\.ci|packaging|scripts)/[a-z-]+' workflows/*.yml | sort -u | (cd .. && xargs -n1 test -x)
+    ! command -v actionlint >/dev/null || actionlint workflows/*.yml
+    cd .. && shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/set-repository
+
 # The database of advisories is fetched from elsewhere; what needs no network is checked.
 
 # Licences and sources of the dependencies
@@ -225,6 +251,11 @@ deny:
     command -v cargo-deny >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --quiet --debug cargo-deny
     cargo fetch --locked
     cargo deny --offline --workspace check bans licenses sources
+
+# Vulnerabilities and unmaintained crates among the dependencies; fetches RustSec's database
+advisories:
+    command -v cargo-deny >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --quiet --debug cargo-deny
+    cargo deny --workspace check advisories
 
 # What was copied from elsewhere is left out.
 

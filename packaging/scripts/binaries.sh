@@ -65,6 +65,11 @@ as_packaged() {
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") CARGO_TARGET_DIR=target/build "$@"
 }
 
+# Installs a subcommand of cargo if it is missing. Its optimized build takes minutes and would save seconds; what it writes is the same.
+need() {
+    command -v "$1" >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug "$1"
+}
+
 # Runs a command as one of $steps, and says which and how long it took: step WHAT COMMAND...
 # shellcheck disable=SC2154 # who calls has counted them
 step() {

@@ -40,6 +40,7 @@ mod overview;
 mod packaging;
 mod pools;
 mod progress;
+mod publish;
 mod status;
 mod tables;
 mod tool_libraries;

@@ -340,7 +340,7 @@ fn scripts_are_what_a_shell_takes() {
             scripts += 1;
         }
     }
-    assert_eq!(scripts, 3 + 3 + 1 + 6);
+    assert_eq!(scripts, 3 + 3 + 1 + 9);
 }
 
 #[test]
@@ -349,6 +349,7 @@ fn the_notes_of_a_release_are_the_section_of_its_version() {
         let tree = Scripts::new();
         fs::create_dir_all(tree.path("packaging")).unwrap();
         tree.write("packaging/release", &read("release"));
+        tree.write("packaging/scripts/project.sh", &read("scripts/project.sh"));
         tree.write("Cargo.toml", "[workspace.package]\nversion = \"1.2.3\"\n");
         tree.write("CHANGELOG.md", changelog);
         let mut bash = Command::new("bash");
