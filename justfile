@@ -104,6 +104,10 @@ release-all:
 hooks-budget:
     . packaging/scripts/binaries.sh && as_packaged scripts/check-hooks-budget
 
+# A website of docs/, with mdBook, in target/site; fails if a link leads nowhere
+site:
+    scripts/build-site
+
 # System calls and memory of discovery
 syscalls: release
     ONLOAD_CTK=target/programs/onload-ctk scripts/count-syscalls
@@ -242,7 +246,7 @@ github:
     fi
     grep -ohE '(\.ci|packaging|scripts)/[a-z-]+' workflows/*.yml | sort -u | (cd .. && xargs -n1 test -x)
     ! command -v actionlint >/dev/null || actionlint workflows/*.yml
-    cd .. && shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/set-repository
+    cd .. && shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,set-repository}
 
 # The database of advisories is fetched from elsewhere; what needs no network is checked.
 
