@@ -223,9 +223,9 @@ package:
     fi
 
 # GitHub reads these files only once they are on its default branch, or a tag is pushed. actionlint, which compiles for
-# minutes or comes from elsewhere, is used if it is installed.
+# minutes or comes from elsewhere, and ansible-lint, which is large, are used if they are installed.
 
-# Workflows and issue forms of GitHub, and the scripts that they run
+# Workflows and issue forms of GitHub, the scripts that they run, and compose files and the Ansible role
 github:
     #!/usr/bin/env bash
     set -euo pipefail
@@ -246,7 +246,10 @@ github:
     fi
     grep -ohE '(\.ci|packaging|scripts)/[a-z-]+' workflows/*.yml | sort -u | (cd .. && xargs -n1 test -x)
     ! command -v actionlint >/dev/null || actionlint workflows/*.yml
-    cd .. && shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,set-repository}
+    cd ..
+    check compose-spec packaging/compose/*.yaml
+    ! command -v ansible-lint >/dev/null || (cd packaging/ansible && ansible-lint --offline -qq playbook.yml roles/onload_ctk)
+    shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,set-repository}
 
 # The database of advisories is fetched from elsewhere; what needs no network is checked.
 
