@@ -57,9 +57,8 @@ pub fn run(
         let path = path.display();
         match directory {
             Some(_) => printer.note(format_args!("{path} describes this host")),
-            None => printer.note(format_args!(
-                "nothing is offered, and there are no files: {path} does not exist"
-            )),
+            None => printer
+                .note(format_args!("no devices, no CDI specifications: {path} does not exist")),
         }
     }
     Ok(answer)

@@ -1,11 +1,11 @@
-//! `onload-ctk` alone: what is here, what is offered, and what to do next.
+//! `onload-ctk` without a command: five lines about this host, the last of which is the next step.
 
 use onload_core::class::Class;
 use onload_core::timestamp;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_report::doctor::{Check, CheckVerdict, Remedy};
-use onload_sys::text::{ShortList, format_count, quote_for_shell};
+use onload_sys::text::quote_for_shell;
 
 use super::doctor::{check_host, checks_named, find_obstacle, format_finding};
 use super::warn_of_unread;
@@ -14,23 +14,18 @@ use crate::exit::ExitAnswer;
 use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
 
-/// A device of each stands for all others.
-const EXAMPLE_CLASSES: [Class; 6] =
-    [Class::Nic, Class::Zf, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
+/// The classes that the next step may try a device of, in this order.
+const TRIED_CLASSES: [Class; 5] =
+    [Class::Nic, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let (inventory, checks) = check_host(global, printer)?;
     let lines = [
-        ("here", describe_host(&inventory)),
-        (
-            "offered",
-            describe_devices(&inventory)
-                + &describe_drained(&inventory)
-                + &describe_returning(&checks),
-        ),
-        ("written", describe_specs(&checks)),
-        ("engines", describe_engines(&checks)),
-        ("next", next(&inventory, &checks)),
+        ("Host", describe_host(&inventory)),
+        ("Devices", describe_devices(&inventory, &checks)),
+        ("CDI specs", describe_specs(&checks)),
+        ("Engines", describe_engines(&checks)),
+        ("Next step", describe_next_step(&inventory, &checks)),
     ];
     for (label, text) in lines {
         let line = format_labelled(label, &to_one_line(&text), printer.columns());
@@ -49,57 +44,41 @@ fn describe_host(inventory: &Inventory) -> String {
             (None, None) => "Onload".to_owned(),
         },
     );
-    let tcpdirect = inventory.tcpdirect.as_ref().map(|_| "TCPDirect".to_owned());
-    let families = [
-        (inventory.nics.len(), "accelerated interface", "accelerated interfaces"),
-        (inventory.rdma.len(), "RDMA device", "RDMA devices"),
-        (inventory.vfio.len(), "vfio function", "vfio functions"),
-    ];
-    let families = families.into_iter().filter(|(number, ..)| *number > 0);
-    let families =
-        families.map(|(number, singular, plural)| format_count(number, singular, plural));
-    let all = [onload].into_iter().chain(tcpdirect).chain(families);
-    all.collect::<Vec<_>>().join(", ")
+    match &inventory.tcpdirect {
+        Some(_) => onload + ", TCPDirect",
+        None => onload,
+    }
 }
 
-fn describe_devices(inventory: &Inventory) -> String {
-    if inventory.devices.is_empty() {
-        return "nothing".to_owned();
-    }
-    // As discover lists them: an interface is one, however it is asked for.
-    let is_listed = |device: &&HostDevice| match device.class {
+/// Counts the devices of each class, then those that no container gets.
+fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
+    // As in discover: other names of an interface are not counted.
+    let is_counted = |device: &&HostDevice| match device.class {
         Class::NicPlain | Class::NicNodes | Class::Profile => false,
         _ => !device.is_loopback(),
     };
-    let number = inventory.devices.iter().filter(is_listed).count();
-    let examples = EXAMPLE_CLASSES.into_iter().filter_map(|class| first_device(inventory, class));
-    let examples: Vec<String> = examples.map(name).collect();
-    let number = format_count(number, "device", "devices");
-    if examples.is_empty() {
-        return number;
+    let mut parts = Vec::new();
+    for class in Class::ALL {
+        let devices = inventory.devices.iter().filter(|device| device.class == class);
+        match devices.filter(is_counted).count() {
+            0 => {}
+            number => parts.push(format!("{number} {}", class.as_str())),
+        }
     }
-    format!("{number}, such as {}", examples.join(", "))
-}
-
-/// Behind what is offered, so that nobody forgets it.
-fn describe_drained(inventory: &Inventory) -> String {
-    let targets = inventory.drain.iter().map(|entry| entry.target.to_string());
-    let targets: Vec<String> = targets.collect();
-    let first = inventory.drain.iter().map(|entry| entry.since).min();
-    first.map_or_else(String::new, |since| {
-        let (targets, since) = (ShortList(&targets), timestamp::format_rfc3339(since));
-        format!("; drained since {since}: {targets}")
-    })
-}
-
-/// The devices that ended containers have left otherwise than they were, with what restores them.
-fn describe_returning(checks: &[Check]) -> String {
-    let findings = checks_named(checks, "returning").map(|check| &check.finding);
-    let devices: Vec<String> = findings.filter_map(|finding| finding.subject.clone()).collect();
-    match devices.as_slice() {
-        [] => String::new(),
-        devices => format!("; not restored: {}, run: onload-ctk lease restore", ShortList(devices)),
+    if parts.is_empty() {
+        parts.push("none".to_owned());
     }
+    let drained = inventory.drain.iter().count();
+    if let Some(since) = inventory.drain.iter().map(|entry| entry.since).min() {
+        let since = timestamp::format_rfc3339(since);
+        parts.push(format!("{drained} drained since {since} (onload-ctk drain lists them)"));
+    }
+    let returning = checks_named(checks, "returning");
+    match returning.filter(|check| check.finding.subject.is_some()).count() {
+        0 => {}
+        number => parts.push(format!("{number} not restored (run: onload-ctk lease restore)")),
+    }
+    parts.join(", ")
 }
 
 fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
@@ -107,11 +86,7 @@ fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
     devices.find(|device| device.class == class && !device.is_loopback())
 }
 
-fn name(device: &HostDevice) -> String {
-    format!("{}={}", device.class.as_str(), device.name)
-}
-
-/// With what keeps them from being written anew.
+/// Includes what keeps the specifications from being written.
 fn describe_specs(checks: &[Check]) -> String {
     let findings = checks_named(checks, "specs-fresh").chain(checks_named(checks, "config"));
     let findings = findings.map(|check| check.finding.finding.as_str());
@@ -132,12 +107,12 @@ fn describe_engines(checks: &[Check]) -> String {
     engines.collect::<Vec<_>>().join(", ")
 }
 
-fn next(inventory: &Inventory, checks: &[Check]) -> String {
+fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {
     if inventory.devices.is_empty() && !inventory.drained.is_empty() {
-        return "onload-ctk drain shows who holds what is drained".to_owned();
+        return "run: onload-ctk drain".to_owned();
     }
     if inventory.devices.is_empty() {
-        return "onload-ctk discover --explain says why".to_owned();
+        return "run: onload-ctk discover --explain".to_owned();
     }
     let mut spec_checks = checks_named(checks, "config").chain(checks_named(checks, "specs-fresh"));
     let remedy = spec_checks.find_map(|check| check.finding.remedy.first());
@@ -150,11 +125,10 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
         return remedy;
     }
     let engine = TryEngine::usable_engines(checks).next();
-    let candidates = EXAMPLE_CLASSES.into_iter().filter(|class| *class != Class::Zf);
-    let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
-    match (engine, candidates.next()) {
+    let device = TRIED_CLASSES.into_iter().find_map(|class| first_device(inventory, class));
+    match (engine, device) {
         (Some(engine), Some(device)) => {
-            let device = quote_for_shell(name(device));
+            let device = quote_for_shell(format!("{}={}", device.class.as_str(), device.name));
             format!("run: onload-ctk try {device} --engine {}", engine.name())
         }
         _ => engine_remedy(checks)

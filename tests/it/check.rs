@@ -42,7 +42,7 @@ fn a_host_with_something_to_offer_and_no_specifications_has_drifted() {
 fn a_host_with_nothing_to_offer_and_no_specifications_has_not() {
     let tree = Tree::new();
     let answer = tree.run(&["cdi", "check"]).done();
-    let wanted = "nothing is offered, and there are no files: ";
+    let wanted = "no devices, no CDI specifications: ";
     assert!(answer.stderr.contains(wanted), "{}", answer.stderr);
     assert!(!answer.stderr.contains("describes"), "{}", answer.stderr);
 }

@@ -412,7 +412,7 @@ fn status_doctor_topology_metrics_and_the_overview_show_it() {
     let overview = tree.run(&[]).done().stdout.replace('\n', " ");
     let overview: Vec<&str> = overview.split_whitespace().collect();
     let overview = overview.join(" ");
-    assert!(overview.contains("; drained since 20"), "{overview}");
+    assert!(overview.contains(", 1 drained since 20"), "{overview}");
     let doctor = tree.run(&["doctor", "--format", "json"]).json();
     let checks = doctor["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == "drained").unwrap();

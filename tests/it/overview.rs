@@ -1,4 +1,4 @@
-//! `onload-ctk` alone: five lines on every host, of which the last says what to do.
+//! `onload-ctk` without a command: five lines on every host, the last of which is the next step.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -9,7 +9,7 @@ use crate::common::{Commands, Tree, every_host};
 #[track_caller]
 fn lines(tree: &Tree) -> [String; 5] {
     let stdout = tree.run(&[]).done().stdout;
-    let labels = ["here", "offered", "written", "engines", "next"];
+    let labels = ["Host", "Devices", "CDI specs", "Engines", "Next step"];
     let lines: Vec<&str> = stdout.lines().collect();
     assert_eq!(lines.len(), labels.len(), "{stdout}");
     let text = |index: usize| {
@@ -29,20 +29,23 @@ fn engine(tree: &Tree, program: &str, package: &str, version: &str) {
 #[test]
 fn every_host_has_five_lines() {
     for (name, tree) in every_host() {
-        let [here, offered, _, _, next] = lines(&tree);
-        assert!(!here.is_empty() && !offered.is_empty(), "{name}");
-        assert!(next.contains("onload-ctk "), "{name}: {next}");
+        let lines = lines(&tree);
+        assert!(lines.iter().all(|line| !line.is_empty()), "{name}: {lines:?}");
+        assert!(lines[4].contains("onload-ctk "), "{name}: {}", lines[4]);
+        // Counts, not lists.
+        let lists = lines[..4].iter().filter(|line| line.contains(".json"));
+        assert_eq!(lists.count(), 0, "{name}: {lines:?}");
     }
 }
 
 #[test]
 fn a_host_without_anything_is_told_where_the_reasons_are() {
-    let [here, offered, written, engines, next] = lines(&Tree::new());
-    assert_eq!(here, "no Onload");
-    assert_eq!(offered, "nothing");
-    assert_eq!(written, "nothing is offered, and there are no files");
+    let [host, devices, specs, engines, next] = lines(&Tree::new());
+    assert_eq!(host, "no Onload");
+    assert_eq!(devices, "none");
+    assert_eq!(specs, "no devices, no CDI specifications");
     assert_eq!(engines, "no container engine is installed");
-    assert_eq!(next, "onload-ctk discover --explain says why");
+    assert_eq!(next, "run: onload-ctk discover --explain");
 }
 
 #[test]
@@ -50,12 +53,10 @@ fn a_sample_host_says_what_it_has() {
     let host = "debian13-2numa-onload-rxe-vfio";
     let mut hosts = every_host().into_iter();
     let (_, tree) = hosts.find(|(name, _)| *name == host).unwrap();
-    let [here, offered, ..] = lines(&tree);
-    assert_eq!(
-        here,
-        "Onload ef17681d 2026-07-22 master, 1 accelerated interface, 2 RDMA devices, 2 vfio functions"
-    );
-    assert!(offered.contains(", such as nic=ens1, rdma=rxe0, vfio=0000:"), "{offered}");
+    let [host, devices, specs, ..] = lines(&tree);
+    assert_eq!(host, "Onload ef17681d 2026-07-22 master");
+    assert_eq!(devices, "1 nic, 2 rdma, 2 vfio, 4 hugepages, 1 ptp");
+    assert_eq!(specs, "8 files missing");
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
     let next = |tree: &Tree| lines(tree)[4].clone();
     assert_eq!(next(&tree), "run: onload-ctk cdi generate");
     tree.generate();
-    assert_eq!(lines(&tree)[2], "the files describe this host");
+    assert_eq!(lines(&tree)[2], "8 files, up to date");
     assert!(next(&tree).contains("install podman"), "{}", next(&tree));
 
     engine(&tree, "podman", "podman", "3.4.4");
@@ -84,9 +85,9 @@ fn a_configuration_that_stops_the_service_comes_before_all_else() {
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
     tree.file("/etc/onload-ctk/config.toml", "[annotations]\nallowed = []\n");
-    let [_, _, written, _, next] = lines(&tree);
-    assert!(written.starts_with("the files describe this host; "), "{written}");
-    assert!(written.contains("line 2: unknown key \"annotations.allowed\""), "{written}");
+    let [_, _, specs, _, next] = lines(&tree);
+    assert!(specs.starts_with("8 files, up to date; "), "{specs}");
+    assert!(specs.contains("line 2: unknown key \"annotations.allowed\""), "{specs}");
     assert_eq!(next, "run: ${EDITOR:-vi} /etc/onload-ctk/config.toml");
 }
 
@@ -101,9 +102,9 @@ fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
 
 #[test]
 fn a_device_that_a_container_left_otherwise_is_shown_with_what_restores_it() {
-    let [_, offered, ..] = lines(&leased_interface(true));
-    let expected = "; not restored: netdev=ens1v0, run: onload-ctk lease restore";
-    assert!(offered.ends_with(expected), "{offered}");
+    let [_, devices, ..] = lines(&leased_interface(true));
+    let expected = ", 1 not restored (run: onload-ctk lease restore)";
+    assert!(devices.ends_with(expected), "{devices}");
 }
 
 #[test]
@@ -115,11 +116,11 @@ fn an_onload_that_is_not_offered_is_shown_with_its_reason() {
     );
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
-    let [here, _, _, _, next] = lines(&tree);
+    let [host, _, _, _, next] = lines(&tree);
     assert!(
-        here.starts_with("Onload, not offered: ")
-            && here.contains("was not built for the loaded driver"),
-        "{here}"
+        host.starts_with("Onload, not offered: ")
+            && host.contains("was not built for the loaded driver"),
+        "{host}"
     );
     assert_eq!(next, "run: onload-ctk doctor");
 }

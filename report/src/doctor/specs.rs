@@ -78,25 +78,30 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
         stale.filter(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove));
     let stale: Vec<&str> = stale.map(|step| step.name.as_str()).collect();
     let foreign: Vec<&str> = drift.plan.left_files().collect();
-    let finding = match (stale.as_slice(), foreign.as_slice()) {
+    let (finding, named): (Finding, &[&str]) = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
-            Finding::pass("nothing is offered, and there are no files")
+            (Finding::pass("no devices, no CDI specifications"), &[])
         }
-        ([], []) => Finding::pass("the files describe this host"),
-        ([], foreign) => Finding::warn(
-            format!("changed by somebody else: {}", foreign.join(", ")),
-            Remedy::run("onload-ctk cdi generate --force"),
-        ),
-        (stale, _) if existing.is_empty() && manifest.is_none() => Finding::fail(
-            format!("not written yet: {}", stale.join(", ")),
-            regenerate_remedy(context)?,
-        ),
-        (stale, _) => Finding::fail(
-            format!("not as the host is now: {}", stale.join(", ")),
-            regenerate_remedy(context)?,
-        ),
+        ([], []) => {
+            let files = format_count(existing.len(), "file", "files");
+            (Finding::pass(format!("{files}, up to date")), &[])
+        }
+        ([], foreign) => {
+            let files = format_count(foreign.len(), "file", "files");
+            let text = format!("{files} changed by another program or user");
+            (Finding::warn(text, Remedy::run("onload-ctk cdi generate --force")), foreign)
+        }
+        (stale, _) if existing.is_empty() && manifest.is_none() => {
+            let text = format_count(stale.len(), "file missing", "files missing");
+            (Finding::fail(text, regenerate_remedy(context)?), &[])
+        }
+        (stale, _) => {
+            let text = format_count(stale.len(), "file out of date", "files out of date");
+            (Finding::fail(text, regenerate_remedy(context)?), stale)
+        }
     };
-    Ok(vec![finding.with_path(OUTPUT_DIR)])
+    let finding = finding.with_path(OUTPUT_DIR);
+    Ok(vec![named.iter().fold(finding, |finding, name| finding.with_path(output.join(name)))])
 }
 
 type SpecDirContent = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);

@@ -157,7 +157,7 @@ fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
     let Some(stale) = stale else {
         return Ok(());
     };
-    bail!("trying {short}: the specifications are {}", format_finding(stale));
+    bail!("trying {short}: CDI specifications: {}", format_finding(stale));
 }
 
 /// The engine, or why none can be asked for a device.
@@ -399,12 +399,12 @@ mod tests {
 
     #[test]
     fn specifications_that_are_not_written_are_refused_with_the_remedy() {
-        let fresh = check("specs-fresh", "", CheckVerdict::Pass, "the files describe this host");
+        let fresh = check("specs-fresh", "", CheckVerdict::Pass, "9 files, up to date");
         assert!(require_written("nic=x", &[fresh]).is_ok());
-        let stale = check("specs-fresh", "", CheckVerdict::Fail, "not written yet: a.json");
+        let stale = check("specs-fresh", "", CheckVerdict::Fail, "9 files missing");
         assert_eq!(
             require_written("nic=x", &[stale]).unwrap_err().to_string(),
-            "trying nic=x: the specifications are not written yet: a.json; run: onload-ctk cdi generate"
+            "trying nic=x: CDI specifications: 9 files missing; run: onload-ctk cdi generate"
         );
     }
 }
