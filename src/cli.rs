@@ -24,6 +24,7 @@ use crate::files::{
     CONFIGURATION, CONTAINERS, DRAINED, EDITED_OF_ENGINES, FileList, HOST_UNIT, KERNEL, LEASES,
     MANIFEST, OWN_DEVICES, OWN_POOLS, READ_OF_ENGINES, SCRIPTS, SPECIFICATIONS, TICKETS, VARIABLES,
 };
+use crate::help;
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -45,7 +46,7 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line and the environment of this process. The error may be a request for help.
     pub fn read() -> Result<Cli, clap::Error> {
-        let mut command = Cli::command().color(match early_color() {
+        let mut command = help::shorten(Cli::command()).color(match early_color() {
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
             Color::Auto => ColorChoice::Auto,

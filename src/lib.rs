@@ -8,6 +8,7 @@ pub mod commands;
 pub(crate) mod config_file;
 pub mod exit;
 pub(crate) mod files;
+pub(crate) mod help;
 pub(crate) mod layout;
 pub mod permissions;
 pub mod printer;

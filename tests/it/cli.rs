@@ -40,20 +40,63 @@ fn a_line_that_is_not_understood_ends_with_2_and_help_with_0() {
 }
 
 #[test]
-fn the_help_names_the_variables_the_exit_statuses_and_an_example() {
+fn the_help_names_the_exit_statuses_an_example_and_where_variables_are_listed() {
     let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let help = words(run(program().arg("--help")).done().stdout);
     for wanted in [
-        "ONLOAD_CTK_HOST_ROOT",
+        "--host-root <DIR>",
         "1 the answer is no",
         "2 error, or the answer could not be determined",
+        "onload-ctk help environment",
     ] {
         assert!(help.contains(wanted), "{wanted} in {help}");
     }
     let help = run(program().args(["cdi", "generate", "--help"])).done().stdout;
-    for wanted in ["ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION", "Example: onload-ctk cdi generate"] {
+    for wanted in ["Example: onload-ctk cdi generate", "onload-ctk help environment"] {
         assert!(help.contains(wanted), "{wanted} in {help}");
     }
+    let topic = run(program().args(["help", "environment"])).done().stdout;
+    each_command(&Cli::command(), &[], &mut |path, command| {
+        for flag in command.get_arguments().filter(|_| !is_hidden(command)) {
+            let Some(variable) = flag.get_env().and_then(|variable| variable.to_str()) else {
+                continue;
+            };
+            let flag = format!("--{}", flag.get_long().unwrap());
+            let flag = [path, &[flag]].concat().join(" ");
+            let is_listed = topic.lines().any(|line| {
+                line.trim()
+                    .split_once("  ")
+                    .is_some_and(|(first, second)| first == variable && second.trim() == flag)
+            });
+            assert!(is_listed, "{variable} {flag} in {topic}");
+        }
+    });
+    for option in ["--host-root <DIR>", "-v, --verbose", "--color <WHEN>"] {
+        assert!(topic.contains(option) && topic.contains("COLUMNS"), "{topic}");
+    }
+}
+
+#[test]
+fn the_help_of_every_subcommand_has_at_most_40_lines() {
+    each_command(&Cli::command(), &[], &mut |path, command| {
+        if path.is_empty() || is_hidden(command) {
+            return;
+        }
+        for help in ["-h", "--help"] {
+            let text = run(program().env("COLUMNS", "80").args(path).arg(help)).done().stdout;
+            assert!(text.lines().count() <= 40, "{}", text);
+            let long = command.get_long_about().or(command.get_about()).unwrap().to_string();
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words(&text).starts_with(&words(&long)), "{text}");
+            for shared in ["ONLOAD_CTK_", "--host-root"] {
+                assert!(!text.contains(shared), "{shared} in {text}");
+            }
+        }
+    });
+}
+
+fn is_hidden(command: &clap::Command) -> bool {
+    ["man", "behind", "probe"].contains(&command.get_name())
 }
 
 #[test]
@@ -484,8 +527,7 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
     let commands = crate::common::package().join("src/commands");
     let mut answering_no = 0;
     each_command(&Cli::command(), &[], &mut |path, command| {
-        let hidden = ["man", "behind", "probe"].contains(&command.get_name());
-        if path.is_empty() || hidden || command.has_subcommands() {
+        if path.is_empty() || is_hidden(command) || command.has_subcommands() {
             return;
         }
         let files = [
