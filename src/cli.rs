@@ -38,6 +38,9 @@ use crate::help;
 pub struct Cli {
     #[command(flatten)]
     pub global: GlobalArgs,
+    /// Output format of onload-ctk without a command
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
     /// What to do; none shows where this host stands.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -46,14 +49,20 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line and the environment of this process. The error may be a request for help.
     pub fn read() -> Result<Cli, clap::Error> {
-        let mut command = help::shorten(Cli::command()).color(match early_color() {
+        let color = match early_color() {
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
             Color::Auto => ColorChoice::Auto,
-        });
+        };
+        let mut command = help::shorten(Cli::command().color(color));
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let mut cli =
             Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if cli.command.is_some() && matches.value_source("format") == Some(ValueSource::CommandLine)
+        {
+            let message = "write --format after the command: onload-ctk status --format json";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
         if let Some(Command::Cdi(CdiCommand::Generate(generate))) = &mut cli.command
             && let Some(matches) = matches.subcommand_matches("cdi")
             && let Some(matches) = matches.subcommand_matches("generate")
@@ -327,6 +336,9 @@ pub struct ExplainArgs {
     /// Directory that holds the container's config.json
     #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -373,6 +385,9 @@ pub struct UndrainArgs {
     /// Show what would be offered again
     #[arg(long)]
     pub dry_run: bool,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -429,8 +444,15 @@ pub enum HostCommand {
     /// that is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service
     /// runs it at boot.
     #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
-    #[command(after_long_help = "Example: onload-ctk host apply")]
-    Apply,
+    Apply(HostApplyArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk host apply")]
+pub struct HostApplyArgs {
+    /// Output format; json is an object with the lists done, failed and warnings
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -501,6 +523,9 @@ pub struct TryArgs {
     /// The engine [default: the first that can give devices]
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<TryEngine>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 /// An engine that a device is tried with.
@@ -598,6 +623,9 @@ pub struct GenerateArgs {
     /// Also replace onload.dev files that somebody else wrote or changed, or whose devices could not be read
     #[arg(long)]
     pub force: bool,
+    /// Report what was done, or would be done; json is an object with the list files
+    #[arg(long, value_name = "FORMAT", default_value = "table", conflicts_with_all = ["output", "diff"])]
+    pub report: ListFormat,
 }
 
 impl GenerateArgs {
@@ -678,6 +706,9 @@ pub struct CheckArgs {
     /// Directory of the specifications [default: var/run/cdi of the host]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -686,6 +717,9 @@ pub struct ValidateArgs {
     /// Files to validate [default: those of etc/cdi and var/run/cdi of the host]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]

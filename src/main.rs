@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let global = &cli.global;
     let Some(command) = &cli.command else {
-        return commands::overview::run(global, printer);
+        return commands::overview::run(global, cli.format, printer);
     };
     match command {
         Command::Discover(args) => commands::discover::run(global, args, printer),
@@ -74,7 +74,9 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
         }
         Command::Lease(LeaseCommand::Restore) => commands::lease::restore::run(global, printer),
         Command::Host(HostCommand::Plan(args)) => commands::host::plan::run(global, args, printer),
-        Command::Host(HostCommand::Apply) => commands::host::apply::run(global, printer),
+        Command::Host(HostCommand::Apply(args)) => {
+            commands::host::apply::run(global, args, printer)
+        }
         Command::Runtime(RuntimeCommand::Configure(args)) => {
             commands::configure::run(global, args, printer)
         }

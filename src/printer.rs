@@ -17,6 +17,16 @@ pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
+/// The version of docs/output.schema.json. It changes if a field is removed or changes its meaning.
+const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct VersionedOutput<'o, T> {
+    schema_version: u32,
+    #[serde(flatten)]
+    output: &'o T,
+}
+
 #[derive(Debug)]
 pub struct Printer {
     stdout: AutoStream<io::Stdout>,
@@ -53,9 +63,11 @@ impl Printer {
         ignore_broken_pipe(write!(self.stdout, "{text}"))
     }
 
-    /// Escapes the characters that steer a terminal, where JSON asks for that below U+0020 alone (RFC 8259, section 7).
-    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> io::Result<()> {
-        self.print(escape_json(&serde_json::to_string_pretty(value)?) + "\n")
+    /// Prints an object with `schema_version` as its first field. Escapes the characters that steer a terminal, which
+    /// JSON requires only below U+0020 (RFC 8259, section 7).
+    pub(crate) fn print_json(&mut self, output: &impl Serialize) -> io::Result<()> {
+        let output = VersionedOutput { schema_version: SCHEMA_VERSION, output };
+        self.print(escape_json(&serde_json::to_string_pretty(&output)?) + "\n")
     }
 
     pub fn flush(&mut self) -> io::Result<()> {

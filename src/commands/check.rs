@@ -9,10 +9,11 @@ use onload_host::drift::{Drift, DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
 use onload_sys::device_number::DeviceNumber;
+use serde_json::json;
 
 use super::generate::{directory_path, find_directory, read_existing};
 use super::{discover_host, open_host, unread_reasons};
-use crate::cli::{CheckArgs, GlobalArgs};
+use crate::cli::{CheckArgs, GlobalArgs, ListFormat};
 use crate::exit::ExitAnswer;
 use crate::layout::format_paragraph;
 use crate::printer::Printer;
@@ -39,29 +40,45 @@ pub fn run(
     for warning in &warnings {
         printer.warning(warning);
     }
-    let mut answer = ExitAnswer::Yes;
+    let mut differences = Vec::new();
     for step in &plan.steps {
-        let word = match (&step.action, &step.old) {
+        let (state, text) = match (&step.action, &step.old) {
             (FileAction::Keep | FileAction::Undecided, _) => continue,
-            (FileAction::Write(_), None) => "missing".to_owned(),
+            (FileAction::Write(_), None) => ("missing", "missing".to_owned()),
             (FileAction::Write(new), Some(old)) => describe_difference(asked.format, old, new),
-            (FileAction::Remove, _) => "to be removed".to_owned(),
-            (FileAction::Leave, _) => "changed by somebody else".to_owned(),
+            (FileAction::Remove, _) => ("superfluous", "to be removed".to_owned()),
+            (FileAction::Leave, _) => ("foreign", "changed by somebody else".to_owned()),
         };
-        answer = ExitAnswer::No;
-        let line = format!("{}: {word}", path.join(&step.name).display());
-        printer.print(format_paragraph("", "    ", &line, printer.columns()))?;
+        differences.push((path.join(&step.name), state, text));
     }
-    if answer == ExitAnswer::Yes {
+    let is_fresh = differences.is_empty();
+    if is_fresh {
         refuse_undecided(&inventory, &plan, &asked.kinds, &path)?;
+    }
+    if args.format == ListFormat::Json {
+        let files = differences
+            .iter()
+            .map(|(file, state, text)| json!({"file": file, "state": state, "finding": text}));
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "directory": path,
+            "up_to_date": is_fresh,
+            "files": files.collect::<Vec<_>>(),
+        }))?;
+    } else {
+        for (file, _, text) in &differences {
+            let line = format!("{}: {text}", file.display());
+            printer.print(format_paragraph("", "    ", &line, printer.columns()))?;
+        }
         let path = path.display();
         match directory {
+            _ if !is_fresh => {}
             Some(_) => printer.note(format_args!("{path} describes this host")),
             None => printer
                 .note(format_args!("no devices, no CDI specifications: {path} does not exist")),
         }
     }
-    Ok(answer)
+    Ok(if is_fresh { ExitAnswer::Yes } else { ExitAnswer::No })
 }
 
 /// Where nothing speaks against the files, what could not be read might.
@@ -84,16 +101,18 @@ fn refuse_undecided(
     bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
 }
 
-fn describe_difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
+/// Returns the state of a file and its description.
+fn describe_difference(format: SpecFormat, old: &[u8], new: &[u8]) -> (&'static str, String) {
     let nodes = find_renumbered(format, old, new).unwrap_or_default();
     if nodes.is_empty() {
-        return "different".to_owned();
+        return ("different", "different".to_owned());
     }
     let changes: Vec<String> = nodes.iter().map(describe_change).collect();
-    format!(
+    let text = format!(
         "renumbered: {}; engines keep the old numbers until you run `systemctl start onload-cdi.service`",
         changes.join(", ")
-    )
+    );
+    ("renumbered", text)
 }
 
 fn describe_change(node: &RenumberedNode) -> String {

@@ -19,10 +19,11 @@ use onload_lease::drain::DrainList;
 use onload_sys::elf::ElfSummary;
 use onload_sys::fs::trust::TrustedTree;
 use onload_sys::netlink::link::Link;
+use serde_json::json;
 
 use super::inject::HostNodeLookup;
-use super::{open_host, print_diff};
-use crate::cli::{ExplainArgs, GlobalArgs};
+use super::{format_diff, open_host};
+use crate::cli::{ExplainArgs, GlobalArgs, ListFormat};
 use crate::exit::ExitAnswer;
 use crate::permissions::is_error_kind;
 use crate::printer::Printer;
@@ -37,28 +38,40 @@ pub fn run(
     let viewer = Viewer::below(&global.host_root);
     let explanation = explain::explain(&args.bundle, &explain_host, &viewer);
     let explanation = explanation.map_err(|error| with_advice(error.into()))?;
-    for warning in &explanation.warnings {
+    let refusal = &explanation.refusal;
+    let mut warnings = explanation.warnings.clone();
+    if refusal.is_none() {
+        warnings.extend(misspelled_annotations(&explanation.before).iter().map(|name| {
+            format!("annotation {name:?} has no effect; write {:?}", name.to_lowercase())
+        }));
+    }
+    for warning in &warnings {
         printer.warning(warning);
     }
-    if let Some(refusal) = &explanation.refusal {
-        printer.error(format_args!("the container would not start: {refusal}"));
-        return Ok(ExitAnswer::No);
-    }
-    for reason in &explanation.reasons {
-        printer.note(reason);
-    }
-    for name in misspelled_annotations(&explanation.before) {
-        let right_name = name.to_lowercase();
-        printer.warning(format_args!("annotation {name:?} has no effect; write {right_name:?}"));
-    }
-    if explanation.before == explanation.after {
-        printer.note("nothing would be changed");
-        return Ok(ExitAnswer::Yes);
-    }
-    let path = args.bundle.join("config.json");
     let (before, after) = (&explanation.before, &explanation.after);
-    print_diff(&path, Some(before), Some(after), printer)?;
-    Ok(ExitAnswer::Yes)
+    let diff = (refusal.is_none() && before != after)
+        .then(|| format_diff(&args.bundle.join("config.json"), Some(before), Some(after)));
+    if args.format == ListFormat::Json {
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "would_start": refusal.is_none(),
+            "refusal": refusal,
+            "reasons": explanation.reasons,
+            "warnings": warnings,
+            "diff": diff,
+        }))?;
+    } else if let Some(refusal) = refusal {
+        printer.error(format_args!("the container would not start: {refusal}"));
+    } else {
+        for reason in &explanation.reasons {
+            printer.note(reason);
+        }
+        match diff {
+            Some(diff) => printer.print(diff)?,
+            None => printer.note("nothing would be changed"),
+        }
+    }
+    Ok(if refusal.is_none() { ExitAnswer::Yes } else { ExitAnswer::No })
 }
 
 /// Annotations whose prefix is that of ours but for capital letters. Engines keep the letters as they are.

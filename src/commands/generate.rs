@@ -19,12 +19,13 @@ use onload_host::specdir::{
 };
 use onload_sys::fs::{atomic, regular};
 use onload_sys::text::{ShortList, join_first};
+use serde_json::json;
 
 use super::{
     OUTPUT_DIR, discover_host, generate_specs, make_directory, open_host, print_diff, require_nic,
     unchanged_message, unread_reasons,
 };
-use crate::cli::{GenerateArgs, GlobalArgs};
+use crate::cli::{GenerateArgs, GlobalArgs, ListFormat};
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
@@ -237,11 +238,14 @@ fn to_directory(
         for step in &plan.steps {
             print_step(step, &path, printer)?;
         }
-    } else if args.dry_run {
+    } else if args.dry_run && args.report == ListFormat::Table {
         print_steps(&plan, &path, printer)?;
-    } else if let Some(directory) = directory {
+    } else if !args.dry_run && let Some(directory) = directory {
         directory.apply(&plan)?;
         report(&plan, &path, printer);
+    }
+    if args.report == ListFormat::Json {
+        print_json(&plan, &path, args.dry_run, printer)?;
     }
     print_unchanged(&plan, is_empty, &path, printer);
     if is_preview {
@@ -327,6 +331,31 @@ fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyh
         };
         printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
     }
+    Ok(())
+}
+
+fn print_json(
+    plan: &SpecPlan,
+    directory: &Path,
+    is_dry_run: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let files = plan.steps.iter().map(|step| {
+        let action = match step.action {
+            FileAction::Write(_) => "write",
+            FileAction::Remove => "remove",
+            FileAction::Keep => "keep",
+            FileAction::Leave => "leave",
+            FileAction::Undecided => "undecided",
+        };
+        json!({"file": directory.join(&step.name), "action": action})
+    });
+    printer.print_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "directory": directory,
+        "dry_run": is_dry_run,
+        "files": files.collect::<Vec<_>>(),
+    }))?;
     Ok(())
 }
 

@@ -216,18 +216,22 @@ fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// A change of a file; none where there was no file, or is none after it.
+/// Returns a unified diff of a file. `None` stands for a file that does not exist.
+fn format_diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
+    let path = path.display().to_string();
+    let header = |text: Option<&str>| text.map_or("/dev/null", |_| &path);
+    let texts = [old, new].map(Option::unwrap_or_default);
+    let diff = similar::TextDiff::from_lines(texts[0], texts[1]);
+    diff.unified_diff().header(header(old), header(new)).to_string()
+}
+
 fn print_diff(
     path: &Path,
     old: Option<&str>,
     new: Option<&str>,
     printer: &mut Printer,
 ) -> io::Result<()> {
-    let path = path.display().to_string();
-    let header = |text: Option<&str>| text.map_or("/dev/null", |_| &path);
-    let texts = [old, new].map(Option::unwrap_or_default);
-    let diff = similar::TextDiff::from_lines(texts[0], texts[1]);
-    printer.print(diff.unified_diff().header(header(old), header(new)))
+    printer.print(format_diff(path, old, new))
 }
 
 fn unchanged_message(path: &Path) -> String {

@@ -1,15 +1,18 @@
 //! `onload-ctk` without a command: five lines about this host, the last of which is the next step.
 
+use std::collections::BTreeMap;
+
 use onload_core::class::Class;
 use onload_core::timestamp;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_report::doctor::{Check, CheckVerdict, Remedy};
 use onload_sys::text::quote_for_shell;
+use serde_json::json;
 
 use super::doctor::{check_host, checks_named, find_obstacle, format_finding};
 use super::warn_of_unread;
-use crate::cli::{GlobalArgs, TryEngine};
+use crate::cli::{GlobalArgs, ListFormat, TryEngine};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
@@ -18,18 +21,42 @@ use crate::printer::Printer;
 const TRIED_CLASSES: [Class; 5] =
     [Class::Nic, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
-pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(
+    global: &GlobalArgs,
+    format: ListFormat,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (inventory, checks) = check_host(global, printer)?;
-    let lines = [
-        ("Host", describe_host(&inventory)),
-        ("Devices", describe_devices(&inventory, &checks)),
-        ("CDI specs", describe_specs(&checks)),
-        ("Engines", describe_engines(&checks)),
-        ("Next step", describe_next_step(&inventory, &checks)),
-    ];
-    for (label, text) in lines {
-        let line = format_labelled(label, &to_one_line(&text), printer.columns());
-        printer.print(line)?;
+    let host = describe_host(&inventory);
+    let specs = describe_specs(&checks);
+    let next_step = describe_next_step(&inventory, &checks);
+    if format == ListFormat::Json {
+        let engines = checks_named(&checks, "engine").filter_map(|engine| {
+            let obstacle = find_engine_obstacle(&checks, engine).map(format_finding);
+            Some(json!({"name": engine.finding.subject.as_ref()?, "obstacle": obstacle}))
+        });
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "host": host,
+            "devices": count_devices(&inventory),
+            "drained": inventory.drain.iter().count(),
+            "not_restored": count_returning(&checks),
+            "cdi_specs": specs,
+            "engines": engines.collect::<Vec<_>>(),
+            "next_step": next_step,
+        }))?;
+    } else {
+        let lines = [
+            ("Host", host),
+            ("Devices", describe_devices(&inventory, &checks)),
+            ("CDI specs", specs),
+            ("Engines", describe_engines(&checks)),
+            ("Next step", next_step),
+        ];
+        for (label, text) in lines {
+            let line = format_labelled(label, &to_one_line(&text), printer.columns());
+            printer.print(line)?;
+        }
     }
     warn_of_unread(&inventory, printer);
     Ok(ExitAnswer::Yes)
@@ -50,21 +77,24 @@ fn describe_host(inventory: &Inventory) -> String {
     }
 }
 
-/// Counts the devices of each class, then those that no container gets.
-fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
-    // As in discover: other names of an interface are not counted.
-    let is_counted = |device: &&HostDevice| match device.class {
-        Class::NicPlain | Class::NicNodes | Class::Profile => false,
-        _ => !device.is_loopback(),
-    };
-    let mut parts = Vec::new();
-    for class in Class::ALL {
-        let devices = inventory.devices.iter().filter(|device| device.class == class);
-        match devices.filter(is_counted).count() {
-            0 => {}
-            number => parts.push(format!("{number} {}", class.as_str())),
+/// Counts devices by class as discover does: other names of an interface are not counted.
+fn count_devices(inventory: &Inventory) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for device in inventory.devices.iter().filter(|device| !device.is_loopback()) {
+        if !matches!(device.class, Class::NicPlain | Class::NicNodes | Class::Profile) {
+            *counts.entry(device.class.as_str()).or_default() += 1;
         }
     }
+    counts
+}
+
+/// Lists the numbers of devices by class, then of those that no container gets.
+fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
+    let counts = count_devices(inventory);
+    let classes = Class::ALL.into_iter().map(Class::as_str);
+    let mut parts: Vec<String> = classes
+        .filter_map(|class| counts.get(class).map(|number| format!("{number} {class}")))
+        .collect();
     if parts.is_empty() {
         parts.push("none".to_owned());
     }
@@ -73,12 +103,17 @@ fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
         let since = timestamp::format_rfc3339(since);
         parts.push(format!("{drained} drained since {since} (onload-ctk drain lists them)"));
     }
-    let returning = checks_named(checks, "returning");
-    match returning.filter(|check| check.finding.subject.is_some()).count() {
+    match count_returning(checks) {
         0 => {}
         number => parts.push(format!("{number} not restored (run: onload-ctk lease restore)")),
     }
     parts.join(", ")
+}
+
+/// Counts the devices that exited containers left unrestored.
+fn count_returning(checks: &[Check]) -> usize {
+    let checks = checks_named(checks, "returning");
+    checks.filter(|check| check.finding.subject.is_some()).count()
 }
 
 fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
@@ -95,16 +130,18 @@ fn describe_specs(checks: &[Check]) -> String {
 
 fn describe_engines(checks: &[Check]) -> String {
     let engines = checks_named(checks, "engine").map(|engine| {
-        let finding = &engine.finding;
-        let Some(name) = &finding.subject else {
-            return finding.finding.clone();
+        let Some(name) = &engine.finding.subject else {
+            return engine.finding.finding.clone();
         };
-        let broken = (finding.verdict != CheckVerdict::Pass).then_some(engine);
-        find_obstacle(checks, engine)
-            .or(broken)
+        find_engine_obstacle(checks, engine)
             .map_or_else(|| name.clone(), |check| format!("{name} ({})", format_finding(check)))
     });
     engines.collect::<Vec<_>>().join(", ")
+}
+
+fn find_engine_obstacle<'c>(checks: &'c [Check], engine: &'c Check) -> Option<&'c Check> {
+    let broken = (engine.finding.verdict != CheckVerdict::Pass).then_some(engine);
+    find_obstacle(checks, engine).or(broken)
 }
 
 fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {

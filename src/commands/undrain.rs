@@ -1,10 +1,11 @@
 //! `undrain`: offers again what was drained.
 
 use onload_host::drain;
+use serde_json::json;
 
 use super::drain::{format_targets, specs, targets, update_drain};
 use super::{discover_host, open_host};
-use crate::cli::{GlobalArgs, UndrainArgs};
+use crate::cli::{GlobalArgs, ListFormat, UndrainArgs};
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
@@ -20,6 +21,15 @@ pub fn run(
     } else {
         targets::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
     };
+    let is_json = args.format == ListFormat::Json;
+    if is_json {
+        let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "undrained": names,
+            "dry_run": args.dry_run,
+        }))?;
+    }
     if targets.is_empty() {
         let subject = if args.all {
             "nothing".to_owned()
@@ -31,7 +41,9 @@ pub fn run(
     }
     let names = format_targets(&targets);
     if args.dry_run {
-        printer.print(format_args!("would undrain {names}\n"))?;
+        if !is_json {
+            printer.print(format_args!("would undrain {names}\n"))?;
+        }
         return Ok(ExitAnswer::Yes);
     }
     update_drain(&host, |drain| {

@@ -6,9 +6,10 @@ use anyhow::Context;
 use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
 use onload_sys::fs::regular;
 use onload_sys::text::ErrorChain;
+use serde_json::json;
 
 use super::{open_host, resolve_spec_dirs};
-use crate::cli::{GlobalArgs, ValidateArgs};
+use crate::cli::{GlobalArgs, ListFormat, ValidateArgs};
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
@@ -22,7 +23,9 @@ pub fn run(
     if files.is_empty() {
         printer.note("no CDI specifications to validate");
     }
+    let is_table = args.format == ListFormat::Table;
     let mut answer = ExitAnswer::Yes;
+    let mut results = Vec::new();
     for path in &files {
         let bytes = regular::read(path, MAX_FILE_BYTES)
             .with_context(|| format!("reading {}", path.display()))?;
@@ -35,23 +38,38 @@ pub fn run(
                 problems.iter().map(Problem::to_string).collect()
             }
         };
-        for problem in &problems {
-            printer.print(format_args!("{}: {problem}\n", path.display()))?;
-        }
-        if problems.is_empty() {
-            printer.note(format_args!("{} is valid", path.display()));
-        } else {
+        if !problems.is_empty() {
             answer = ExitAnswer::No;
         }
-        for warning in spec.iter().flat_map(lint) {
+        if is_table {
+            for problem in &problems {
+                printer.print(format_args!("{}: {problem}\n", path.display()))?;
+            }
+            if problems.is_empty() {
+                printer.note(format_args!("{} is valid", path.display()));
+            }
+        }
+        let mut warnings: Vec<String> =
+            spec.iter().flat_map(lint).map(|warning| warning.to_string()).collect();
+        if !is_specification(path) {
+            warnings.push("engines read only files that end in .json or .yaml".to_owned());
+        }
+        for warning in &warnings {
             printer.warning(format_args!("{}: {warning}", path.display()));
         }
-        if !is_specification(path) {
-            printer.warning(format_args!(
-                "{}: engines read only files that end in .json or .yaml",
-                path.display()
-            ));
-        }
+        results.push(json!({
+            "file": path,
+            "valid": problems.is_empty(),
+            "problems": problems,
+            "warnings": warnings,
+        }));
+    }
+    if !is_table {
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "valid": answer == ExitAnswer::Yes,
+            "files": results,
+        }))?;
     }
     Ok(answer)
 }

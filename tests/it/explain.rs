@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::hosts::rdma;
 use crate::common::{Commands, Run, Tree, on, run};
+use crate::schemas::check_output;
 use onload_lease::run_dir::RunDir;
 use onload_lease::tickets::{NewTicket, Tickets};
 use onload_sys::processes::Processes;
@@ -50,6 +51,20 @@ fn what_would_be_given_is_a_diff_and_why_goes_to_stderr() {
     assert!(run.stdout.contains("\"path\": \"/dev/infiniband/uverbs7\""), "{}", run.stdout);
     assert!(run.stdout.contains("\"ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\""), "{}", run.stdout);
     assert!(run.stderr.contains("onload.dev/rdma: class rdma is allowed"), "{}", run.stderr);
+}
+
+#[test]
+fn programs_get_an_object() {
+    let rdma = bundle("onload.dev/rdma", "mlx5_0");
+    let path = rdma.path().display().to_string();
+    let words = ["container", "explain", &path, "--format", "json"];
+    let granted = host(ALLOWED).run(&words).done();
+    check_output("container explain", &granted);
+    assert_eq!(granted.json()["would_start"], true);
+    assert!(granted.json()["diff"].as_str().unwrap().contains("/dev/infiniband/uverbs7"));
+    let refused = host("").run(&words).answered_no();
+    check_output("container explain", &refused);
+    assert!(refused.json()["refusal"].as_str().unwrap().contains("rdma"));
 }
 
 #[test]

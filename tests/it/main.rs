@@ -41,6 +41,7 @@ mod packaging;
 mod pools;
 mod progress;
 mod publish;
+mod schemas;
 mod status;
 mod tables;
 mod tool_libraries;

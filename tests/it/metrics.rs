@@ -141,17 +141,18 @@ fn devices_are_counted_by_class_and_health_with_reasons() {
     let tree = x2();
     let before = metrics(&tree);
     assert_has(&before, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 2.0");
-    assert!(
-        before.contains(
-            "onload_ctk_device_unhealthy{class=\"nic\",device=\"enp59s0f0np0\",reason=\""
-        ),
-        "{before}"
-    );
+    let unhealthy = |reason: &str| {
+        let labels = format!("class=\"nic\",device=\"enp59s0f0np0\",reason=\"{reason}\"");
+        format!("onload_ctk_device_unhealthy{{{labels}}} 1.0")
+    };
+    assert_has(&before, &unhealthy("not-in-specification"));
     tree.generate();
     let after = metrics(&tree);
     assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0");
     assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0");
     assert!(!after.contains("device_unhealthy{class=\"nic\""), "{after}");
+    tree.run(&["drain", "nic"]).done();
+    assert_has(&metrics(&tree), &unhealthy("drained"));
     let written =
         "onload_ctk_specification_written_timestamp_seconds{file=\"onload.dev-nic.json\"}";
     assert!(after.contains(written) && !before.contains(written), "{after}");

@@ -32,7 +32,7 @@ pub struct MetricsInput<'m> {
 /// In the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take too.
 pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> {
     let (host, inventory) = (input.host, input.inventory);
-    let [devices, held, unhealthy] = offers::device_families(input.devices);
+    let [devices, held, unhealthy] = offers::device_families(inventory, input.devices);
     let [up, statistics] = kernel::interface_families(host, inventory);
     let version = vec![("version", inventory.version.to_owned())];
     let mut families = vec![

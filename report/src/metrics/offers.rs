@@ -11,14 +11,17 @@ use onload_lease::LeaseEntry;
 use super::family::{MetricFamily, MetricKind, count};
 use crate::status::{ContainerGrants, ContainerStatus, VerdictState};
 
-/// Devices whose reason is told. A broken card may take thousands of functions with it.
+/// Devices whose reason is printed. A broken card may take thousands of functions with it.
 const MAX_REASONS: usize = 64;
-/// Characters of a reason, as the value of a label.
-const REASON: usize = 160;
 
 type ClassCounts = BTreeMap<(Class, &'static str), usize>;
 
-pub(super) fn device_families(devices: &[HostDevice]) -> [MetricFamily; 3] {
+pub(super) fn device_families(
+    inventory: &Inventory,
+    devices: &[HostDevice],
+) -> [MetricFamily; 3] {
+    let found = inventory.with_drained().map(|device| ((device.class, &device.name), device));
+    let found: BTreeMap<_, &HostDevice> = found.collect();
     let mut counts = ClassCounts::new();
     let mut reasons = Vec::new();
     for device in devices {
@@ -27,11 +30,12 @@ pub(super) fn device_families(devices: &[HostDevice]) -> [MetricFamily; 3] {
         }
         let health = match &device.health {
             Health::Healthy => "healthy",
-            Health::Unhealthy(reason) => {
+            Health::Unhealthy(_) => {
+                let found = found.get(&(device.class, &device.name)).copied();
                 let labels = vec![
                     ("class", device.class.to_string()),
                     ("device", device.name.as_str().to_owned()),
-                    ("reason", reason.chars().take(REASON).collect()),
+                    ("reason", unhealthy_code(device, found).to_owned()),
                 ];
                 reasons.push((labels, 1.0));
                 "unhealthy"
@@ -60,11 +64,22 @@ pub(super) fn device_families(devices: &[HostDevice]) -> [MetricFamily; 3] {
         ),
         MetricFamily::new(
             "device_unhealthy",
-            "A device that no container can use, with the reason; at most 64 are shown",
+            "A device that no container can use, with a code for the reason; at most 64 are shown",
             MetricKind::Count,
             reasons,
         ),
     ]
+}
+
+/// Returns a code for why no container can use a device. `found` is the device as discovery found it.
+fn unhealthy_code(device: &HostDevice, found: Option<&HostDevice>) -> &'static str {
+    match found {
+        _ if device.is_drained => "drained",
+        None => "not-offered",
+        Some(found) if found.health != Health::Healthy => "not-ready",
+        Some(_) if device.cdi.is_empty() => "not-in-specification",
+        Some(_) => "specification-stale",
+    }
 }
 
 pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {

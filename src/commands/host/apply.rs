@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use onload_host::boot::{self, HostStep, RunningKernel, StepStage};
+use onload_host::boot::{self, ApplyOutcome, HostStep, RunningKernel, StepStage};
 use rustix::process::geteuid;
+use serde_json::json;
 
-use super::{NOTHING, format_step, has_no_host_settings, report_failures};
-use crate::cli::GlobalArgs;
+use super::{NOTHING, NOTHING_WANTED, format_step, has_no_host_settings, report_failures};
+use crate::cli::{GlobalArgs, HostApplyArgs, ListFormat};
 use crate::commands::open_host;
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
@@ -15,7 +16,11 @@ use crate::printer::Printer;
 /// How long a driver may take to appear, or a device to be listed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &HostApplyArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(
@@ -24,6 +29,10 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
         );
     }
     if has_no_host_settings(&config) {
+        if args.format == ListFormat::Json {
+            print_json(&[], &ApplyOutcome::default(), printer)?;
+        }
+        printer.note(NOTHING_WANTED);
         return Ok(ExitAnswer::Yes);
     }
     if !geteuid().is_root() {
@@ -31,12 +40,19 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
     }
     let kernel = RunningKernel::default();
     printer.progress("comparing this host with config.toml");
+    let mut done = Vec::new();
     let mut report = |stage: StepStage, step: &HostStep| match stage {
         StepStage::Begins => printer.progress(format_step(step)),
-        StepStage::Done => printer.note(format_step(step)),
+        StepStage::Done => {
+            printer.note(format_step(step));
+            done.push(step.clone());
+        }
     };
     let outcome = boot::apply(&host, &kernel, &config, TIMEOUT, &mut report);
     printer.end_progress();
+    if args.format == ListFormat::Json {
+        print_json(&done, &outcome, printer)?;
+    }
     for warning in &outcome.warnings {
         printer.warning(warning);
     }
@@ -45,4 +61,18 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
     }
     report_failures(outcome.failed, printer)?;
     Ok(ExitAnswer::Yes)
+}
+
+fn print_json(
+    done: &[HostStep],
+    outcome: &ApplyOutcome,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    printer.print_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "done": done,
+        "failed": outcome.failed,
+        "warnings": outcome.warnings,
+    }))?;
+    Ok(())
 }

@@ -18,11 +18,12 @@ use onload_host::host::Host;
 use onload_report::doctor::{Check, CheckVerdict};
 use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
+use serde_json::json;
 
 use super::doctor::{check_host, checks_named, format_finding};
 use super::interrupt::Interrupt;
 use super::open_traced_host;
-use crate::cli::{GlobalArgs, TryArgs, TryEngine};
+use crate::cli::{GlobalArgs, ListFormat, TryArgs, TryEngine};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
@@ -88,6 +89,9 @@ pub fn run(
     let engine = match choose(&short, &checks, args.engine) {
         Ok(engine) => engine,
         Err(reason) => {
+            if args.format == ListFormat::Json {
+                print_json(&short, None, ("not-tried", &reason), None, printer)?;
+            }
             printer.error(reason);
             return Ok(ExitAnswer::NotTried);
         }
@@ -114,7 +118,43 @@ pub fn run(
         printer.warning(format_args!("{error:#}"));
     }
     let outcome = outcome.with_context(|| format!("trying {short} with {}", engine.name()))?;
-    print(&short, engine, &outcome, printer)
+    match args.format {
+        ListFormat::Table => print(&short, engine, &outcome, printer),
+        ListFormat::Json => {
+            let (answer, result, remedy) = match &outcome {
+                TrialOutcome::Works(text) => (ExitAnswer::Yes, ("works", text), None),
+                TrialOutcome::Fails(text, remedy) => {
+                    (ExitAnswer::No, ("fails", text), remedy.as_deref())
+                }
+                TrialOutcome::NotTried(text, remedy) => {
+                    (ExitAnswer::NotTried, ("not-tried", text), Some(remedy.as_str()))
+                }
+                TrialOutcome::StartsNone(text) => {
+                    (ExitAnswer::NotTried, ("engine-starts-no-container", text), None)
+                }
+            };
+            print_json(&short, Some(engine), result, remedy, printer)?;
+            Ok(answer)
+        }
+    }
+}
+
+fn print_json(
+    device: &str,
+    engine: Option<TryEngine>,
+    (result, reason): (&str, &String),
+    remedy: Option<&str>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    printer.print_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "device": device,
+        "engine": engine.map(TryEngine::name),
+        "result": result,
+        "reason": reason,
+        "remedy": remedy,
+    }))?;
+    Ok(())
 }
 
 fn print(
