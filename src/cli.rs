@@ -502,7 +502,7 @@ pub struct DoctorArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis")]
+#[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis\n         onload-ctk status redis --watch")]
 pub struct StatusArgs {
     /// Only this container: its name, or the beginning of its id
     #[arg(value_name = "CONTAINER")]
@@ -510,6 +510,16 @@ pub struct StatusArgs {
     /// Output format; json is an object with the list containers
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: ListFormat,
+    /// Show the status again every so many seconds: redrawn on a terminal, a line for each change otherwise
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        value_parser = parse_interval,
+        conflicts_with = "format"
+    )]
+    pub watch: Option<u64>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -845,6 +855,13 @@ fn class_values() -> impl Iterator<Item = PossibleValue> {
 
 fn parse_seconds(word: &str) -> Result<u64, &'static str> {
     word.parse().map_err(|_| "write a number of seconds, such as 300")
+}
+
+fn parse_interval(word: &str) -> Result<u64, &'static str> {
+    match word.parse() {
+        Ok(seconds) if seconds > 0 => Ok(seconds),
+        _ => Err("write a number of seconds, such as 5; a container's name comes before --watch"),
+    }
 }
 
 fn engine_parser() -> impl TypedValueParser<Value = Engine> {

@@ -36,6 +36,7 @@ pub struct Printer {
     columns: Option<usize>,
     progress_columns: Option<usize>,
     progress: usize,
+    is_closed: bool,
 }
 
 impl Printer {
@@ -49,6 +50,7 @@ impl Printer {
             columns: columns_of_stdout(),
             progress_columns: (!quiet && !verbose).then(columns_of_stderr).flatten(),
             progress: 0,
+            is_closed: false,
         }
     }
 
@@ -58,9 +60,26 @@ impl Printer {
         self.columns
     }
 
-    /// That nobody reads on, as behind `| head -1`, is no error: the command goes on to its own answer.
+    /// Succeeds also if the reader of stdout is gone, as with `| head -1`, so that the exit status is the command's answer.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
-        ignore_broken_pipe(write!(self.stdout, "{text}"))
+        let result = write!(self.stdout, "{text}");
+        self.ignore_broken_pipe(result)
+    }
+
+    /// Returns whether the reader of stdout is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        io::stdout().is_terminal()
+    }
+
+    /// Clears the terminal, also without colours.
+    pub(crate) fn clear_screen(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let result = io::stdout().write_all(b"\x1b[H\x1b[2J");
+        self.ignore_broken_pipe(result)
     }
 
     /// Prints an object with `schema_version` as its first field. Escapes the characters that steer a terminal, which
@@ -71,7 +90,18 @@ impl Printer {
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
-        ignore_broken_pipe(self.stdout.flush())
+        let result = self.stdout.flush();
+        self.ignore_broken_pipe(result)
+    }
+
+    fn ignore_broken_pipe(&mut self, result: io::Result<()>) -> io::Result<()> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_closed = true;
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     pub(crate) fn note(&mut self, text: impl Display) {
@@ -187,13 +217,6 @@ fn escape_json(text: &str) -> String {
         }
     }
     escaped
-}
-
-fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,14 @@
 //! `status`: how containers do with what they were given.
 
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
 use anstyle::Style;
 use anyhow::bail;
+use onload_core::config::Config;
 use onload_core::container_id;
+use onload_core::timestamp;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
@@ -15,7 +21,7 @@ use onload_sys::text::{format_count, join_first};
 use rustix::process::geteuid;
 use serde_json::json;
 
-use super::{open_host_of_incident, process};
+use super::{open_host_of_incident, open_traced_host, process};
 use crate::cli::{self, GlobalArgs, ListFormat};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_paragraph, to_one_line};
@@ -31,9 +37,10 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
-    printer.progress("looking at this host");
-    let (inventory, _) = discover_with_pools(&host, &config);
-    let mut report = inspect_containers(&host, &inventory, printer)?;
+    if let Some(seconds) = args.watch {
+        return watch(global, &config, args, seconds, printer);
+    }
+    let (inventory, mut report) = read_report(&host, &config, printer)?;
     if report.unseen > 0 {
         let advice = if geteuid().is_root() {
             "run as root on the host itself, with all capabilities"
@@ -69,6 +76,77 @@ pub fn run(
         (Some(_), Some(container)) if !container.state().is_good() => ExitAnswer::No,
         _ => ExitAnswer::Yes,
     })
+}
+
+fn read_report(
+    host: &Host,
+    config: &Config,
+    printer: &mut Printer,
+) -> anyhow::Result<(Inventory, StatusReport)> {
+    printer.progress("looking at this host");
+    let (inventory, _) = discover_with_pools(host, config);
+    let report = inspect_containers(host, &inventory, printer)?;
+    Ok((inventory, report))
+}
+
+/// Reads the status again and again until a signal ends the process or the reader of stdout is gone. Draws it on a
+/// terminal, and otherwise prints a line for each change.
+fn watch(
+    global: &GlobalArgs,
+    config: &Config,
+    args: &cli::StatusArgs,
+    seconds: u64,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let mut known = BTreeMap::new();
+    while !printer.is_closed() {
+        let host = open_traced_host(global)?;
+        let (inventory, mut report) = read_report(&host, config, printer)?;
+        if let Some(word) = &args.container {
+            report.containers.retain(|container| container.matches_name(word));
+        }
+        let time = timestamp::format_rfc3339(timestamp::unix_seconds());
+        if printer.is_terminal() {
+            printer.clear_screen()?;
+            printer.print(format_args!("{DIM}{time}, every {seconds} s{DIM:#}\n\n"))?;
+            print(&report, printer)?;
+            if args.container.is_none() {
+                print_drained(&inventory, printer)?;
+            }
+        } else {
+            for line in take_changes(&mut known, &report.containers) {
+                printer.print(format_args!("{time} {}\n", to_one_line(&line)))?;
+            }
+        }
+        printer.flush()?;
+        thread::sleep(Duration::from_secs(seconds));
+    }
+    Ok(ExitAnswer::Yes)
+}
+
+/// The containers of the last look by their display names, which contain engine and id.
+type KnownContainers = BTreeMap<String, Vec<VerdictState>>;
+
+/// Returns a line for each container that is new, has other verdicts or has ended. Ignores changes of a reason alone,
+/// since reasons contain counters.
+fn take_changes(known: &mut KnownContainers, containers: &[ContainerStatus]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut now = KnownContainers::new();
+    for container in containers {
+        let name = display_name(container);
+        let states: Vec<VerdictState> =
+            container.verdicts.iter().map(|verdict| verdict.state).collect();
+        if known.get(&name) != Some(&states) {
+            let reason = container.verdicts.first().map(|verdict| format!(": {}", verdict.reason));
+            let state = container.state().as_str();
+            lines.push(format!("{name}: {state}{}", reason.unwrap_or_default()));
+        }
+        now.insert(name, states);
+    }
+    let ended = known.keys().filter(|name| !now.contains_key(*name));
+    lines.extend(ended.map(|name| format!("{name}: ended")));
+    *known = now;
+    lines
 }
 
 /// How every container of the host does.

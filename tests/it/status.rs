@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 use crate::common::fuse;
 use crate::common::hosts::x3;
 use crate::common::{
-    Commands, MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped,
-    text,
+    Commands, MULTIARCH, Run, Tree, each, is_root, needs, on, program, run, run_unprivileged, skipped,
+    terminal, text,
 };
 use onload_test_tree::PATIENCE;
 use serde_json::{Value, json};
@@ -81,6 +82,46 @@ fn a_container_is_shown_with_its_verdict_and_what_it_has() {
         run.stdout
     );
     assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn a_watch_prints_a_line_for_each_change() {
+    let tree = accelerated();
+    let mut child = on(tree.root(), &["status", "redis", "--watch", "1"]);
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || {
+        let line = lines.next().unwrap().unwrap();
+        line.split_once("Z ").unwrap().1.to_owned()
+    };
+    let name = "redis 3f2a3f2a3f2a (docker): ";
+    let accelerated = "accelerated: processes with a stack of Onload: 1 of 1";
+    assert_eq!(line(), format!("{name}{accelerated}"));
+    tree.file("/proc/77/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n");
+    let changed = line();
+    assert!(changed.starts_with(name) && !changed.contains(accelerated), "{changed}");
+    tree.remove("/proc/77");
+    assert_eq!(line(), format!("{name}ended"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_watch_redraws_a_terminal() {
+    let (master, terminal) = terminal(80);
+    let tree = accelerated();
+    let mut child = on(tree.root(), &["status", "--watch", "1"]);
+    let mut child = child.stdout(Stdio::from(terminal)).spawn().unwrap();
+    let mut reader = fs::File::from(master);
+    let mut text = String::new();
+    while text.matches("\u{1b}[H\u{1b}[2J").count() < 2 {
+        let mut bytes = [0; 4096];
+        let length = reader.read(&mut bytes).unwrap();
+        text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    assert!(text.contains("every 1 s") && text.contains("accelerated"), "{text:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
