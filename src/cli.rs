@@ -17,6 +17,7 @@ use clap_complete::Shell;
 use onload_core::class::Class;
 use onload_engines::engine::Engine;
 use onload_host::specdir::SpecFormat;
+use onload_report::doctor::list_check_names;
 use onload_sys::error::Error;
 
 use crate::exit;
@@ -494,15 +495,23 @@ pub struct DiscoverArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk doctor")]
+#[command(after_long_help = "Example: onload-ctk doctor --problems")]
 pub struct DoctorArgs {
     /// Output format; json is an object with the list checks, for a fleet of hosts
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: ListFormat,
+    /// Show only checks that found a problem
+    #[arg(long)]
+    pub problems: bool,
+    /// Show only these checks, for instance iommu,hugepages; the exit status is theirs
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide_possible_values = true, value_parser = check_parser())]
+    pub check: Vec<String>,
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis\n         onload-ctk status redis --watch")]
+#[command(
+    after_long_help = "Example: onload-ctk status\n         onload-ctk status redis\n         onload-ctk status redis --watch"
+)]
 pub struct StatusArgs {
     /// Only this container: its name, or the beginning of its id
     #[arg(value_name = "CONTAINER")]
@@ -880,6 +889,10 @@ fn engine_parser() -> impl TypedValueParser<Value = Engine> {
         let engine = engines.find(|engine| engine.name() == word);
         engine.ok_or("there is no such engine")
     })
+}
+
+fn check_parser() -> impl TypedValueParser<Value = String> {
+    PossibleValuesParser::new(list_check_names())
 }
 
 fn format_parser() -> impl TypedValueParser<Value = SpecFormat> {

@@ -163,7 +163,7 @@ fn reload_unread(
     let (_, checks) = check_host(global, printer)?;
     let mut unread = checks_named(&checks, "engine-restarted").filter(|check| {
         let finding = &check.finding;
-        finding.subject.as_deref() == Some(engine.name()) && finding.verdict != CheckVerdict::Pass
+        finding.subject.as_deref() == Some(engine.name()) && finding.verdict.is_problem()
     });
     let Some(check) = unread.next() else {
         return Ok(());

@@ -5,12 +5,13 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::{GpuAlias, exclude_without_hook};
 use onload_host::discover::clock::Clock;
-use onload_host::discover::exclusion::Exclusion;
+use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_host::discover::gdrcopy::Gdrcopy;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::movable_interface::Netdev;
@@ -22,7 +23,7 @@ use onload_host::generate::{InstalledFiles, bundle_exclusions, generate};
 use onload_host::host::Host;
 use onload_host::pools::{PoolSet, discover_with_pools};
 use onload_host::settings;
-use onload_report::topology::{self, TopologyInput};
+use onload_report::topology::{self, TopologyInput, format_speed};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ErrorChain, format_count};
 use serde::Serialize;
@@ -30,7 +31,7 @@ use serde_json::Value;
 
 use super::generate::{find_directory, write_file};
 use super::pools::{PoolHolders, PoolView, print_pools};
-use super::reasons::group_reasons;
+use super::reasons::{format_ranges, group_reasons, name_pattern};
 use super::{open_host, require_nic, warn_of_unread};
 use crate::capture::tree::collect;
 use crate::capture::{CapturedTree, pack};
@@ -187,8 +188,65 @@ fn write_capture(
 /// What who asks for an interface has to give beside it.
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
 
-/// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
-type NumaRow = (Option<u32>, [String; 4]);
+/// Virtual functions of one physical function that have a row each. More of them share one row.
+const MAX_FUNCTION_ROWS: usize = 8;
+
+/// A row of the table of a NUMA node.
+#[derive(Clone)]
+struct DeviceRow {
+    numa_node: Option<u32>,
+    class: &'static str,
+    name: String,
+    address: Option<PciAddress>,
+    details: Vec<String>,
+}
+
+impl DeviceRow {
+    fn to_cells(&self) -> [String; 4] {
+        let address = self.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+        [self.class.to_owned(), self.name.clone(), address, self.details.join(", ")]
+    }
+}
+
+/// Merges the rows of more than [`MAX_FUNCTION_ROWS`] virtual functions of one physical function. Keeps the details
+/// that all of them have.
+fn merge_functions(rows: Vec<DeviceRow>, inventory: &Inventory) -> Vec<DeviceRow> {
+    let parent = |row: &DeviceRow| inventory.functions.get(row.address?)?.physical_function;
+    let mut families = BTreeMap::<_, Vec<DeviceRow>>::new();
+    for row in &rows {
+        if let Some(parent) = parent(row) {
+            families.entry((row.class, parent)).or_default().push(row.clone());
+        }
+    }
+    let mut merged = Vec::new();
+    for mut row in rows {
+        let key = parent(&row).map(|parent| (row.class, parent));
+        let family = key.and_then(|key| families.get(&key));
+        let (Some((_, parent)), Some(family)) = (key, family) else {
+            merged.push(row);
+            continue;
+        };
+        if family.len() > MAX_FUNCTION_ROWS {
+            if family[0].name != row.name {
+                continue;
+            }
+            let vf_detail = format_vf_parent(parent);
+            row.details.retain(|detail| {
+                *detail != vf_detail && family.iter().all(|other| other.details.contains(detail))
+            });
+            row.details.push(format!("VFs of {parent}"));
+            let names: Vec<&str> = family.iter().map(|other| other.name.as_str()).collect();
+            row.name = format_ranges(&names, MAX_FUNCTION_ROWS, name_pattern).join(", ");
+            row.address = None;
+        }
+        merged.push(row);
+    }
+    merged
+}
+
+fn format_vf_parent(parent: PciAddress) -> String {
+    format!("VF of {parent}")
+}
 
 /// Prints what the host has: Onload, TCPDirect and the devices of each NUMA node.
 pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
@@ -232,9 +290,29 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
         let tools = if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") };
         format!("{GOOD}offered{GOOD:#}; {tools}")
     });
-    let tcpdirect = tcpdirect.unwrap_or_else(|| "not offered".to_owned());
+    let tcpdirect = tcpdirect.unwrap_or_else(|| {
+        let reason = escape_controls(tcpdirect_reason(inventory));
+        format!("{WARNING}not offered{WARNING:#}: {reason}")
+    });
     let line = format_labelled("TCPDirect", &tcpdirect, printer.columns());
     Ok(printer.print(line)?)
+}
+
+/// Returns why TCPDirect is not offered: as a whole, or else on the first interface.
+fn tcpdirect_reason(inventory: &Inventory) -> String {
+    if inventory.onload.is_none() {
+        return "it needs Onload".to_owned();
+    }
+    let mut exclusions = inventory
+        .not_offered
+        .iter()
+        .filter(|exclusion| exclusion.kind == ExclusionSubject::Device(Class::Zf));
+    let whole = exclusions.clone().find(|exclusion| exclusion.name == "tcpdirect");
+    match (whole, exclusions.next()) {
+        (Some(exclusion), _) => exclusion.reason.clone(),
+        (None, Some(exclusion)) => format!("{}: {}", exclusion.name, exclusion.reason),
+        (None, None) => "it is not installed".to_owned(),
+    }
 }
 
 fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
@@ -278,7 +356,7 @@ fn format_names(names: &[&str]) -> String {
 
 /// By NUMA node; what is on none comes last.
 fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 4]>> {
-    let mut rows: Vec<NumaRow> = Vec::new();
+    let mut rows: Vec<DeviceRow> = Vec::new();
     rows.extend(inventory.nics.iter().map(nic_row));
     rows.extend(inventory.rdma.iter().map(rdma_row));
     let near_gpus = inventory.near_gpus.iter();
@@ -296,24 +374,22 @@ fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[Str
     rows.extend(inventory.pps.iter().map(|clock| clock_row("pps", clock)));
     rows.extend(inventory.gdrcopy.iter().map(gdrcopy_row));
     let mut groups = BTreeMap::<_, Vec<_>>::new();
-    for (node, row) in rows {
-        groups.entry((node.is_none(), node)).or_default().push(row);
+    for row in merge_functions(rows, inventory) {
+        let key = (row.numa_node.is_none(), row.numa_node);
+        groups.entry(key).or_default().push(row.to_cells());
     }
     groups
 }
 
 fn new_row(
-    node: Option<u32>,
-    class: &str,
+    numa_node: Option<u32>,
+    class: &'static str,
     name: &str,
     address: Option<PciAddress>,
     details: impl IntoIterator<Item = Option<String>>,
-) -> NumaRow {
-    let details = details.into_iter().flatten();
-    let details: Vec<String> = details.filter(|text| !text.is_empty()).collect();
-    let address = address.map_or_else(|| "-".to_owned(), |address| address.to_string());
-    let (class, name) = (class.to_owned(), name.to_owned());
-    (node, [class, name, address, details.join(", ")])
+) -> DeviceRow {
+    let details = details.into_iter().flatten().filter(|text| !text.is_empty()).collect();
+    DeviceRow { numa_node, class, name: name.to_owned(), address, details }
 }
 
 /// Offered under another name than the kernel's.
@@ -321,11 +397,7 @@ fn format_alias(name: &str, device: &str) -> Option<String> {
     (name != device).then(|| format!("the kernel's {name:?}"))
 }
 
-fn format_speed(mbps: u64) -> String {
-    format!("{mbps} Mbit/s")
-}
-
-fn nic_row(nic: &Nic) -> NumaRow {
+fn nic_row(nic: &Nic) -> DeviceRow {
     let functions = nic.virtual_functions.len();
     let details = [
         format_alias(&nic.name, &nic.device),
@@ -339,7 +411,7 @@ fn nic_row(nic: &Nic) -> NumaRow {
     new_row(nic.numa_node, "nic", &nic.device, nic.pci_address, details)
 }
 
-fn rdma_row(device: &RdmaDevice) -> NumaRow {
+fn rdma_row(device: &RdmaDevice) -> DeviceRow {
     let is_multiport = device.ports.len() > 1;
     let ports = device.ports.iter().map(|port| port_text(port, is_multiport));
     let nodes: Vec<&str> = device.nodes.iter().map(|node| node.node.name()).collect();
@@ -350,28 +422,30 @@ fn rdma_row(device: &RdmaDevice) -> NumaRow {
     new_row(node, "rdma", &device.device, address, details)
 }
 
-fn near_gpu_row(alias: &GpuAlias, inventory: &Inventory) -> NumaRow {
+fn near_gpu_row(alias: &GpuAlias, inventory: &Inventory) -> DeviceRow {
     let gpu = inventory.functions.get(alias.gpu);
     let node = gpu.and_then(|gpu| gpu.numa_node);
     let details = [Some(format!("nearest to this GPU: {}", alias.rdma.join(" ")))];
     new_row(node, "rdma", &alias.name, Some(alias.gpu), details)
 }
 
-/// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.
+/// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gbit/s (4X QDR) on ib0`.
 fn port_text(port: &RdmaPort, is_multiport: bool) -> String {
     let number = is_multiport.then(|| format!("port {}", port.port));
     let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));
-    let words = [number, port.link_layer.clone(), port.state.clone(), port.rate.clone(), netdevs];
+    // The kernel writes "40 Gb/sec (4X QDR)".
+    let rate = port.rate.as_ref().map(|rate| rate.replace("Gb/sec", "Gbit/s"));
+    let words = [number, port.link_layer.clone(), port.state.clone(), rate, netdevs];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-fn vfio_row(device: &VfioDevice) -> NumaRow {
+fn vfio_row(device: &VfioDevice) -> DeviceRow {
     let parent = device.physical_function;
     let aliases: Vec<String> = device.aliases.iter().map(ToString::to_string).collect();
     let details = [
         Some(format!("group {}", device.iommu_group)),
         device.driver.clone(),
-        parent.map(|address| format!("VF of {address}")),
+        parent.map(format_vf_parent),
         (!aliases.is_empty()).then(|| format!("with {}", aliases.join(" "))),
         device.noiommu.then(|| "no IOMMU".to_owned()),
         (!device.viable).then(|| "not viable, not offered".to_owned()),
@@ -380,7 +454,7 @@ fn vfio_row(device: &VfioDevice) -> NumaRow {
     new_row(device.numa_node, "vfio", &address.to_string(), Some(address), details)
 }
 
-fn pages_row(size: &Hugepages, node: &NodePages) -> NumaRow {
+fn pages_row(size: &Hugepages, node: &NodePages) -> DeviceRow {
     let mounts = size.mounts.join(" ");
     let details = [
         Some(format_free(node.free, node.total)),
@@ -393,7 +467,7 @@ fn format_free(free: u64, total: u64) -> String {
     format!("{free} of {} free", format_count(total, "page", "pages"))
 }
 
-fn overcommit_row(size: &Hugepages) -> NumaRow {
+fn overcommit_row(size: &Hugepages) -> DeviceRow {
     let details = [
         Some(format_free(size.free, size.total)),
         Some(format!("{} more by overcommit", size.overcommit)),
@@ -401,7 +475,7 @@ fn overcommit_row(size: &Hugepages) -> NumaRow {
     new_row(None, "hugepages", &size.name, None, details)
 }
 
-fn netdev_row(netdev: &Netdev) -> NumaRow {
+fn netdev_row(netdev: &Netdev) -> DeviceRow {
     let details = [
         format_alias(&netdev.name, &netdev.device),
         netdev.driver.clone(),
@@ -412,13 +486,17 @@ fn netdev_row(netdev: &Netdev) -> NumaRow {
     new_row(node, "netdev", &netdev.device, address, details)
 }
 
-fn clock_row(class: &str, clock: &Clock) -> NumaRow {
+fn clock_row(class: &'static str, clock: &Clock) -> DeviceRow {
     let nic = clock.nic.as_ref();
-    let details = [clock.clock_name.clone(), nic.map(|nic| format!("clock of {nic}"))];
+    // Some drivers name a clock after the hardware address of its interface.
+    let is_address =
+        |name: &String| name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let clock_name = clock.clock_name.clone().filter(|name| !is_address(name));
+    let details = [clock_name, nic.map(|nic| format!("clock of {nic}"))];
     new_row(clock.numa_node, class, &clock.name, clock.pci_address, details)
 }
 
-fn gdrcopy_row(gdrcopy: &Gdrcopy) -> NumaRow {
+fn gdrcopy_row(gdrcopy: &Gdrcopy) -> DeviceRow {
     let version = gdrcopy.version.as_ref();
     let details = version.map(|version| format!("driver {version}"));
     new_row(None, "gdrcopy", gdrcopy.name, None, [details])

@@ -25,22 +25,26 @@ pub fn run(
     args: &DoctorArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let (_, checks) = check_host(global, printer)?;
+    let (_, mut checks) = check_host(global, printer)?;
+    if !args.check.is_empty() {
+        checks.retain(|check| args.check.iter().any(|name| name == check.name));
+    }
     match args.format {
         ListFormat::Json => {
+            let is_shown = |check: &&Check| !args.problems || check.finding.verdict.is_problem();
             let object = json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "verdict": worst_verdict(&checks),
-                "checks": checks,
+                "checks": checks.iter().filter(is_shown).collect::<Vec<_>>(),
             });
             printer.print_json(&object)?;
         }
-        ListFormat::Table => print(&checks, global.verbose, printer)?,
+        ListFormat::Table => print(&checks, args.problems, global.verbose, printer)?,
     }
     Ok(match worst_verdict(&checks) {
         CheckVerdict::Fail => ExitAnswer::No,
         CheckVerdict::Unknown => ExitAnswer::Unknown,
-        CheckVerdict::Pass | CheckVerdict::Warn => ExitAnswer::Yes,
+        CheckVerdict::Pass | CheckVerdict::Warn | CheckVerdict::Skipped => ExitAnswer::Yes,
     })
 }
 
@@ -85,7 +89,7 @@ pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&
     let names = ["engine-version", "engine-cdi", "engine-restarted"];
     let all = names.into_iter().flat_map(|name| checks_named(checks, name));
     let mut related = all.filter(|check| check.finding.subject == engine.finding.subject);
-    related.find(|check| check.finding.verdict != CheckVerdict::Pass)
+    related.find(|check| check.finding.verdict.is_problem())
 }
 
 /// What a check found, with the first thing to do.
@@ -109,23 +113,66 @@ fn count_verdict(checks: &[Check], verdict: CheckVerdict) -> usize {
     checks.filter(|check| check.finding.verdict == verdict).count()
 }
 
-fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
+/// Prints the problems, then the other checks by family, then the skipped ones by reason.
+fn print(
+    checks: &[Check],
+    only_problems: bool,
+    verbose: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let problems: Vec<&Check> =
+        checks.iter().filter(|check| check.finding.verdict.is_problem()).collect();
+    if !problems.is_empty() {
+        printer.print(format_args!("{HEADING}Problems{HEADING:#}\n"))?;
+    }
+    for check in problems {
+        print_check(check, verbose, printer)?;
+    }
+    if !only_problems {
+        print_passed(checks, verbose, printer)?;
+        print_skipped(checks, printer)?;
+    }
+    let count = |verdict| count_verdict(checks, verdict);
+    let summary = format!(
+        "{} passed, {} warned, {} failed, {} unknown, {} skipped",
+        count(CheckVerdict::Pass),
+        count(CheckVerdict::Warn),
+        count(CheckVerdict::Fail),
+        count(CheckVerdict::Unknown),
+        count(CheckVerdict::Skipped),
+    );
+    printer.print(format_paragraph("\n", "", &summary, printer.columns()))?;
+    Ok(())
+}
+
+fn print_passed(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
     let mut family: Option<CheckFamily> = None;
-    for check in checks {
+    for check in checks.iter().filter(|check| check.finding.verdict == CheckVerdict::Pass) {
         if family.replace(check.family) != Some(check.family) {
             printer.print(format_args!("{HEADING}{}{HEADING:#}\n", check.family))?;
         }
         print_check(check, verbose, printer)?;
     }
-    let count = |verdict| count_verdict(checks, verdict);
-    let summary = format!(
-        "{} passed, {} warned, {} failed, {} unknown",
-        count(CheckVerdict::Pass),
-        count(CheckVerdict::Warn),
-        count(CheckVerdict::Fail),
-        count(CheckVerdict::Unknown),
-    );
-    printer.print(format_paragraph("\n", "", &summary, printer.columns()))?;
+    Ok(())
+}
+
+fn print_skipped(checks: &[Check], printer: &mut Printer) -> anyhow::Result<()> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for check in checks.iter().filter(|check| check.finding.verdict == CheckVerdict::Skipped) {
+        let reason = check.finding.finding.as_str();
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(check.name),
+            None => reasons.push((reason, vec![check.name])),
+        }
+    }
+    if !reasons.is_empty() {
+        printer.print(format_args!("{HEADING}Skipped{HEADING:#}\n"))?;
+    }
+    for (reason, names) in reasons {
+        let first = format!("  {DIM}skipped{DIM:#}  ");
+        let text = format!("{}: {reason}", names.join(", "));
+        printer.print(format_paragraph(&first, HANGING, &text, printer.columns()))?;
+    }
     Ok(())
 }
 
@@ -140,7 +187,7 @@ fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::R
         format!("{}{}: {}", check.name, subject.unwrap_or_default(), to_one_line(&finding.finding));
     let first = format!("  {style}{word}{style:#}{gap}  ");
     printer.print(format_paragraph(&first, HANGING, &text, columns))?;
-    if finding.verdict != CheckVerdict::Pass || verbose {
+    if finding.verdict.is_problem() || verbose {
         let paths = finding.looked_at.iter();
         let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
         let text = format!("{DIM}looked at {}{DIM:#}", to_one_line(&paths.join(", ")));
@@ -158,7 +205,7 @@ fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::R
 
 fn style(verdict: CheckVerdict) -> Style {
     match verdict {
-        CheckVerdict::Pass => GOOD,
+        CheckVerdict::Pass | CheckVerdict::Skipped => GOOD,
         CheckVerdict::Warn | CheckVerdict::Unknown => WARNING,
         CheckVerdict::Fail => ERROR,
     }

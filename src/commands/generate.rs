@@ -240,7 +240,9 @@ fn to_directory(
         }
     } else if args.dry_run && args.report == ListFormat::Table {
         print_steps(&plan, &path, printer)?;
-    } else if !args.dry_run && let Some(directory) = directory {
+    } else if !args.dry_run
+        && let Some(directory) = directory
+    {
         directory.apply(&plan)?;
         report(&plan, &path, printer);
     }

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::timestamp;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
-use onload_report::doctor::{Check, CheckVerdict, Remedy};
+use onload_report::doctor::{Check, Remedy};
 use onload_sys::text::quote_for_shell;
 use serde_json::json;
 
@@ -123,7 +123,8 @@ fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
 
 /// Includes what keeps the specifications from being written.
 fn describe_specs(checks: &[Check]) -> String {
-    let findings = checks_named(checks, "specs-fresh").chain(checks_named(checks, "config"));
+    let config = checks_named(checks, "config").filter(|check| check.finding.verdict.is_problem());
+    let findings = checks_named(checks, "specs-fresh").chain(config);
     let findings = findings.map(|check| check.finding.finding.as_str());
     findings.collect::<Vec<_>>().join("; ")
 }
@@ -140,7 +141,7 @@ fn describe_engines(checks: &[Check]) -> String {
 }
 
 fn find_engine_obstacle<'c>(checks: &'c [Check], engine: &'c Check) -> Option<&'c Check> {
-    let broken = (engine.finding.verdict != CheckVerdict::Pass).then_some(engine);
+    let broken = engine.finding.verdict.is_problem().then_some(engine);
     find_obstacle(checks, engine).or(broken)
 }
 
@@ -176,9 +177,7 @@ fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {
 /// What to do so that Onload works here, if a check of it did not pass. The steps to one build of driver and library are only
 /// complete in doctor.
 fn onload_remedy(checks: &[Check]) -> Option<String> {
-    if checks_named(checks, "onload-library")
-        .any(|check| check.finding.verdict != CheckVerdict::Pass)
-    {
+    if checks_named(checks, "onload-library").any(|check| check.finding.verdict.is_problem()) {
         return Some("run: onload-ctk doctor".to_owned());
     }
     let names = ["onload-modules", "onload-interface"];

@@ -11,14 +11,26 @@ use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
 use onload_lease::LeaseEntry;
+use onload_sys::pci::PciAddress;
 use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 
+use super::reasons::{format_ranges, name_pattern};
 use crate::layout::format_table;
 use crate::printer::{HEADING, Printer};
 
 /// Holders of one member that are named; of more only their number is shown.
 const NAMED: usize = 3;
+/// Free members of one bus that are listed one by one.
+const MAX_LISTED: usize = 8;
+
+/// Returns the bus of a PCI address, which the virtual functions of a physical function share, or a name without its numbers.
+fn bus_pattern(name: &str) -> String {
+    match (name.parse::<PciAddress>(), name.rsplit_once(':')) {
+        (Ok(_), Some((bus, _))) => bus.to_owned(),
+        _ => name_pattern(name),
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct PoolHolders(Option<BTreeMap<DeviceId, Vec<String>>>);
@@ -114,13 +126,20 @@ impl<'a> PoolView<'a> {
 
     fn members_text(&self) -> String {
         let members = self.named_pool.pool.members.iter();
-        let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
+        let (held, free): (Vec<_>, Vec<_>) = members.partition(|member| self.is_held(member));
+        let free: Vec<&str> = free.iter().map(|member| member.name.as_str()).collect();
+        let mut members = format_ranges(&free, MAX_LISTED, bus_pattern);
+        members.extend(held.iter().map(|member| self.member_text(member)));
         let share = match self.named_pool.pool.share {
             1 => String::new(),
             UNCOUNTED => "; each for any number of containers".to_owned(),
             share => format!("; each for {share} containers"),
         };
         format!("{}{share}", ShortList(&members))
+    }
+
+    fn is_held(&self, member: &PoolMember) -> bool {
+        self.holders(member).is_some_and(|holders| !holders.is_empty())
     }
 
     fn member_text(&self, member: &PoolMember) -> String {

@@ -17,33 +17,43 @@ pub(super) struct ReasonGroup {
 const MAX_LISTED: usize = 4;
 
 impl ReasonGroup {
-    /// Its names in words: names that differ in their numbers alone are one range.
+    /// Lists the names. Names that differ only in their numbers are one range.
     pub(super) fn format_names(&self) -> String {
-        let mut indexes: BTreeMap<String, usize> = BTreeMap::new();
-        let mut shapes: Vec<Vec<&str>> = Vec::new();
-        for name in self.names.iter().map(String::as_str) {
-            let index = *indexes.entry(name_pattern(name)).or_insert(shapes.len());
-            match shapes.get_mut(index) {
-                Some(alike) => alike.push(name),
-                None => shapes.push(vec![name]),
-            }
-        }
-        let ranges = shapes.into_iter().map(|mut alike| {
-            // v10 comes after v9.
-            alike.sort_by_key(|name| (name.len(), *name));
-            match alike.as_slice() {
-                [first, .., last] if alike.len() > MAX_LISTED => {
-                    format!("{first} … {last} ({})", alike.len())
-                }
-                all => all.join(", "),
-            }
-        });
-        ranges.collect::<Vec<_>>().join(", ")
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        format_ranges(&names, MAX_LISTED, name_pattern).join(", ")
     }
 }
 
+/// Lists names, but more than `max` names of one pattern as the first, the last and their number.
+pub(super) fn format_ranges(
+    names: &[&str],
+    max: usize,
+    pattern: impl Fn(&str) -> String,
+) -> Vec<String> {
+    let mut indexes: BTreeMap<String, usize> = BTreeMap::new();
+    let mut shapes: Vec<Vec<&str>> = Vec::new();
+    for name in names.iter().copied() {
+        let index = *indexes.entry(pattern(name)).or_insert(shapes.len());
+        match shapes.get_mut(index) {
+            Some(alike) => alike.push(name),
+            None => shapes.push(vec![name]),
+        }
+    }
+    let ranges = shapes.into_iter().flat_map(|mut alike| {
+        // v10 comes after v9.
+        alike.sort_by_key(|name| (name.len(), *name));
+        match alike.as_slice() {
+            [first, .., last] if alike.len() > max => {
+                vec![format!("{first} … {last} ({})", alike.len())]
+            }
+            all => all.iter().map(ToString::to_string).collect(),
+        }
+    });
+    ranges.collect()
+}
+
 /// A name without its numbers. All PCI addresses have one shape.
-fn name_pattern(name: &str) -> String {
+pub(super) fn name_pattern(name: &str) -> String {
     match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS".to_owned(),
         Err(_) => name.chars().filter(|c| !c.is_ascii_digit()).collect(),

@@ -6,9 +6,10 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::hosts::{leased_interface, rdma, x3, x4};
+use crate::common::hosts::{leased_interface, rdma, x2, x3, x4};
 use crate::common::{
-    Commands, Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text,
+    Commands, Pci, Tree, each, every_host, hosts, is_root, on, package, run, run_unprivileged,
+    skipped, text,
 };
 use onload_test_tree::MULTIARCH;
 use onload_test_tree::elf::SharedLibrary;
@@ -20,7 +21,7 @@ const JSON: [&str; 3] = ["doctor", "--format", "json"];
 fn found(tree: &Tree, check: &str) -> Vec<Value> {
     let checks = tree.run(&JSON).json()["checks"].take();
     let checks = checks.as_array().unwrap().iter();
-    let found = checks.filter(|each| each["name"] == check);
+    let found = checks.filter(|each| each["name"] == check && each["verdict"] != "skipped");
     found.cloned().collect()
 }
 
@@ -1544,9 +1545,52 @@ fn what_repairs_a_list_of_runtimes_is_written_where_containerd_reads_it() {
 #[test]
 fn a_host_without_onload_is_told_so() {
     let tree = docker("28.3.0", "{}");
-    let modules = found(&tree, "onload-modules");
-    assert_eq!(modules[0]["verdict"], "pass");
-    assert_eq!(modules[0]["finding"], "Onload is not installed on this host");
+    let run = tree.run(&["doctor", "--check", "onload-modules", "--format", "json"]).done();
+    let checks = run.json()["checks"].take();
+    assert_eq!(checks.as_array().unwrap().len(), 1);
+    assert_eq!(checks[0]["verdict"], "skipped");
+    assert_eq!(checks[0]["finding"], "Onload is not installed");
+}
+
+#[test]
+fn problems_come_first_and_skipped_checks_last() {
+    let tree = x2();
+    let all = tree.run(&["doctor"]).answered_no().stdout;
+    assert!(all.starts_with("Problems\n  fail "), "{all}");
+    let order = ["\nHost\n", "\nSkipped\n", "skipped  ", " passed, "];
+    let places: Vec<_> = order.iter().map(|part| all.find(part).unwrap()).collect();
+    assert!(places.is_sorted(), "{all}");
+    let problems = tree.run(&["doctor", "--problems"]).answered_no().stdout;
+    assert!(all.starts_with(problems.split("\n\n").next().unwrap()), "{problems}");
+    assert_eq!(problems.lines().last(), all.lines().last());
+    for part in ["pass ", "skipped  "] {
+        assert!(!problems.contains(part), "{problems}");
+    }
+}
+
+#[test]
+fn named_checks_alone_decide_the_exit_status() {
+    let tree = x2();
+    let run = tree.run(&["doctor", "--check", "interface-up,discovery"]).done();
+    assert!(run.stdout.contains("interface-up ") && run.stdout.contains("discovery: "));
+    assert!(!run.stdout.contains("specs-fresh"), "{}", run.stdout);
+    let fresh = tree.run(&["doctor", "--check", "specs-fresh"]).answered_no();
+    assert!(fresh.stdout.contains("files missing"), "{}", fresh.stdout);
+    let refusal = tree.run(&["doctor", "--check", "hugepage"]).refused();
+    assert!(refusal.contains("'hugepages'"), "{refusal}");
+}
+
+#[test]
+fn every_check_has_a_verdict_on_every_host() {
+    for (name, tree) in every_host() {
+        let checks = tree.run(&JSON).json()["checks"].take();
+        let checks = checks.as_array().unwrap();
+        for check in onload_report::doctor::list_check_names() {
+            let mut of_name = checks.iter().filter(|each| each["name"] == check);
+            let finding = of_name.next().unwrap_or_else(|| panic!("{name}: no {check}"));
+            assert!(!text(&finding["finding"]).is_empty(), "{name}: {check}");
+        }
+    }
 }
 
 /// Answers like dockerd, once for each text.

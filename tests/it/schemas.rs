@@ -78,9 +78,16 @@ pub(crate) fn check_output(command: &str, run: &Run) {
 fn every_read_only_command_prints_what_its_schema_says_on_every_host() {
     for (_, tree) in every_host() {
         check_output("onload-ctk", &tree.run(&["--format", "json"]));
-        for command in
-            ["discover", "status", "doctor", "topology", "cdi list", "cdi check", "lease list", "host plan"]
-        {
+        for command in [
+            "discover",
+            "status",
+            "doctor",
+            "topology",
+            "cdi list",
+            "cdi check",
+            "lease list",
+            "host plan",
+        ] {
             let words: Vec<&str> = command.split(' ').chain(["--format", "json"]).collect();
             check_output(command, &tree.run(&words));
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use crate::common::fuse;
 use crate::common::hosts::x3;
 use crate::common::{
-    Commands, MULTIARCH, Run, Tree, each, is_root, needs, on, program, run, run_unprivileged, skipped,
-    terminal, text,
+    Commands, MULTIARCH, Run, Tree, each, is_root, needs, on, program, run, run_unprivileged,
+    skipped, terminal, text,
 };
 use onload_test_tree::PATIENCE;
 use serde_json::{Value, json};

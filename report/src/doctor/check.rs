@@ -42,15 +42,23 @@ pub enum CheckVerdict {
     /// Containers do not get what they ask for.
     Fail,
     Unknown,
+    /// There is nothing on this host that the check could examine.
+    Skipped,
 }
 
 impl CheckVerdict {
+    /// Returns whether there is something to do.
+    pub fn is_problem(self) -> bool {
+        !matches!(self, CheckVerdict::Pass | CheckVerdict::Skipped)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             CheckVerdict::Pass => "pass",
             CheckVerdict::Warn => "warn",
             CheckVerdict::Fail => "fail",
             CheckVerdict::Unknown => "unknown",
+            CheckVerdict::Skipped => "skipped",
         }
     }
 }
@@ -169,6 +177,10 @@ impl Finding {
 
     pub(super) fn pass(finding: impl Into<String>) -> Finding {
         Finding::new(CheckVerdict::Pass, finding, Vec::new())
+    }
+
+    pub(super) fn skipped(reason: &str) -> Finding {
+        Finding::new(CheckVerdict::Skipped, reason, Vec::new())
     }
 
     pub(super) fn warn(finding: impl Into<String>, remedy: Remedy) -> Finding {

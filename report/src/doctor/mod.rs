@@ -1,5 +1,5 @@
-//! What is wrong with a host, and what to do about it. A check changes nothing, says what it looked at, and says
-//! nothing where there is nothing to look at.
+//! What is wrong with a host, and what to do about it. A check changes nothing and reports what it read. It is skipped
+//! if there is nothing to examine.
 
 mod acs;
 mod check;
@@ -37,79 +37,190 @@ const ENGINE: &str = "engine";
 
 type HostCheck = fn(&CheckContext<'_>) -> Findings;
 
-const HOST_CHECKS: &[(CheckFamily, &str, HostCheck)] = &[
-    (CheckFamily::Host, "config", unread::check_configuration),
-    (CheckFamily::Host, "discovery", unread::check_discovery),
-    (CheckFamily::Host, "onload-modules", onload::check_modules),
-    (CheckFamily::Host, "onload-library", onload::check_library),
-    (CheckFamily::Host, "onload-control-plane", onload::check_control_plane),
-    (CheckFamily::Host, "onload-bond", onload::check_bonds),
-    (CheckFamily::Host, "onload-interface", onload::check_interfaces),
-    (CheckFamily::Host, "interface-up", onload::link),
-    (CheckFamily::Host, "returning", returning::check_returning),
-    (CheckFamily::Host, "af-xdp", onload::check_af_xdp),
-    (CheckFamily::Host, "iommu", iommu::check_enabled),
-    (CheckFamily::Host, "iommu-groups", iommu::check_groups),
-    (CheckFamily::Host, "physical-functions", iommu::check_vf_parents),
-    (CheckFamily::Host, "hugepages", hugepages::check_hugepages),
-    (CheckFamily::Host, "pcie-link", pcie::check_links),
-    (CheckFamily::Host, "cpu-governor", cpu::check_governor),
-    (CheckFamily::Host, "isolated-cpus", cpu::check_isolated_cpus),
-    (CheckFamily::Host, "device-links", device_links::check_links),
-    (CheckFamily::Host, "hook", memlock::check_hook),
-    (CheckFamily::Host, "memlock", memlock::check_limit),
-    (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode),
-    (CheckFamily::Rdma, "rdma-cm", rdma::check_connection_manager),
-    (CheckFamily::Rdma, "rdma-guid", rdma::check_guids),
-    (CheckFamily::Rdma, "rdma-libraries", rdma::check_libraries),
-    (CheckFamily::Rdma, "peer-memory", gpudirect::check_peer_memory),
-    (CheckFamily::Rdma, "gpu-acs", acs::check_ports),
-    (CheckFamily::Rdma, "gpu-iommu", gpudirect::check_iommu),
-    (CheckFamily::Rdma, "gpu-node", gpudirect::check_numa_node),
-    (CheckFamily::Rdma, "data-direct", gpudirect::check_data_direct),
-    (CheckFamily::Specs, "drained", specs::check_drained),
-    (CheckFamily::Specs, "specs-fresh", specs::check_up_to_date),
-    (CheckFamily::Specs, "specs-valid", specs::check_valid),
-    (CheckFamily::Specs, "specs-conflict", specs::check_conflicts),
-    (CheckFamily::Specs, "specs-readable", specs::check_readable),
-    (CheckFamily::Trust, "trust", trust::check_files),
-    (CheckFamily::Units, "units", units::check_enabled),
-    (CheckFamily::Units, "udev-rules", units::check_udev_rules),
-    (CheckFamily::Security, "selinux", security::check_selinux),
-    (CheckFamily::Security, "apparmor", security::check_apparmor),
+/// Each check with the reason to skip it: it returns no findings if there is nothing to examine.
+const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
+    (CheckFamily::Host, "config", unread::check_configuration, "nothing to check"),
+    (CheckFamily::Host, "discovery", unread::check_discovery, "nothing to check"),
+    (CheckFamily::Host, "onload-modules", onload::check_modules, "Onload is not installed"),
+    (CheckFamily::Host, "onload-library", onload::check_library, "no Onload driver is loaded"),
+    (
+        CheckFamily::Host,
+        "onload-control-plane",
+        onload::check_control_plane,
+        "no Onload driver that starts a control plane",
+    ),
+    (CheckFamily::Host, "onload-bond", onload::check_bonds, "no bond with an accelerated member"),
+    (CheckFamily::Host, "onload-interface", onload::check_interfaces, "Onload is not offered"),
+    (CheckFamily::Host, "interface-up", onload::link, "no accelerated interface on the host"),
+    (
+        CheckFamily::Host,
+        "returning",
+        returning::check_returning,
+        "no device was moved into a container",
+    ),
+    (
+        CheckFamily::Host,
+        "af-xdp",
+        onload::check_af_xdp,
+        "Onload uses no interface of the host by AF_XDP",
+    ),
+    (
+        CheckFamily::Host,
+        "iommu",
+        iommu::check_enabled,
+        "no virtual functions, and no function is bound to vfio",
+    ),
+    (CheckFamily::Host, "iommu-groups", iommu::check_groups, "no function is bound to vfio"),
+    (CheckFamily::Host, "physical-functions", iommu::check_vf_parents, "no virtual functions"),
+    (
+        CheckFamily::Host,
+        "hugepages",
+        hugepages::check_hugepages,
+        "no device on a NUMA node needs huge pages",
+    ),
+    (
+        CheckFamily::Host,
+        "pcie-link",
+        pcie::check_links,
+        "no offered card reports the speed of its PCIe link",
+    ),
+    (
+        CheckFamily::Host,
+        "cpu-governor",
+        cpu::check_governor,
+        "no device on a NUMA node, or no frequency governor",
+    ),
+    (
+        CheckFamily::Host,
+        "isolated-cpus",
+        cpu::check_isolated_cpus,
+        "no isolated CPUs, or no device on a NUMA node",
+    ),
+    (
+        CheckFamily::Host,
+        "device-links",
+        device_links::check_links,
+        "no device node needs a link in /dev/char",
+    ),
+    (CheckFamily::Host, "hook", memlock::check_hook, "no RDMA or vfio device"),
+    (CheckFamily::Host, "memlock", memlock::check_limit, "no RDMA or vfio device"),
+    (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode, "the kernel has no RDMA subsystem"),
+    (
+        CheckFamily::Rdma,
+        "rdma-cm",
+        rdma::check_connection_manager,
+        "no RDMA device with a connection manager",
+    ),
+    (CheckFamily::Rdma, "rdma-guid", rdma::check_guids, "no RDMA device with a node GUID"),
+    (
+        CheckFamily::Rdma,
+        "rdma-libraries",
+        rdma::check_libraries,
+        "no RDMA device that images could get libraries of the host for",
+    ),
+    (
+        CheckFamily::Rdma,
+        "peer-memory",
+        gpudirect::check_peer_memory,
+        "no RDMA device, or no GPU with a loaded driver",
+    ),
+    (CheckFamily::Rdma, "gpu-acs", acs::check_ports, "no GPU with an RDMA device"),
+    (
+        CheckFamily::Rdma,
+        "gpu-iommu",
+        gpudirect::check_iommu,
+        "no GPU with an RDMA device behind the IOMMU",
+    ),
+    (CheckFamily::Rdma, "gpu-node", gpudirect::check_numa_node, "no GPU with an RDMA device"),
+    (
+        CheckFamily::Rdma,
+        "data-direct",
+        gpudirect::check_data_direct,
+        "no GPU, or no NIC with Data Direct",
+    ),
+    (CheckFamily::Specs, "drained", specs::check_drained, "nothing to check"),
+    (CheckFamily::Specs, "specs-fresh", specs::check_up_to_date, "nothing to check"),
+    (CheckFamily::Specs, "specs-valid", specs::check_valid, "no specification files"),
+    (CheckFamily::Specs, "specs-conflict", specs::check_conflicts, "no specification files"),
+    (CheckFamily::Specs, "specs-readable", specs::check_readable, "no specification files"),
+    (
+        CheckFamily::Trust,
+        "trust",
+        trust::check_files,
+        "no files of this package or of an OCI runtime",
+    ),
+    (
+        CheckFamily::Units,
+        "units",
+        units::check_enabled,
+        "the systemd units of this package are not installed",
+    ),
+    (
+        CheckFamily::Units,
+        "udev-rules",
+        units::check_udev_rules,
+        "the systemd units of this package are not installed",
+    ),
+    (
+        CheckFamily::Security,
+        "selinux",
+        security::check_selinux,
+        "SELinux does not enforce, or has no policy for containers",
+    ),
+    (
+        CheckFamily::Security,
+        "apparmor",
+        security::check_apparmor,
+        "AppArmor does not restrict user namespaces, or podman is not installed",
+    ),
 ];
 
 type EnginesCheck = fn(&CheckContext<'_>, &[InstalledEngine]) -> Findings;
 
 /// The others of [`CheckFamily::Engines`].
-const ENGINE_CHECKS: &[(&str, EnginesCheck)] = &[
-    ("engine-version", engines::check_versions),
-    ("engine-cdi", engines::check_cdi),
-    ("engine-spec-dirs", engines::check_spec_dirs),
-    ("engine-cdi-version", engines::check_readers),
-    ("engine-runtime", engines::check_runtime),
-    ("engine-default-runtime", engines::default_runtime),
-    ("engine-hooks", engines::check_hook_dirs),
-    ("engine-restarted", engines::check_restarted),
-    ("engine-restarts", engines::check_restarts),
-    ("nri-plugin", engines::check_plugin),
+const ENGINE_CHECKS: &[(&str, EnginesCheck, &str)] = &[
+    ("engine-version", engines::check_versions, "no engine with a minimum version"),
+    ("engine-cdi", engines::check_cdi, "CDI cannot be off in these engines"),
+    (
+        "engine-spec-dirs",
+        engines::check_spec_dirs,
+        "these engines have fixed specification directories",
+    ),
+    (
+        "engine-cdi-version",
+        engines::check_readers,
+        "no specification files, or these engines have no known CDI limit",
+    ),
+    ("engine-runtime", engines::check_runtime, "no engine has or needs the runtime \"onload\""),
+    (
+        "engine-default-runtime",
+        engines::default_runtime,
+        "no containerd with its plugin for Kubernetes",
+    ),
+    ("engine-hooks", engines::check_hook_dirs, "no engine reads hook directories"),
+    ("engine-restarted", engines::check_restarted, "no engine runs"),
+    ("engine-restarts", engines::check_restarts, "no docker release that moby issue 49989 affects"),
+    ("nri-plugin", engines::check_plugin, "NRI is not used"),
 ];
 
 pub fn list_check_names() -> impl Iterator<Item = &'static str> {
-    let host_names = HOST_CHECKS.iter().map(|(_, name, _)| *name);
-    let engine_names = ENGINE_CHECKS.iter().map(|(name, _)| *name);
+    let host_names = HOST_CHECKS.iter().map(|(_, name, ..)| *name);
+    let engine_names = ENGINE_CHECKS.iter().map(|(name, ..)| *name);
     host_names.chain([ENGINE]).chain(engine_names)
 }
 
 pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
     let mut checks = Vec::new();
-    let mut add = |family, name, result: Findings| {
-        let findings = result.unwrap_or_else(|error| vec![unread_finding(&error)]);
+    let mut add = |family, name, result: Findings, skip_reason: &str| {
+        let mut findings = result.unwrap_or_else(|error| vec![unread_finding(&error)]);
+        if findings.is_empty() {
+            findings.push(Finding::skipped(skip_reason));
+        }
         checks.extend(findings.into_iter().map(|finding| Check { family, name, finding }));
     };
-    for (family, name, check) in HOST_CHECKS {
+    for (family, name, check, skip_reason) in HOST_CHECKS {
         begin(name);
-        add(*family, name, check(context));
+        add(*family, name, check(context), skip_reason);
     }
     // Programs are asked for their versions, which takes its time.
     begin(ENGINE);
@@ -119,13 +230,15 @@ pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str
             Ok(engines) => check(context, engines),
             Err(error) => Ok(vec![unread_finding(error)]),
         };
-    add(CheckFamily::Engines, ENGINE, check_engines(engines::check_installed, &engines));
+    add(CheckFamily::Engines, ENGINE, check_engines(engines::check_installed, &engines), "");
     if let Ok(engines) = &mut engines {
         engines.retain(|engine| engine.is_used);
     }
-    for (name, check) in ENGINE_CHECKS {
+    let has_none = engines.as_ref().is_ok_and(Vec::is_empty);
+    for (name, check, skip_reason) in ENGINE_CHECKS {
         begin(name);
-        add(CheckFamily::Engines, name, check_engines(*check, &engines));
+        let skip_reason = if has_none { "no container engine is in use" } else { *skip_reason };
+        add(CheckFamily::Engines, name, check_engines(*check, &engines), skip_reason);
     }
     checks
 }

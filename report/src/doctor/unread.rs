@@ -17,7 +17,12 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let warnings =
         absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
     let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(context.config_file));
-    Ok(problems.chain(warnings).collect())
+    let mut findings: Vec<Finding> = problems.chain(warnings).collect();
+    if findings.is_empty() {
+        let pass = Finding::pass("no mistakes in the configuration file");
+        findings.push(pass.with_path(context.config_file));
+    }
+    Ok(findings)
 }
 
 pub(super) fn check_discovery(context: &CheckContext<'_>) -> Findings {

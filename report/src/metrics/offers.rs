@@ -16,10 +16,7 @@ const MAX_REASONS: usize = 64;
 
 type ClassCounts = BTreeMap<(Class, &'static str), usize>;
 
-pub(super) fn device_families(
-    inventory: &Inventory,
-    devices: &[HostDevice],
-) -> [MetricFamily; 3] {
+pub(super) fn device_families(inventory: &Inventory, devices: &[HostDevice]) -> [MetricFamily; 3] {
     let found = inventory.with_drained().map(|device| ((device.class, &device.name), device));
     let found: BTreeMap<_, &HostDevice> = found.collect();
     let mut counts = ClassCounts::new();

@@ -226,10 +226,15 @@ fn state_and_speed(interface: &TopologyInterface) -> Option<String> {
     (!words.is_empty()).then(|| words.join(SEPARATOR))
 }
 
-pub(super) fn format_speed(mbps: u64) -> String {
-    match mbps % 1000 {
-        0 => format!("{} Gbit/s", mbps / 1000),
-        _ => format!("{mbps} Mbit/s"),
+/// Formats a speed in Mbit/s, from 1 Gbit/s on in Gbit/s.
+pub fn format_speed(mbps: u64) -> String {
+    match (mbps / 1000, mbps % 1000) {
+        (0, _) => format!("{mbps} Mbit/s"),
+        (whole, 0) => format!("{whole} Gbit/s"),
+        (whole, rest) => {
+            let rest = format!("{rest:03}");
+            format!("{whole}.{} Gbit/s", rest.trim_end_matches('0'))
+        }
     }
 }
 

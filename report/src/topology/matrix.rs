@@ -40,7 +40,10 @@ pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix
         return None;
     }
     let names = all.iter().map(|(name, _)| format!("\t{name}"));
-    let header = names.collect::<String>() + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID";
+    let mut header: String = names.collect();
+    if !gpu_nics.gpus.is_empty() {
+        header += "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID";
+    }
     let mut lines = vec![header];
     for (name, address) in &all {
         let mut line = name.clone();

@@ -20,6 +20,7 @@ mod text;
 
 pub use build::read;
 pub use canvas::{Drawing, Item, Rect, Shape, TextStyle};
+pub use card::format_speed;
 pub use device_index::TopologyInput;
 pub use layout::draw;
 pub use matrix::build_matrix;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_report::doctor::{Check, CheckVerdict};
+use onload_report::doctor::Check;
 
 use super::super::doctor::{checks_named, find_obstacle};
 use super::device::TrialDevice;
@@ -36,7 +36,7 @@ impl TryEngine {
             TryEngine::Docker | TryEngine::Podman => find_obstacle(checks, engine_check),
             TryEngine::Containerd => None,
         };
-        let broken = (engine_check.finding.verdict != CheckVerdict::Pass).then_some(engine_check);
+        let broken = engine_check.finding.verdict.is_problem().then_some(engine_check);
         Some((engine_check, broken.or(obstacle)))
     }
 

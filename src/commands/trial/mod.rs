@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
-use onload_report::doctor::{Check, CheckVerdict};
+use onload_report::doctor::Check;
 use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
 use serde_json::json;
@@ -192,8 +192,8 @@ fn print(
 }
 
 fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
-    let stale = checks_named(checks, "specs-fresh")
-        .find(|check| check.finding.verdict != CheckVerdict::Pass);
+    let stale =
+        checks_named(checks, "specs-fresh").find(|check| check.finding.verdict.is_problem());
     let Some(stale) = stale else {
         return Ok(());
     };
@@ -363,7 +363,7 @@ fn with_journal(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use onload_report::doctor::{CheckFamily, Finding, Remedy};
+    use onload_report::doctor::{CheckFamily, CheckVerdict, Finding, Remedy};
 
     use super::*;
 
@@ -378,7 +378,7 @@ mod tests {
     fn check(name: &'static str, subject: &str, verdict: CheckVerdict, finding: &str) -> Check {
         let run = "onload-ctk cdi generate".to_owned();
         let remedy = match verdict {
-            CheckVerdict::Pass => Vec::new(),
+            CheckVerdict::Pass | CheckVerdict::Skipped => Vec::new(),
             _ => vec![Remedy::Run { run }],
         };
         Check {
