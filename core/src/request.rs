@@ -506,10 +506,7 @@ fn find_bundle<'b>(
                 bail!("{origin}: bundle {name} not found; the configuration has none");
             }
             let names: Vec<String> = bundles.keys().cloned().collect();
-            bail!(
-                "{origin}: bundle {name} not found; the configuration has {}",
-                ShortList(&names)
-            )
+            bail!("{origin}: bundle {name} not found; the configuration has {}", ShortList(&names))
         }
         (Some(_), Some(count)) => {
             bail!("{origin}: {name} is a bundle and no pool; remove \"*{count}\"")

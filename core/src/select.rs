@@ -165,8 +165,7 @@ impl FromStr for Glob {
     fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(is_odd) {
-            let expected =
-                "an interface name, in which only \"*\" matches other characters";
+            let expected = "an interface name, in which only \"*\" matches other characters";
             return Err(mismatch_error(expected, text));
         }
         Ok(Glob(text.to_owned()))

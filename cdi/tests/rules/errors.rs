@@ -187,7 +187,8 @@ fn registry_errors_are_typed() {
             matches!(error, RegistryError::Conflict { name, others } if *name == asked && *others == [path("two.json")])
         );
         let two = path("two.json");
-        let want = format!("device {asked} is also in {}, so engines do not resolve it", two.display());
+        let want =
+            format!("device {asked} is also in {}, so engines do not resolve it", two.display());
         assert_eq!(error_chain(error), want);
     }
 }

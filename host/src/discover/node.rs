@@ -203,10 +203,7 @@ mod tests {
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
         );
-        assert_eq!(
-            refusal("ptp2"),
-            "/dev/ptp2 is no device node; remove it and reload its driver"
-        );
+        assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node; remove it and reload its driver");
         assert_eq!(
             refusal("ptp3"),
             "/dev/ptp3 does not exist, though its driver made the device 247:3; make it with mknod, \

@@ -310,8 +310,7 @@ mod tests {
         for device in ["rdma:mlx5_3", "rdma:0000:03:10.0", "ptp:onload-ctk-none"] {
             let held = [leased("rdma:mlx5_4", false), leased(device, false)];
             let refused = bus.function().rebind(&held).unwrap_err().to_string();
-            let wanted =
-                format!("the driver of 0000:03:10.0 is not rebound: {device} is leased");
+            let wanted = format!("the driver of 0000:03:10.0 is not rebound: {device} is leased");
             assert_eq!(refused, wanted);
         }
         assert_eq!(bus.requests(), ["", "", "(null)\n"]);
@@ -348,8 +347,7 @@ mod tests {
         }
         assert!(bus.function().has_other_devices());
         let refused = bus.function().rebind(&[]).unwrap_err().to_string();
-        let wanted =
-            "the driver of 0000:03:10.0 is not rebound: it has the vDPA device \"vdpa1\"";
+        let wanted = "the driver of 0000:03:10.0 is not rebound: it has the vDPA device \"vdpa1\"";
         assert_eq!(refused, wanted);
         assert_eq!(bus.requests(), ["", "", "(null)\n"]);
     }
