@@ -1,10 +1,10 @@
-//! How long to wait before something is tried again.
+//! Waiting times between attempts.
 
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Waits that double, with a random part, so that the agents of all hosts do not come at once.
+/// Waits that double, with a random part, so that the agents of all hosts do not retry at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     next: Duration,
@@ -27,19 +27,19 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// What was tried has worked for so long: after the longest wait the waits begin anew.
+    /// Records how long an attempt has worked. Resets the waits if that was at least the longest wait.
     pub fn record_success(&mut self, time: Duration) {
         if time >= self.max {
             self.reset();
         }
     }
 
-    /// The next wait: from half of it to all of it.
+    /// Returns the next wait, a random time between half of it and all of it.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Duration {
         let wait = self.next;
         self.next = self.max.min(wait * 2);
-        // Without randomness the wait is the longest.
+        // Without random numbers the wait is the longest.
         add_jitter(wait, random_byte().unwrap_or(u8::MAX))
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at the host, again and again, in a thread of its own: reading thousands of files would hold up answers to the
+//! Surveys the host repeatedly in a separate thread, since reading thousands of files would delay answers to the
 //! engine.
 
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onload_host::watch::Watcher;
 
-/// What waits for changes between two looks. It is made anew after it failed.
+/// Waits for changes between two surveys. The watcher is created again after a failure.
 pub struct HostWatch {
     watcher: Option<Watcher>,
     /// Whether `on_failure` was called and no change has been reported since.
@@ -16,7 +16,7 @@ pub struct HostWatch {
 }
 
 impl HostWatch {
-    /// Begins to wait, before the look itself, so that what changes meanwhile is not lost.
+    /// Starts watching before the survey, so that changes during the survey are not missed.
     pub fn begin(&mut self, new_watcher: impl FnOnce() -> io::Result<Watcher>) {
         if self.watcher.is_none() {
             match new_watcher() {
@@ -26,12 +26,12 @@ impl HostWatch {
         }
     }
 
-    /// The next look begins anew.
+    /// Discards the watcher, so that the next survey creates a new one.
     pub fn discard(&mut self) {
         self.watcher = None;
     }
 
-    /// Waits for a change, or sleeps where that cannot be done.
+    /// Waits for a change, or sleeps if changes cannot be watched.
     fn wait(&mut self, pause: Duration) {
         if let Some(watcher) = &mut self.watcher {
             match watcher.wait() {
@@ -55,8 +55,8 @@ impl HostWatch {
     }
 }
 
-/// Starts the thread. `survey` returns how long to sleep if changes cannot be waited for; `None` ends the thread.
-/// `on_failure` is called once with the reason why they cannot.
+/// Starts the thread. `survey` returns how long to sleep if changes cannot be watched, or `None` to end the thread.
+/// `on_failure` is called once with the reason why they cannot be watched.
 pub fn start(
     mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
     on_failure: fn(&io::Error),

@@ -1,9 +1,9 @@
-/// What was said last, so that what is tried again and again is said once.
+/// The last logged message, so that a message of a repeated attempt is logged once.
 #[derive(Clone, Debug, Default)]
 pub struct LastMessage(String);
 
 impl LastMessage {
-    /// Whether this is something else. It counts as said then.
+    /// Returns whether a text differs from the last message, and stores it.
     pub fn is_new(&mut self, text: &str) -> bool {
         let is_new = self.0 != text;
         if is_new {
@@ -12,7 +12,7 @@ impl LastMessage {
         is_new
     }
 
-    /// What was wrong is right again: it is said when it comes back.
+    /// Forgets the message after a success, so that it is logged again if the failure returns.
     pub fn clear(&mut self) {
         self.0.clear();
     }

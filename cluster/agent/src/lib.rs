@@ -1,5 +1,5 @@
-//! What the agents of cluster engines share: waits between attempts, what was said already, and with the feature `survey`
-//! the thread that looks at the host and the levels of the log.
+//! Code shared by the agents of cluster engines: waits between attempts, the last logged message, and with the feature
+//! `survey` the thread that surveys the host, and log levels.
 
 mod backoff;
 #[cfg(feature = "survey")]

@@ -3,7 +3,7 @@
 use onload_core::config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
-/// What `[log] level` of the host's configuration lets through.
+/// Returns the filter for `[log] level` of the host's configuration.
 pub fn filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,

@@ -1,8 +1,8 @@
-//! `onload-nomad-device`: offers what a host has to Nomad.
+//! `onload-nomad-device`: offers a host's devices to Nomad.
 //!
-//! Nomad's agent starts the program as a plugin: [`plugin`] answers it by the messages of [`wire`]. The [`surveyor`]
-//! looks at the host; [`devices`] says which groups that makes, and what a task gets; [`snapshot`] holds both. What
-//! Nomad cannot carry is left to our runtime by [`tickets`].
+//! Nomad's agent starts the program as a plugin: [`plugin`] serves the protocol in [`wire`]. The [`surveyor`] reads the
+//! host, [`devices`] forms groups and the edits for tasks, and [`snapshot`] holds both. Edits that Nomad does not
+//! support are left to our runtime through [`tickets`].
 
 pub mod cli;
 pub mod devices;

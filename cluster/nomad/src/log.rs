@@ -1,5 +1,5 @@
-//! The log: lines of JSON on standard error, as go-plugin's hosts read them (hclog). They pass them on to the
-//! agent's log, with the level that they have here.
+//! The log: lines of JSON on standard error in hclog's format, which go-plugin's host passes to the agent's log with
+//! their level.
 
 use std::fmt::{self, Debug};
 use std::io;
@@ -18,11 +18,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Registry};
 use tracing_subscriber::reload::{self, Handle};
 
-/// What is written; none before the log is started.
+/// The filter of the log; unset before it is started.
 static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
-/// Begins to write what this crate says from `info` on. A line that cannot be written is lost: a full pipe stops no
-/// task.
+/// Starts the log for this crate at level `info`. A line that cannot be written is dropped, so that a full pipe does
+/// not block tasks.
 pub fn start() {
     let (filter, handle) = reload::Layer::new(from(LevelFilter::INFO));
     let lines = tracing_subscriber::fmt::layer()
@@ -35,15 +35,15 @@ pub fn start() {
     }
 }
 
-/// Sets what is written, by `[log] level` of the host's configuration.
+/// Sets the level to `[log] level` of the host's configuration.
 pub fn set_level(level: LogLevel) {
     if let Some(filter) = FILTER.get() {
-        // It fails only without a log.
+        // This fails only if the log was not started.
         let _ = filter.reload(from(onload_agent::log::filter(level)));
     }
 }
 
-/// The libraries below say much that is no agent's business.
+/// Messages of libraries are left out.
 fn from(level: LevelFilter) -> Targets {
     Targets::new().with_target("onload_nomad", level)
 }

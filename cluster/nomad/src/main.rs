@@ -39,12 +39,12 @@ fn is_plugin() -> bool {
     handshake::is_started_by_nomad(|name| env::var_os(name))
 }
 
-/// The agent shows lines of its own form alone at their level.
+/// Reports an error in the log's format to an agent, which shows the level only of such lines.
 fn report(error: &anyhow::Error) {
     if is_plugin() {
         tracing::error!("{error:#}");
     } else {
-        // Nobody is left to be told that this failed.
+        // A failure here cannot be reported.
         let _ = writeln!(io::stderr(), "onload-nomad-device: {error:#}");
     }
 }
@@ -54,7 +54,7 @@ fn run(cli: NomadCli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let surveyor = NomadSurveyor::new(cli);
     let served = runtime.block_on(serve(&handshake, surveyor));
-    // The thread that looks at the host is not waited for.
+    // Does not wait for the thread that surveys the host.
     runtime.shutdown_background();
     served
 }

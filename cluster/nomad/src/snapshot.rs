@@ -1,4 +1,4 @@
-//! What a look at the host gives: the devices that are published, and what a task of one gets.
+//! The result of a survey: the published devices, and the edits for their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::settings::PluginSettings;
 use crate::tickets::{self, OwnTasks};
 use crate::wire::device::{ContainerReservation, DeviceGroup};
 
-/// The variable that says what a task was not given.
+/// The variable that lists the edits that a task did not get.
 const MISSING_VARIABLE: &str = "ONLOAD_CTK_NOT_GIVEN";
 
 #[derive(Clone, Debug, Default)]
@@ -85,8 +85,8 @@ impl NomadSnapshot {
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.cdi_devices {
                 let reserving = || format!("reserving {id}");
-                // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
-                // merges what several blocks share.
+                // Reserve's answer replaces the task's own variables, while the runtime keeps them and merges those of
+                // several blocks.
                 if self.needs_ticket(*class) {
                     let checked =
                         self.edit_sources.check_devices(host, *class, names, &mut on_disk);
@@ -117,8 +117,8 @@ impl NomadSnapshot {
         Ok(reservation.into_wire())
     }
 
-    /// A task of this client that holds one of some devices of which nothing is left now, for people. Its lease is looked
-    /// for anew.
+    /// Returns a task of this client that holds one of the devices without free slots, for messages. Reads leases
+    /// again.
     pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
         let positions = ids.iter().filter_map(|id| self.by_id.get(id));
         let devices = positions.filter_map(|(group_index, index)| {
@@ -149,7 +149,7 @@ impl NomadSnapshot {
         self.settings.has_runtime && !self.edit_sources.is_own(class)
     }
 
-    /// The devices of some ids, each once, with the first of its ids.
+    /// Returns the devices of these ids, each once, with the first of its ids.
     fn devices<'s>(
         &'s self,
         ids: &'s [String],
@@ -196,7 +196,7 @@ impl NomadSnapshot {
     }
 
     fn reservation_options(&self, class: Class) -> ReservationOptions {
-        // Of these classes the device directory of nomad-onload is.
+        // The classes of nomad-onload's setting for the device directory.
         let has_place =
             [Class::Nic, Class::NicPlain, Class::Zf, Class::Ptp, Class::Pps].contains(&class);
         let paths = &self.settings.paths;
@@ -207,7 +207,7 @@ impl NomadSnapshot {
     }
 }
 
-/// Refuses a device that is of no use without something that Nomad cannot carry.
+/// Fails for a device that does not work without an edit that Nomad does not support.
 fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
     let required = unsupported.iter().filter(|edit| !edit.is_optional());
     let required: Vec<String> = required.map(|edit| edit.as_str().to_owned()).collect();
@@ -220,8 +220,8 @@ fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<
     Ok(())
 }
 
-/// The device that one of a group stands for where some are taken: Nomad chooses slots, so a second one of a device
-/// is another device where there is one.
+/// Returns an unused device of a group. Nomad chooses slots, so a second slot of the same device means another device
+/// if there is one.
 fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
     let devices = group.devices.iter().enumerate();
     let mut other_devices = devices.filter(|(_, device)| device.health == Health::Healthy);

@@ -1,4 +1,4 @@
-//! The counters of devices, from sysfs and procfs. One that the host does not have is left out.
+//! The counters of devices from sysfs and procfs. Counters that the host does not have are left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::devices::group::{NomadGroup, StatisticsSource};
 use crate::wire::device::{DeviceGroupStats, DeviceStats};
 use crate::wire::structs::{StatObject, StatValue};
 
-/// Directories of counters, each with a file for each.
+/// Directories with a file for each counter.
 const NET: &str = "/sys/class/net";
 const RDMA: &str = "/sys/class/infiniband";
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
-/// A line for each of Onload's stacks: `ID: PID UID …` (Onload, src/driver/linux_onload/linux_stats.c).
+/// The list of Onload's stacks, with lines `ID: PID UID …` (Onload, src/driver/linux_onload/linux_stats.c).
 const STACKS: &str = "/proc/driver/onload/stacks";
 
-/// The statistics of all groups of which something can be counted. The slots of a device have the same ones.
+/// Reads the statistics of all groups with counters. All slots of a device have the same ones.
 pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timestamp = Timestamp {
@@ -46,7 +46,7 @@ pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
     groups.collect()
 }
 
-/// The statistics of a device, and the one of them that is shown first; none where nothing can be counted.
+/// Reads the statistics of a device, and the summary value. `None` without counters.
 fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue, StatObject)> {
     let mut stats = StatObject::default();
     let mut summaries = Vec::new();
@@ -78,7 +78,7 @@ fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue,
     Some((summaries.into_iter().next()?, stats))
 }
 
-/// The counters of a directory by file name; what is no number is none.
+/// Reads the counters of a directory by file name. Files without a number are skipped.
 fn read_counters(
     host: &Host,
     dir: &Path,
@@ -99,7 +99,7 @@ fn read_number(host: &Host, path: &Path) -> Option<u64> {
     host.text(path).ok()??.trim().parse().ok()
 }
 
-/// The unit of a counter of an interface (Documentation/ABI/testing/sysfs-class-net-statistics).
+/// Returns the unit of an interface's counter (Documentation/ABI/testing/sysfs-class-net-statistics).
 fn unit_of(name: &str) -> &'static str {
     match name {
         _ if name.ends_with("_bytes") => "B",
@@ -108,7 +108,7 @@ fn unit_of(name: &str) -> &'static str {
     }
 }
 
-/// Those of an RDMA port: data is counted in words of four bytes
+/// Returns the unit of an RDMA port's counter: data is counted in words of four bytes
 /// (Documentation/ABI/stable/sysfs-class-infiniband).
 fn unit_of_port(name: &str) -> &'static str {
     match name {
@@ -137,7 +137,7 @@ fn read_rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
         for kind in ["hw_counters", "counters"] {
             values.extend(read_counters(host, &dir.join(port).join(kind), unit_of_port));
         }
-        // A file beside the counters, which says how often they are read from the hardware.
+        // Not a counter, but how often counters are read from the hardware.
         values.remove("lifespan");
         if !values.is_empty() {
             let object = StatObject { attributes: values, ..StatObject::default() };

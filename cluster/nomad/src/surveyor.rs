@@ -1,5 +1,5 @@
-//! Looks at the host, again and again, in a thread of its own. It starts when Nomad first asks for devices: until
-//! then the plugin touches nothing.
+//! Surveys the host repeatedly in a separate thread. It starts when Nomad first requests devices; until then the plugin
+//! reads nothing.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ use crate::log;
 use crate::settings::PluginSettings;
 use crate::snapshot::NomadSnapshot;
 
-/// The shortest time after which everything is looked at again: what changes is told anyway.
+/// The shortest interval between surveys without changes, since changes trigger a survey anyway.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl NomadSurveyor {
         let mut state = self.lock_state();
         state.settings = settings;
         if let Some(waker) = &state.waker {
-            // It looks again after a while in any case.
+            // On failure the next survey follows after the interval.
             let _ = waker.wake();
         }
     }
@@ -77,7 +77,7 @@ impl NomadSurveyor {
         Ok(watcher)
     }
 
-    /// What the host has. The first call begins to look at it; nothing is there before the first look.
+    /// Returns the snapshots. The first call starts the surveys; there is no snapshot before the first one.
     pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<NomadSnapshot>>> {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.lock_state().is_started, true);
@@ -115,7 +115,7 @@ struct SurveyTask {
     surveyor: Arc<NomadSurveyor>,
     /// Kept for its index of CDI files.
     host: Option<Host>,
-    /// How often everything is looked at in any case.
+    /// Interval of surveys without changes.
     period: Duration,
     last_message: LastMessage,
     left_out: BTreeSet<String>,
@@ -123,7 +123,7 @@ struct SurveyTask {
 }
 
 impl SurveyTask {
-    /// Looks until that was by the settings of now: others may have come before there was a waker.
+    /// Surveys until the result is based on the present settings, which may have changed before there was a waker.
     fn survey_until_current(&mut self, watch: &mut HostWatch) -> Duration {
         loop {
             let settings = self.surveyor.lock_state().settings.clone();
@@ -176,7 +176,8 @@ impl SurveyTask {
         NomadSnapshot::new(host, &config, settings, &dirs, earlier.as_deref())
     }
 
-    /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
+    /// Logs a failed survey. The earlier snapshot is kept; at the start there is none, and Nomad waits for the first
+    /// one.
     fn log_failure(&mut self, error: &anyhow::Error) {
         let message = format!("{error:#}");
         if self.last_message.is_new(&message) {
@@ -193,7 +194,7 @@ impl SurveyTask {
         });
     }
 
-    /// Says once what is offered and not published, and what may be a mistake.
+    /// Logs once each offer that is not published, and each warning.
     fn explain(&mut self, snapshot: &NomadSnapshot) {
         for line in snapshot.plan.left_out.difference(&self.left_out) {
             tracing::info!("{line}");

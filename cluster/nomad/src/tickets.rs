@@ -1,4 +1,4 @@
-//! Tickets of this plugin: what our OCI runtime gives a task that Nomad cannot.
+//! Tickets of this plugin, by which our OCI runtime gives a task the edits that Nomad does not support.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use onload_sys::processes::Processes;
 use crate::devices::group::OwnSlots;
 
 const ENGINE: &str = "nomad";
-/// Between the ids of what a ticket is for, in its description.
+/// Separator of the device ids in a ticket's description.
 pub const SEPARATOR: &str = ", ";
-/// How long another program may have the lock of the tickets.
+/// Time limit for another program to release the lock of the tickets.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes a ticket for some devices; those of `exclusive` are good with no earlier one then.
+/// Writes a ticket for devices. Earlier tickets become invalid for those in `exclusive`.
 pub fn write(
     host: &Host,
     devices: &BTreeSet<(Class, QualifiedName)>,
@@ -49,7 +49,7 @@ fn host_processes(host: &Host) -> Processes {
     Processes::at_root(&host.outside_path(Path::new("/")))
 }
 
-/// The devices as a request has them: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
+/// Formats devices as a request: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
 fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
     let words = classes.into_iter().map(|class| {
@@ -63,25 +63,25 @@ fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTasks {
     tickets: BTreeSet<String>,
-    /// The containers that were started with one, and their bundles: the lease of a device that several may have names no
+    /// The containers that were started with a ticket, and their bundles, since leases of shared devices name no
     /// ticket.
     containers: BTreeSet<(ContainerId, PathBuf)>,
-    /// What was reserved for them.
+    /// The slots reserved for Nomad tasks.
     pub slots: OwnSlots,
-    /// What a task was started for with a ticket that is good now.
+    /// Devices of a task that was started with a ticket that is still valid.
     started: BTreeSet<DeviceId>,
 }
 
 impl OwnTasks {
-    /// Those of a host. What cannot be read is nobody's: the device of a task is then said to be held from
-    /// elsewhere, and no other task gets it.
+    /// Reads the tickets of a host. If they cannot be read, a task's device counts as held outside of Nomad, so no
+    /// other task gets it.
     pub fn read(host: &Host) -> OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
         let tickets = run.and_then(|run| Tickets::find(&run, host_processes(host)).ok().flatten());
         let entries = tickets.and_then(|tickets| {
             let entries = tickets.list().ok()?;
-            // Where that fails, the next look does it.
+            // On failure the next survey repeats this.
             let _ = tickets.prune(&entries, LOCK_TIMEOUT);
             Some(entries)
         });
@@ -105,9 +105,9 @@ impl OwnTasks {
         own_tasks
     }
 
-    /// Adds those of an earlier look that a lease still names: a reservation for the next task takes the ticket of the
-    /// one before, which may still run. Once a task was started with the later ticket, whoever holds the device by the
-    /// earlier one is no task of Nomad's.
+    /// Adds tickets of an earlier survey that a lease still names: a reservation for the next task replaces the ticket
+    /// of the previous one, which may still run. After a task was started with the later ticket, a container with the
+    /// earlier one no longer counts as a Nomad task.
     pub fn merge_earlier<'l>(
         mut self,
         earlier: &OwnTasks,
@@ -124,7 +124,7 @@ impl OwnTasks {
         self
     }
 
-    /// Whether a container that was started with one of them holds a lease.
+    /// Returns whether a lease belongs to a container that was started with one of these tickets.
     pub fn holds_lease(&self, lease: &Lease) -> bool {
         match &lease.ticket {
             Some(ticket) => self.tickets.contains(ticket.as_str()),

@@ -1,5 +1,5 @@
-//! What was decided, in the messages of NRI. What the runtime cannot be told is refused by name, since a container
-//! that got a part would look like one that got all.
+//! Encodes a decision in NRI messages. Edits that the runtime does not support are rejected by name, since a container
+//! with some of its edits would look like one with all of them.
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
@@ -21,7 +21,7 @@ const UPDATE_FOR_LIMITS: &str =
 const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
-/// Refuses what cannot be told beside devices, before anything is decided or kept.
+/// Rejects requests other than devices that the runtime does not support, before anything is decided or reserved.
 pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
     if let Some(entry) = &request.ipc_lock {
         bail!(
@@ -41,7 +41,7 @@ pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
     }
 }
 
-/// Words what was decided. `held` are the names of devices that the runtime injects already.
+/// Encodes a decision. `held` are the names of devices that the runtime already injects.
 pub fn build_answer(
     adjustment: &Adjustment,
     held_names: &[String],
@@ -65,7 +65,7 @@ impl AnswerBuilder<'_> {
         error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
-    /// The devices by their names, and the limits. What the runtime has by name already it keeps.
+    /// Encodes the devices by name, and the limits. Names that the runtime already has are kept.
     fn build_by_names(
         &self,
         names: &[String],
@@ -125,14 +125,14 @@ impl AnswerBuilder<'_> {
         Err(self.refusal_error(&what, USE_DOCKER))
     }
 
-    /// A bind mount with no option but `ro`.
+    /// Returns a bind mount whose only option is `ro`.
     fn read_only_mount(&self, cdi_mount: &CdiMount) -> Result<Mount> {
         const BIND_OPTIONS: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
         let mount = mount(cdi_mount);
         let options = &mount.options;
         let odd = options.iter().find(|option| !BIND_OPTIONS.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
-        // nosuid and nodev guard against files of others, not read-only ones of root.
+        // nosuid and nodev protect against files of other users, and are not needed for root's read-only files.
         if mount.r#type != "bind" || odd.is_some() || !is_read_only {
             let what = format!("the mount at {} with its options", cdi_mount.container_path);
             return Err(self.refusal_error(&what, USE_DOCKER));
@@ -140,8 +140,9 @@ impl AnswerBuilder<'_> {
         Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
 
-    /// What another plugin preloads is merged like the container's own, and NRI refuses a variable of two plugins unless the
-    /// later one removes it first, by a `-` before its name (pkg/adaptation/result.go, `adjustEnv`).
+    /// Returns the variables. Another plugin's preload is merged like the container's own. NRI rejects a variable that
+    /// two plugins set unless the later one removes it first, by a `-` before its name (pkg/adaptation/result.go,
+    /// `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
         let env = self.adjustment.edits.env.iter();
         let env = env.flat_map(|(key, value)| {
@@ -151,7 +152,7 @@ impl AnswerBuilder<'_> {
         env.map(|(key, value)| KeyValue { key, value }).collect()
     }
 
-    /// The limits; and whether a hook has to raise the one on locked memory instead.
+    /// Returns the limits, and whether a hook has to raise the one on locked memory instead.
     fn limits(&self) -> Result<(Vec<PosixRlimit>, bool)> {
         let limits = &self.adjustment.limits;
         if self.runtime.features.limits || limits.is_empty() {
@@ -186,7 +187,7 @@ impl AnswerBuilder<'_> {
         is_any.then_some(LinuxContainerAdjustment { devices, resources })
     }
 
-    /// A node. The runtime makes a rule for reading and writing of it, whatever is said.
+    /// Returns a node. The runtime always allows both reading and writing.
     fn device(&self, node: &ContainerNode) -> Result<LinuxDevice> {
         if !(node.access.contains('r') && node.access.contains('w')) {
             let remedy = match self.adjustment.names {
@@ -221,7 +222,7 @@ fn mount(cdi_mount: &CdiMount) -> Mount {
     }
 }
 
-/// Hooks by stage; the stage that NRI does not have, if there is one.
+/// Groups hooks by stage. Returns the stage that NRI does not support, if any.
 fn hooks_by_stage<'a>(
     all: impl Iterator<Item = &'a (HookName, CdiHook)>,
 ) -> Result<Option<Hooks>, HookName> {

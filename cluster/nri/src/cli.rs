@@ -1,4 +1,4 @@
-//! The command line, which is too short for a library.
+//! The command line, which is parsed without a library because it has few options.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ A runtime that launches the plugin itself, from its directory of plugins, sets i
 NRI_PLUGIN_SOCKET, NRI_PLUGIN_NAME and NRI_PLUGIN_IDX.
 ";
 
-/// The name that the plugin has, unless the runtime that launches it says otherwise.
+/// The plugin's default name, unless the runtime that launches it sets another.
 const NAME: &str = "onload";
-/// After most, so that it sees the variables that they set.
+/// A high index, so that the plugin runs after most others and sees the variables that they set.
 const INDEX: &str = "50";
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ pub struct NriOptions {
     /// Two digits.
     pub index: String,
     pub registration_timeout: Duration,
-    /// The root of another host.
+    /// The root directory of another host.
     pub host_root: Option<PathBuf>,
     pub verbose: bool,
 }
@@ -96,14 +96,14 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<NriCommand> {
     Ok(NriCommand::Run(options))
 }
 
-/// What follows the `=`; a path need not be text.
+/// Returns the value after `=`, which may be a path that is not UTF-8.
 fn option_value(word: &OsStr, name: &str) -> OsString {
     use std::os::unix::ffi::OsStrExt;
     OsStr::from_bytes(&word.as_bytes()[name.len() + 1..]).to_owned()
 }
 
-/// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say. What the
-/// runtime would not take is refused (pkg/api/plugin.go).
+/// Returns the name and index to register with, from the runtime that launched the plugin or from the options. Fails if
+/// the runtime would reject them (pkg/api/plugin.go).
 pub fn plugin_registration(
     name: Option<&str>,
     index: Option<&str>,

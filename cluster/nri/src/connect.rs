@@ -1,5 +1,5 @@
-//! How the plugin comes to a runtime: by its socket, again and again; or by the descriptor that a runtime
-//! hands to a plugin which it launches.
+//! Connects to a runtime: through its socket, with reconnects, or through the descriptor that a runtime passes to a
+//! plugin that it launches.
 
 use std::error::Error;
 use std::os::unix::net::UnixStream;
@@ -20,16 +20,16 @@ pub const SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// The variable with the number of the descriptor, for a plugin that the runtime launched.
 pub const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
-/// The plugin's name, as its file says.
+/// The variable with the plugin's name, from its file name.
 pub const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
 pub const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest one: after a runtime has come back, annotated pods start without devices for as long.
+/// The longest wait: after a runtime's restart, annotated pods start without devices for this long.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// The connection to the runtime that launched this process. The descriptor is copied out of this process
-/// itself, and so it is known to be open (pidfd_getfd(2), Linux 5.6).
+/// Returns the connection to the runtime that launched this process. The descriptor is copied by pidfd_getfd(2) (Linux
+/// 5.6), which fails safely if it is not open.
 pub fn connect_launched(variable: &str) -> Result<UnixStream> {
     let number = variable.parse().ok().filter(|number| *number > 2);
     let number: i32 = number.ok_or_else(|| {
@@ -47,8 +47,8 @@ fn copy(number: i32) -> Result<UnixStream, Box<dyn Error + Send + Sync>> {
     }
 }
 
-/// Serves the runtime that launched this process, until it closes the connection; an error if that was before it
-/// took us.
+/// Serves the runtime that launched this process until it closes the connection. Fails if it closed the connection
+/// before registration.
 pub fn serve_launched<D: Decider>(
     stream: UnixStream,
     registration: &PluginRegistration,
@@ -64,7 +64,7 @@ pub fn serve_launched<D: Decider>(
     Ok(())
 }
 
-/// Serves whoever listens at the socket, and connects again whenever the connection ends.
+/// Serves the runtime at the socket, and connects again whenever the connection ends.
 pub fn serve<D: Decider>(
     socket: &Path,
     registration: &PluginRegistration,
@@ -86,7 +86,7 @@ pub fn serve<D: Decider>(
     }
 }
 
-/// One connection; why it ended, and whether the runtime took us for longer than a moment.
+/// Runs one connection. Returns why it ended, and whether the plugin was registered for longer than a moment.
 fn run_connection<D: Decider>(
     socket: &Path,
     registration: &PluginRegistration,

@@ -1,5 +1,4 @@
-//! A container as the runtime tells of it, and as much of a config.json as that gives: what decides of
-//! containers reads those.
+//! A container as the runtime describes it, converted to a partial config.json, which the decision reads.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +14,25 @@ use crate::wire::messages::{
     Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
 };
 
-/// Where engines put a container's name in its pod, and their mark of a sandbox: as
+/// The annotation with a container's name in its pod, and the prefix of the engine's own annotations, as
 /// `onload_core::request` reads them.
 const NAME_KEY: &str = CONTAINERD.container;
 const ENGINE_PREFIX: &str = "io.kubernetes.";
-/// What our OCI runtime is called in the configuration of engines, and so in runtime classes.
+/// The name of our OCI runtime in engine configurations and runtime classes.
 const HANDLER: &str = "onload";
 
 #[derive(Debug)]
 pub struct ContainerRequest {
-    /// What its OCI runtime will call it.
+    /// The id for the OCI runtime.
     pub id: ContainerId,
     pub request: Request,
     pub config: String,
     pub held_names: Vec<String>,
 }
 
-/// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
-/// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
+/// Reads a container. Returns `None` for one without a request, and for one that our OCI runtime starts, which decides
+/// by the whole configuration if it gets the same annotations. CRI-O passes all annotations of a pod, containerd those
+/// in `pod_annotations` of the handler.
 pub fn read(
     create_request: CreateContainerRequest,
     runtime: &NriRuntime,
@@ -58,12 +58,12 @@ pub fn read(
     }))
 }
 
-/// A container for the log: `pod default/redis container server`. It is one line for whoever writes one.
+/// Describes a container for the log, on one line: `pod default/redis container server`.
 #[must_use]
 pub fn describe_container(create_request: &CreateContainerRequest) -> String {
     let container = create_request.container.as_ref();
     let name = container.map(|container| container.name.as_str());
-    // dockerd begins each name with a slash.
+    // dockerd's names start with a slash.
     let name = name.unwrap_or_default().trim_start_matches('/');
     match create_request.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
@@ -71,8 +71,8 @@ pub fn describe_container(create_request: &CreateContainerRequest) -> String {
     }
 }
 
-/// The onload.dev annotations of the pod and of the container, which take precedence, and what engines say of it.
-/// What a pod says with the keys of engines is ignored.
+/// Merges the onload.dev annotations of the pod and of the container, which take precedence, with the engine's
+/// annotations on the container. Engine annotations on the pod are ignored.
 fn merge_annotations(
     pod: BTreeMap<String, String>,
     container: &Container,
@@ -91,7 +91,8 @@ fn merge_annotations(
     annotations
 }
 
-/// As much of a config.json as the runtime tells. A user that it does not tell is user 0, to be safe.
+/// Builds a partial config.json from the runtime's data. If the user is unknown, user 0 is assumed, which is the safe
+/// choice.
 fn build_config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
     let mut process = json!({
         "args": container.args,

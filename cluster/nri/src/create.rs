@@ -1,4 +1,4 @@
-//! A container that is about to be created: the runtime's message to our answer.
+//! Handles the request for a container that is about to be created.
 
 use memchr::memmem;
 use onload_core::request::DOMAIN;
@@ -14,7 +14,7 @@ use crate::container::{self, ContainerRequest};
 use crate::runtime::NriRuntime;
 use crate::wire::messages::{CreateContainerRequest, CreateContainerResponse};
 
-/// One line for the pod's events.
+/// Formats an error on one line, for the pod's events.
 #[must_use]
 pub fn format_error_line(error: &Error) -> String {
     format!("onload-nri: {}", to_one_line(&format!("{error:#}")))
@@ -27,7 +27,7 @@ pub struct CreateAnswer {
     pub choice: Option<PoolChoice>,
     /// The devices that are reserved. The reservation is cancelled if the runtime does not get the answer.
     pub reservation: Option<Reservation>,
-    /// For the log: which container, and what it was given; none if it asked for nothing.
+    /// The container and its devices, for the log. `None` if it requested nothing.
     pub granted: Option<String>,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
@@ -39,16 +39,16 @@ pub struct CreateFailure {
     pub error: Error,
 }
 
-/// Whether a container may ask for something.
+/// Returns whether a message may contain a request.
 pub(crate) fn has_request(message: &[u8]) -> bool {
-    // Text stands in protobuf as it is: no spelling of it escapes a letter.
+    // Protobuf stores text without escapes, so a byte search is sufficient.
     memmem::find(message, DOMAIN.as_bytes()).is_some()
 }
 
 pub type DecideFn<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<CreateAnswer>;
 
-/// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
-/// of the host is looked at; else `with_host` is called once with what decides. It reserves what is chosen.
+/// Decides what a container gets. A container without a request is answered without parsing the message or reading the
+/// host; otherwise `with_host` is called once, which decides and reserves the chosen devices.
 pub fn create(
     message: &[u8],
     runtime: &NriRuntime,

@@ -1,11 +1,11 @@
-//! Lines on standard error, each with its severity as journald reads it (sd-daemon(3)). A runtime that
-//! launches the plugin keeps none of them.
+//! Lines on standard error with their severity for journald (sd-daemon(3)). A runtime that launches the plugin discards
+//! them.
 
 use std::io::{self, Write};
 
 use onload_sys::text::to_one_line;
 
-/// How severe a line is, as syslog(3) numbers it.
+/// The severity of a line, with the numbers of syslog(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// A container is not created, or the program ends.
@@ -21,7 +21,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Writes a line. Nobody is left to be told where that fails.
+    /// Writes a line. Failures are ignored, since they could not be reported.
     pub fn write(&self, severity: Severity, text: &str) {
         if severity <= self.max_severity {
             let line = format!("<{}>onload-nri: {}\n", severity as u8, to_one_line(text));

@@ -47,7 +47,7 @@ fn print(text: &str) -> Result<(), Box<dyn Error>> {
     Ok(out.flush()?)
 }
 
-/// Nothing of the environment counts but what a runtime tells a plugin that it launches.
+/// Only the variables that a runtime sets for a plugin that it launches are used from the environment.
 fn run_plugin(options: NriOptions) -> Result<(), Box<dyn Error>> {
     let journal =
         Journal { max_severity: if options.verbose { Severity::Debug } else { Severity::Info } };
@@ -65,7 +65,7 @@ fn run_plugin(options: NriOptions) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Decides by the files of a host, which are read for each container that asks for something.
+/// Decides by the files of a host, which are read again for each container with a request.
 struct HostDecider {
     root: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! What a runtime does with an answer, by its name and version. What it does not know it drops without a
-//! word (protobuf), so it has to be known here.
+//! The parts of an answer that a runtime supports, by its name and version. Runtimes silently drop unknown fields
+//! (protobuf), so this must be known here.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub struct NriRuntime {
     pub features: RuntimeFeatures,
 }
 
-/// What a runtime does with an answer beside variables and mounts, which each takes.
+/// The parts of an answer that a runtime supports besides variables and mounts, which all support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeFeatures {
-    /// Nodes, hooks and cgroups; without them, mounts have no options but `ro`.
+    /// Whether it supports nodes, hooks and cgroups. Without these, `ro` is the only mount option.
     pub is_whole: bool,
     pub limits: bool,
     pub names: bool,
 }
 
-/// Numbers of a version, of which the third may be missing.
+/// The numbers of a version. The third may be missing.
 type VersionNumbers = (u32, u32, u32);
 
 impl NriRuntime {
@@ -31,13 +31,13 @@ impl NriRuntime {
     pub fn new(request: &ConfigureRequest) -> NriRuntime {
         let version = parse(&request.runtime_version);
         let since = |first: VersionNumbers| version.is_some_and(|version| version >= first);
-        // containerd 2.0.0 took the last part of its Go module's path for its name (internal/nri/nri.go).
+        // containerd 2.0.0 reports the last part of its Go module's path as its name (internal/nri/nri.go).
         let name = match request.runtime_name.as_str() {
             "v2" => "containerd",
             name => name,
         };
         let features = match name {
-            // daemon/internal/nri of moby: all else makes the creation fail.
+            // moby, daemon/internal/nri: anything else makes the creation fail.
             "docker" => RuntimeFeatures { is_whole: false, limits: false, names: false },
             // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
             "containerd" => RuntimeFeatures {
@@ -50,8 +50,8 @@ impl NriRuntime {
                 limits: since((1, 29, 0)),
                 names: since((1, 34, 0)),
             },
-            // The version of NRI is told by those that are newer than limits. Names are the runtime's own
-            // work, which one may leave undone.
+            // Runtimes that report an NRI version support limits. Names are resolved by the runtime itself, which not
+            // every one does.
             _ => RuntimeFeatures {
                 is_whole: true,
                 limits: !request.nri_version.is_empty(),
@@ -61,14 +61,14 @@ impl NriRuntime {
         NriRuntime { name: name.to_owned(), version: request.runtime_version.clone(), features }
     }
 
-    /// Whether its containers stand in pods, whose names are names in them.
+    /// Returns whether its containers belong to pods.
     #[must_use]
     pub fn has_pods(&self) -> bool {
         self.name != "docker"
     }
 
-    /// Whether it takes limits on huge pages. containerd drops them unless its configuration has
-    /// `disable_hugetlb_controller = false`, which it does not tell (internal/cri/config/config_unix.go).
+    /// Returns whether it applies limits on huge pages. containerd drops them unless its configuration has
+    /// `disable_hugetlb_controller = false`, which it does not report (internal/cri/config/config_unix.go).
     #[must_use]
     pub fn supports_hugepage_limits(&self) -> bool {
         self.features.is_whole && self.name != "containerd"

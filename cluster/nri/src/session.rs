@@ -1,4 +1,4 @@
-//! One connection to a runtime, from the registration to its end.
+//! A connection to a runtime, from registration to its end.
 
 use std::error::Error as _;
 use std::io;
@@ -22,26 +22,26 @@ use crate::wire::messages::{
 use crate::wire::mux::{Mux, PLUGIN, RUNTIME};
 use crate::wire::ttrpc::{self, MAX_MESSAGE, REQUEST, RESPONSE, Request, Response, TtrpcMessage};
 
-/// How long a runtime may take to read what it was sent.
+/// Time limit for a runtime to read a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a runtime waits for an answer if it does not say so (pkg/api/timeouts.go).
+/// Default time that a runtime waits for an answer (pkg/api/timeouts.go).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The service that the runtime calls.
 const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// The service that we call.
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
-/// The events that we want: CREATE_CONTAINER, the fourth. A reservation that no container comes to claim expires by
-/// itself, and the hook's poststop ends a lease, so nothing else is needed.
+/// The subscribed events: CREATE_CONTAINER, the fourth. Others are not needed: an unused reservation expires, and the
+/// hook's poststop ends a lease.
 const EVENTS: i32 = 1 << 3;
 
-/// The call by which we register; a client's first call has the number 1.
+/// The stream of the registration call; a client's first call has the number 1.
 const REGISTRATION: u32 = 1;
 
-/// What a session asks of the host: a value of its own for each container, since files change.
+/// Decides for a session. Each container is decided with freshly read files.
 pub trait Decider: Sync {
-    /// What a container gets; after an error it is not created.
+    /// Decides what a container gets. After an error the container is not created.
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure>;
 
     fn cancel_reservation(&self, answer: &CreateAnswer);
@@ -65,7 +65,7 @@ pub struct NriSession<'a, D> {
     journal: Journal,
     runtime: Option<NriRuntime>,
     answer_timeout: Duration,
-    /// Whether the runtime has told of its containers: from then on it asks of new ones.
+    /// Whether the runtime has sent its list of containers. After that it sends requests for new ones.
     is_synchronized: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.is_synchronized
     }
 
-    /// Registers, and answers until the connection ends, which it always does by an error.
+    /// Registers and answers until the connection ends, which is always reported as an error.
     pub fn run(&mut self) -> Error {
         let ended = self.register().and_then(|()| {
             loop {
@@ -127,7 +127,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.mux.send(RUNTIME, &message)
     }
 
-    /// Says what was waited for, if a read timed out.
+    /// Adds what was waited for to the error of a read that timed out.
     fn name_wait(&self, error: Error) -> Error {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         if cause.is_none_or(|cause| cause.kind() != io::ErrorKind::WouldBlock) {
@@ -139,7 +139,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         )
     }
 
-    /// Bounds each read; none: for ever.
+    /// Sets the time limit of each read, or `None` for no limit.
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.mux.stream();
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -158,8 +158,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
                 self.handle_registered(message)
             }
             (PLUGIN, REQUEST) => self.handle_call(message, received),
-            // An answer to nothing, or a call where we call: the other end is not what we think it is,
-            // but nothing of it was asked for either.
+            // An unexpected answer or call is ignored, since nothing was requested.
             _ => Ok(()),
         }
     }
@@ -185,7 +184,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             }
             (PLUGIN_SERVICE, "Configure") => self.configure(&request.payload),
             (PLUGIN_SERVICE, "Synchronize") => self.synchronize(&request.payload),
-            // It will close the connection.
+            // The runtime will close the connection.
             (PLUGIN_SERVICE, "Shutdown") => Response::ok(Vec::new()),
             (PLUGIN_SERVICE, what) | (what, _) => {
                 let text = format!("onload-nri has no {}", to_one_line(what));
@@ -199,7 +198,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.mux.send(PLUGIN, &response.to_message(stream))
     }
 
-    /// Refuses a container, which is not created then.
+    /// Rejects a container, which is then not created.
     fn refuse(&mut self, stream: u32, text: String) -> Result<()> {
         self.send_response(stream, &Response::error(ttrpc::FAILED_PRECONDITION, text))
     }
@@ -219,7 +218,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.answer_timeout =
             if_positive(request.request_timeout).map_or(ANSWER_TIMEOUT, Duration::from_millis);
         self.runtime = Some(runtime);
-        // containerd tells of its containers when none is being stopped, which takes as long as a pod's grace time
+        // containerd sends its containers once none is being stopped, which takes up to a pod's grace period
         // (BlockPluginSync in internal/cri/server/container_stop.go).
         if let Err(error) = self.set_timeout(None) {
             let text = format!("setting up the connection: {error}");
@@ -228,7 +227,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         Response::ok(ConfigureResponse { events: EVENTS }.encode_to_vec())
     }
 
-    /// Nothing can be added to containers that there are.
+    /// Answers the list of existing containers, to which nothing can be added.
     fn synchronize(&mut self, payload: &[u8]) -> Response {
         let request = match SynchronizeRequest::decode(payload) {
             Ok(request) => request,
@@ -252,7 +251,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let (sender, receiver) = mpsc::channel();
         let decided = thread::scope(|scope| {
             let decide = || decider.create(&request.payload, runtime);
-            // One that asks for nothing is answered at once, and never refused.
+            // A container without a request is answered at once and never rejected.
             if !has_request(&request.payload) {
                 return Ok(Some(decide()));
             }
@@ -287,8 +286,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let message = response.to_message(stream);
         let length = message.body.len();
         if length > MAX_MESSAGE {
-            // A container's own LD_PRELOAD comes back in an answer. No pod may end the connection by that:
-            // others would go without until the next one.
+            // The answer repeats a container's own LD_PRELOAD, which may make it too long. That must not end the
+            // connection, since other pods would start without devices until the next one.
             self.decider.cancel_reservation(&answer);
             let text = format!(
                 "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"

@@ -1,8 +1,8 @@
 //! The attributes of a device, with units, as constraints and affinities of jobs read them.
 //!
-//! Nomad's server reads the value in a job as a number or a truth value wherever it can be one, and a text is never
-//! equal to these (plugins/shared/structs/attribute.go, `ParseAttribute`). So no text here looks like one: ids begin
-//! with `0x`, versions with `v`, and hardware addresses have colons.
+//! Nomad's server parses the value in a job as a number or boolean if possible, and a text never equals these
+//! (plugins/shared/structs/attribute.go, `ParseAttribute`). So no text here looks like one: ids begin with `0x`,
+//! versions with `v`, and hardware addresses have colons.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use crate::wire::structs::attribute::Value;
 
 pub type NomadAttributes = BTreeMap<String, Attribute>;
 
-/// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
-/// of versions of three numbers: Nomad compares longer ones too. Free pages change all the time, and each change
-/// would be an update of the client at the servers: they are in the statistics.
+/// Attributes that are left out: Nomad already has the group's type and name. `onload` and `firmware` replace the
+/// versions of three numbers, since Nomad compares longer ones too. Free pages change all the time, and each change
+/// would update the client at the servers, so they are in the statistics instead.
 const OMITTED: [&str; 5] = ["kind", "name", "onloadVersion", "firmwareVersion", "freePages"];
-/// Attributes of other names than the offer's. nomad-onload calls the version so.
+/// Attributes with another name in Nomad. The version has nomad-onload's name.
 const RENAMED: [(&str, &str); 7] = [
     (ONLOAD, "onload_version"),
     (FIRMWARE, "firmware_version"),
     (VENDOR_ID, "pci_vendor"),
     (DEVICE_ID, "pci_device"),
     ("pf", "physical_function"),
-    // Nomad leaves `unique.` out of the class of a client. In it, each client would be a class of its own.
+    // Nomad excludes `unique.` attributes from a client's class. Otherwise each client would be in a separate class.
     (CLOCK_NAME, "unique.clock_name"),
     ("nodeGuid", "unique.node_guid"),
 ];
-/// Versions of any number of parts.
+/// Versions with any number of parts.
 const ONLOAD: &str = "onload";
 const FIRMWARE: &str = "firmware";
 const CLOCK_NAME: &str = "clockName";
@@ -38,22 +38,22 @@ const CLOCK_NAME: &str = "clockName";
 const VENDOR_ID: &str = "vendor";
 const DEVICE_ID: &str = "deviceId";
 const VIRTUAL: &str = "virtualFunction";
-/// Which one of its physical function it is.
+/// The index of a virtual function.
 const VF_INDEX: &str = "vfIndex";
-/// The state of a link. That of an interface which moves says where it is: a task of ours would change it.
+/// The link state. For an interface that moves it would show where the interface is, and change with each task.
 const LINK_STATE: &str = "linkState";
-/// The speed of a link in Mbit/s, which has a unit of Nomad's in bytes alone.
+/// The link speed in Mbit/s. Nomad has only units in bytes for it.
 const SPEED: &str = "linkMbps";
-/// The unit of a speed: Nomad knows none in bits.
+/// The unit of a speed, in bytes since Nomad has none in bits.
 const SPEED_UNIT: &str = "MB/s";
 
-/// The attributes of an offer. What is not known is left out: a constraint is not met then.
+/// Returns the attributes of an offer. Unknown ones are left out, so that constraints on them are not met.
 pub fn from_device(device: &HostDevice) -> NomadAttributes {
     let mut attributes = NomadAttributes::new();
     let is_virtual = device.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
     for (name, value) in &device.attributes {
         match (*name, value) {
-            // All offers of a class have the same names; the first of the virtual functions is 0.
+            // All offers of a class have this attribute, and 0 would mean the first virtual function.
             (VF_INDEX, _) if !is_virtual => {}
             (LINK_STATE, _) if device.class == Class::Netdev => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed_attribute(*mbps)),
@@ -71,7 +71,7 @@ pub fn from_device(device: &HostDevice) -> NomadAttributes {
     attributes
 }
 
-/// What is known, with ids and versions as Nomad takes them for no numbers.
+/// Returns a known value, with ids and versions in a form that Nomad does not parse as numbers.
 fn known_value(name: &str, value: &offers::Attribute) -> Option<Value> {
     let text = match value {
         offers::Attribute::Int(number) => return Some(Value::IntVal(*number)),
@@ -89,7 +89,8 @@ fn known_value(name: &str, value: &offers::Attribute) -> Option<Value> {
     }))
 }
 
-/// Some drivers call a clock by the hardware address of its interface (drivers/net/ethernet/intel/igb/igb_ptp.c).
+/// Returns whether a clock is named after the hardware address of its interface
+/// (drivers/net/ethernet/intel/igb/igb_ptp.c).
 fn is_hardware_address(name: &str) -> bool {
     name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -103,12 +104,12 @@ pub fn int_attribute(number: usize) -> Attribute {
     unitless(Value::IntVal(i64::try_from(number).unwrap_or(i64::MAX)))
 }
 
-/// 25 Gbit/s are 3125 MB/s; some speeds are no whole number of these.
+/// Converts a speed: 25 Gbit/s are 3125 MB/s. Some speeds are not whole numbers of MB/s.
 fn speed_attribute(mbps: i64) -> Option<(String, Attribute)> {
     let value = match mbps {
         ..=0 => return None,
         _ if mbps % 8 == 0 => Value::IntVal(mbps / 8),
-        // A link has fewer Mbit/s than a float has digits.
+        // Link speeds in Mbit/s are exact as floating-point numbers.
         #[allow(clippy::cast_precision_loss)]
         _ => Value::FloatVal(mbps as f64 / 8.0),
     };
@@ -125,7 +126,7 @@ fn attribute_name(name: &str) -> String {
     renamed.map_or_else(|| to_snake_case(name), |(_, to)| (*to).to_owned())
 }
 
-/// `linkState` as `link_state`, the way Nomad and its plugins write attributes.
+/// Converts `linkState` to `link_state`, the style of Nomad's attributes.
 fn to_snake_case(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for c in name.chars() {

@@ -1,5 +1,4 @@
-//! Where the edits of each class stand: in the specifications on disk, or in those that the plugin's own paths
-//! make.
+//! The source of each class's edits: the specifications on disk, or those generated for the plugin's own paths.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,10 +22,10 @@ use super::plan::NONE;
 use super::trust;
 use crate::settings::PluginSettings;
 
-/// What edits of the plugin's own are said to stand in.
+/// The name of the plugin's own edits as a source.
 const OWN_SOURCE: &str = "the settings of the plugin";
 
-/// Where the kernel lists what `ignored_interfaces` names.
+/// The directories with the names that `ignored_interfaces` may contain.
 const NAMED: [&str; 4] =
     ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
 
@@ -34,12 +33,12 @@ const NAMED: [&str; 4] =
 pub struct EditSources {
     dirs: Vec<PathBuf>,
     spec_files: SpecFiles,
-    /// The classes that the plugin's settings have their own edits of.
+    /// The classes for which the plugin's settings have their own edits.
     own_registries: Vec<(&'static [Class], Arc<Registry>)>,
 }
 
 impl EditSources {
-    /// The edits of devices. What is on disk is read once for a reservation, which keeps it in `on_disk`.
+    /// Returns the edits of devices. The files on disk are read once for a reservation and kept in `on_disk`.
     pub fn edits(
         &self,
         host: &Host,
@@ -89,7 +88,7 @@ impl EditSources {
 pub struct NomadSurvey {
     pub devices: Vec<HostDevice>,
     pub edit_sources: EditSources,
-    /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
+    /// Devices that are not offered for the plugin's own paths, with the reason, which no other program reports.
     pub exclusions: Vec<String>,
     pub warnings: BTreeSet<String>,
 }
@@ -130,7 +129,7 @@ pub fn survey_host(
     })
 }
 
-/// A warning for each name of `ignored_interfaces` that no interface, clock or device of this host has.
+/// Returns a warning for each name in `ignored_interfaces` that no interface, clock or device of this host has.
 fn unmatched_ignored(
     host: &Host,
     settings: &PluginSettings,
@@ -160,7 +159,7 @@ fn unmatched_ignored(
     warnings.collect()
 }
 
-/// The specifications of another configuration, which stand in no file.
+/// Builds the specifications of another configuration in memory.
 fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
     let writing = "writing what tasks get by the paths of the plugin's configuration";
     let installed = InstalledFiles::read(host, config).context(writing)?;
@@ -173,7 +172,7 @@ fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result
     Ok(Registry::from_sources(sources.collect()))
 }
 
-/// Why classes have no devices, or fewer.
+/// Returns why classes have fewer devices or none.
 fn exclusion_reasons(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
     let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());

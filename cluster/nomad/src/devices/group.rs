@@ -1,4 +1,4 @@
-//! A group of Nomad: devices that a job asks for by one name, with a slot for each task that may have one of them.
+//! A Nomad device group: devices that a job requests by one name, with a slot for each task that may have one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use crate::wire::device::{DetectedDevice, DeviceGroup, DeviceLocality};
 /// The CDI devices that a task gets, by class, in the order in which their edits are applied.
 pub type CdiDevices = Vec<(Class, Vec<QualifiedName>)>;
 
-/// The ids of slots that were reserved for a task of Nomad's, and whether its container is there.
+/// The ids of slots that were reserved for a Nomad task, and whether its container exists.
 pub type OwnSlots = BTreeMap<String, bool>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct NomadGroup {
     pub r#type: DeviceType,
     pub vendor: &'static str,
-    /// Their name in jobs, which constraints know as `${device.model}`.
+    /// Their name in jobs, which is `${device.model}` in constraints.
     pub name: String,
     pub attributes: NomadAttributes,
-    /// Whether one task has each of them at a time.
+    /// Whether a device can be used by one task at a time.
     pub is_exclusive: bool,
     pub devices: Vec<NomadDevice>,
 }
@@ -32,11 +32,11 @@ pub struct NomadGroup {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NomadDevice {
     pub key: String,
-    /// How many tasks may have it at once.
+    /// The number of tasks that may have it at once.
     pub slots: u32,
     pub pci: Option<PciAddress>,
     pub health: Health,
-    /// How many slots others leave, and who those are.
+    /// The number of slots that other containers leave free, and their names.
     pub remaining: Option<(u32, String)>,
     pub is_drained: bool,
     pub cdi_devices: CdiDevices,
@@ -47,9 +47,9 @@ pub struct NomadDevice {
 pub struct StatisticsSource {
     pub interface: Option<String>,
     pub rdma: Option<String>,
-    /// The size of its pages in KiB.
+    /// Size of its huge pages in KiB.
     pub page_kib: Option<u64>,
-    /// Whether Onload's stacks are counted with it.
+    /// Whether its statistics include Onload's stacks.
     pub stacks: bool,
 }
 
@@ -94,8 +94,8 @@ impl NomadGroup {
         })
     }
 
-    /// The slots that no task can be given: as many as others have. Nomad takes any slot, and counts no task that has an
-    /// unhealthy one, so these are the last that no task has.
+    /// Returns the slots that are reported as unhealthy: as many as containers outside of Nomad use. Nomad chooses any
+    /// slot and does not count tasks on unhealthy ones, so these are the last slots without a task.
     fn unhealthy_slots(&self, device: &NomadDevice, own_slots: &OwnSlots) -> BTreeSet<String> {
         let mut ids: Vec<String> = self.ids(device).collect();
         ids.reverse();
@@ -105,7 +105,7 @@ impl NomadGroup {
 }
 
 impl NomadDevice {
-    /// How many of its slots no task can be given.
+    /// Returns the number of its slots that no task can get.
     pub fn unhealthy_count(&self) -> usize {
         let remaining = match (&self.health, &self.remaining) {
             (Health::Unhealthy(_), _) => 0,
@@ -116,10 +116,10 @@ impl NomadDevice {
     }
 }
 
-/// The place of a device: that of its group, and its own in the group.
+/// The position of a device: the index of its group, and its index in the group.
 pub type DevicePosition = (usize, usize);
 
-/// The places of devices by the ids of their slots.
+/// Returns the positions of devices by the ids of their slots.
 pub fn positions_by_id(groups: &[NomadGroup]) -> BTreeMap<String, DevicePosition> {
     let mut positions = BTreeMap::new();
     for (group_index, group) in groups.iter().enumerate() {

@@ -1,9 +1,8 @@
-//! How Nomad knows a device: its type, its name and a slot. Two devices never share an id, and a device has the
-//! same one after each start.
+//! Device ids in Nomad: type, name and slot. Ids are unique and do not change between starts.
 
 use std::fmt;
 
-/// The type of a device, as jobs ask for it. Those of nomad-onload have their names.
+/// The type of a device in jobs, with nomad-onload's names where it has the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceType {
     Onload,
@@ -13,15 +12,15 @@ pub enum DeviceType {
     Pps,
     Rdma,
     Vfio,
-    /// An interface that moves into the task.
+    /// An interface that moves into the task's network namespace.
     Netdev,
     Hugepages,
-    /// The settings of a profile of Onload.
+    /// The settings of an Onload profile.
     Profile,
 }
 
 impl DeviceType {
-    /// All of them, in the order in which they are published.
+    /// All types, in the order in which they are published.
     pub const ALL: [DeviceType; 10] = [
         DeviceType::Onload,
         DeviceType::Zf,
@@ -35,7 +34,7 @@ impl DeviceType {
         DeviceType::Profile,
     ];
 
-    /// Its name. None has a `-`, which ends it in an id.
+    /// Returns its name. Names contain no `-`, which ends the type in an id.
     pub const fn as_str(self) -> &'static str {
         match self {
             DeviceType::Onload => "onload",
@@ -62,7 +61,7 @@ pub fn slot_id(r#type: DeviceType, name: &str, slot: u32) -> String {
     format!("{type}-{name}-{slot}")
 }
 
-/// The type, name and slot of an id; none for one that [`slot_id`] does not write.
+/// Parses the type, name and slot of an id. Returns `None` for text that [`slot_id`] does not produce.
 pub fn parse(text: &str) -> Option<(DeviceType, &str, u32)> {
     let (word, rest) = text.split_once('-')?;
     let (name, slot) = rest.rsplit_once('-')?;

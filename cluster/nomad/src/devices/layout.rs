@@ -1,5 +1,4 @@
-//! What the plugin's paths say, in the words of the host's configuration: the generator of specifications has
-//! a setting for each of them.
+//! Converts the plugin's paths to settings of the host's configuration, which the generator of specifications uses.
 
 use std::path::PathBuf;
 
@@ -8,8 +7,8 @@ use onload_core::config::{Config, Preload};
 
 use crate::settings::{DirMapping, PathSettings, PluginSettings};
 
-/// The classes whose edits are written anew, with the configuration that they are written with. Where no path
-/// is set there is none, and tasks get what the specifications on disk say.
+/// Returns the classes whose edits are generated with other paths, and the configuration for them. Empty if no path is
+/// set, in which case tasks get the edits of the specifications on disk.
 pub fn class_layouts(
     settings: &PluginSettings,
     config: &Config,
@@ -58,7 +57,7 @@ fn set(setting: &mut Option<PathBuf>, path: Option<&PathBuf>) {
     }
 }
 
-/// An empty path stands for no directory, and no tools, no profiles.
+/// Returns the empty path, which means no directory, and thus no tools or profiles.
 fn no_path() -> PathBuf {
     PathBuf::new()
 }
@@ -77,7 +76,8 @@ fn set_libraries(config: &mut Config, mapping: &DirMapping) {
     }
 }
 
-/// What is not there is not preloaded, and a mounted list of libraries names one where a loader looks.
+/// Sets the preload. A library that is not mounted is not preloaded, and a mounted preload list names a library in the
+/// loader's directories.
 fn set_preload(config: &mut Config, mapping: &DirMapping) {
     let preload = &mut config.cdi.preload;
     match (&*preload, mapping.task.path()) {

@@ -1,4 +1,4 @@
-//! Which devices Nomad is offered, and what a task of one gets: pure, but for reading specifications.
+//! The devices that are offered to Nomad, and the edits for their tasks. Pure, except for reading specifications.
 
 pub mod attributes;
 pub mod edit_sources;

@@ -1,4 +1,4 @@
-//! Which groups the offers of a host make.
+//! Groups the offers of a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,36 +12,36 @@ use super::group::{NomadDevice, NomadGroup, StatisticsSource};
 use super::id::DeviceType;
 use crate::settings::PluginSettings;
 
-/// The name of Onload without an interface, as nomad-onload has it.
+/// nomad-onload's name for Onload without an interface.
 pub const NONE: &str = "none";
-/// The vendor of interfaces of Onload's own drivers, as nomad-onload has it.
+/// nomad-onload's vendor for interfaces of Onload's own drivers.
 const AMD: &str = "amd";
-/// The vendor of interfaces that Onload reaches by AF_XDP.
+/// The vendor of AF_XDP interfaces.
 const XDP: &str = "xdp";
-/// The vendor of what nomad-onload does not have.
+/// The vendor of devices that nomad-onload does not have.
 const OWN_VENDOR: &str = "onload.dev";
 
-/// The name of the group that has all shared devices of a type, for tasks that ask for several by one block. No ids of
-/// other devices begin so: the kernel gives no interface a name with a `:`.
+/// The name of the group with all shared devices of a type, for tasks that request several by one block. No other
+/// device has an id with this prefix, since interface names contain no `:`.
 const ANY: &str = "any";
-/// How many slots of a group no task can be given now. Nomad looks again at a job that waits for a device when an
-/// attribute of its group changes, and not when its health does (nomad/structs/node_class.go).
+/// The number of a group's slots that no task can get now. Nomad evaluates a waiting job again when an attribute of the
+/// group changes, but not when its health changes (nomad/structs/node_class.go).
 const UNHEALTHY: &str = "unhealthy";
-/// How many of those the operator has drained; it is there while there are some.
+/// The number of drained slots among these; set while there are any.
 const DRAINED: &str = "drained";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NomadPlan {
     /// The groups, sorted by type and name.
     pub groups: Vec<NomadGroup>,
-    /// What is offered and not published, with the reason and what to do.
+    /// Offers that are not published, with the reason and remedy.
     pub left_out: BTreeSet<String>,
-    /// The attributes of devices that one task has at a time, as they were before it had them.
+    /// The attributes of exclusive devices before a task got them.
     known: BTreeMap<(Class, DeviceName), NomadAttributes>,
 }
 
-/// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
-/// device from elsewhere keeps it from all tasks.
+/// Groups offers, based on an earlier plan. `is_own` returns whether a lease belongs to a Nomad task; other leases make
+/// a device unavailable to tasks.
 pub fn plan(
     devices: &[HostDevice],
     settings: &PluginSettings,
@@ -73,12 +73,12 @@ pub fn plan(
 #[derive(Default)]
 struct GroupBuilder {
     groups: BTreeMap<(DeviceType, String, &'static str), NomadGroup>,
-    /// Those that stand beside the groups of their devices.
+    /// Groups whose devices are also in another group.
     second: BTreeSet<(DeviceType, String, &'static str)>,
 }
 
 impl GroupBuilder {
-    /// A group has the attributes that all of its devices have.
+    /// Adds a group. It keeps the attributes that all its devices share.
     fn add(&mut self, group: NomadGroup) {
         let key = (group.r#type, group.name.clone(), group.vendor);
         match self.groups.get_mut(&key) {
@@ -99,7 +99,7 @@ impl GroupBuilder {
     fn finish(self) -> Vec<NomadGroup> {
         let groups = self.groups.into_iter();
         let groups = groups.filter(|(key, group)| {
-            // One device has a group already.
+            // A single device already has a group.
             group.devices.len() > 1 || !self.second.contains(key)
         });
         groups.map(|(_, group)| with_numbers(group)).collect()
@@ -147,7 +147,7 @@ impl<'p> GroupPlanner<'p> {
         ignored.iter().any(|other| other == name)
     }
 
-    /// The accelerated interfaces of a class that are wanted.
+    /// Iterates over the accelerated interfaces of a class that are to be published.
     fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p HostDevice> {
         let probe = self.settings.probe;
         let devices = self.devices_of_class(class).filter(|device| !device.is_loopback());
@@ -158,7 +158,7 @@ impl<'p> GroupPlanner<'p> {
         })
     }
 
-    /// The offers that a task gets together as one device of a type. There is at least one in each.
+    /// Returns the offers that a task gets together as one device of a type, at least one in each.
     fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p HostDevice>> {
         match r#type {
             DeviceType::Onload => self.onload().map(|device| vec![device]).collect(),
@@ -171,7 +171,7 @@ impl<'p> GroupPlanner<'p> {
     fn onload(&self) -> impl Iterator<Item = &'p HostDevice> {
         let class = self.onload_class();
         let has_interface = self.interfaces(class).any(is_accelerated);
-        // A job that asks for Onload must not be placed without an interface where there is one.
+        // A job that requests Onload must not get it without an interface if the host has one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
         let loopback = self.devices_of_class(class);
         let loopback = loopback.filter(move |device| is_wanted && device.is_loopback());
@@ -203,14 +203,14 @@ impl<'p> GroupPlanner<'p> {
         };
         let devices = class.into_iter().flat_map(|class| self.devices_of_class(class));
         devices.filter(move |device| {
-            // The clock of an ignored interface is a device of its own.
+            // The clock of an ignored interface is a separate device.
             let interface = (r#type == DeviceType::Rdma).then(|| interface_name(device));
             let names = [Some(device.name.as_str()), interface];
             !names.into_iter().flatten().any(|name| self.is_ignored(name))
         })
     }
 
-    /// What only our runtime can give, where nobody says that tasks run with it.
+    /// Returns why a device that requires our runtime is not published if tasks are not configured to use it.
     fn runtime_reason(&self, device: &HostDevice) -> Option<&'static str> {
         if self.settings.has_runtime {
             return None;
@@ -222,7 +222,7 @@ impl<'p> GroupPlanner<'p> {
         }
     }
 
-    /// Publishes what a task gets together; the first offer names it.
+    /// Publishes the offers that a task gets together, named after the first.
     fn publish(&self, r#type: DeviceType, host_devices: &[&HostDevice], groups: &mut GroupBuilder) {
         let (host_device, device) = (host_devices[0], self.group_device(r#type, host_devices));
         if device.slots == 0 {
@@ -237,11 +237,11 @@ impl<'p> GroupPlanner<'p> {
             devices: vec![device],
         };
         if group.is_exclusive {
-            // In a second group it would be given out twice.
+            // In a second group it could be assigned twice.
             let name = shared_name(host_device).unwrap_or_else(|| group.name.clone());
             return groups.add(NomadGroup { name, ..group });
         }
-        // Where the tasks of a device are counted, more slots of it would be too many.
+        // Devices with a limit of tasks must not get additional slots.
         let is_counted = host_devices.iter().any(|host_device| host_device.max_holders().is_some());
         let is_one = group.devices.iter().all(|device| device.slots == 1);
         if allows_several(r#type) && !is_counted && !is_one {
@@ -250,7 +250,8 @@ impl<'p> GroupPlanner<'p> {
         groups.add(group);
     }
 
-    /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
+    /// Returns the attributes. While a Nomad task has a device, its earlier attributes are used, since few can be read
+    /// after a move.
     fn attributes(&self, device: &HostDevice) -> NomadAttributes {
         let mut leases =
             device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
@@ -305,9 +306,9 @@ fn is_exclusive(device: &HostDevice) -> bool {
     device.sharing == Sharing::Exclusive
 }
 
-/// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
-/// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
-/// network of its own, and jobs name it.
+/// Returns the common name of interchangeable devices: physical functions, and virtual functions of one physical
+/// function. It consists of the vendor and device ids, and the physical function or NUMA node. Other interfaces are in
+/// different networks, so jobs name them.
 fn shared_name(host_device: &HostDevice) -> Option<String> {
     let (vendor, device) =
         (text_attribute(host_device, "vendor")?, text_attribute(host_device, "deviceId")?);
@@ -320,12 +321,12 @@ fn shared_name(host_device: &HostDevice) -> Option<String> {
     Some(format!("{vendor}:{device}{suffix}"))
 }
 
-/// Whether a task may want several of a shared type. It names clocks one by one.
+/// Returns whether a task may request several devices of a shared type. Clocks are requested by name.
 fn allows_several(r#type: DeviceType) -> bool {
     matches!(r#type, DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf | DeviceType::Rdma)
 }
 
-/// The same device in the group of all, where its slots have ids of their own.
+/// Returns the group of all devices of a type, in which slots have separate ids.
 fn any_group(group: &NomadGroup) -> NomadGroup {
     let devices = group
         .devices
@@ -349,7 +350,7 @@ fn is_accelerated(device: &HostDevice) -> bool {
     device.attributes.get("accelerated") == Some(&Attribute::Bool(true))
 }
 
-/// The name of the interface: that of the offer is its PCI address if CDI does not allow it.
+/// Returns the interface's name. The offer has the PCI address instead if CDI does not allow the name.
 fn interface_name(device: &HostDevice) -> &str {
     text_attribute(device, "interface").unwrap_or(device.name.as_str())
 }
@@ -362,7 +363,7 @@ fn published_name(device: &HostDevice) -> &str {
     }
 }
 
-/// The name in ids, which is unique in its class.
+/// Returns the name in ids, which is unique in its class.
 fn published_key(device: &HostDevice) -> &str {
     if device.is_loopback() { NONE } else { device.name.as_str() }
 }

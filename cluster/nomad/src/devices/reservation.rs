@@ -1,5 +1,5 @@
-//! What a task gets, in the words of Nomad: variables, bind mounts and device nodes. It has no hooks, no other
-//! mounts and no interfaces.
+//! A reservation for a task: variables, bind mounts and device nodes. Nomad supports no hooks, other mounts or
+//! interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use onload_core::onload::LIBRARY;
 use crate::wire::device::{self, ContainerReservation, DeviceSpec};
 
 const PRELOAD: &str = "LD_PRELOAD";
-/// What a node allows that says nothing: all.
+/// Default permissions of a node.
 const ALL_PERMISSIONS: &str = "rwm";
 
-/// Something that Nomad cannot carry.
+/// An edit that Nomad does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnsupportedEdit {
     Memlock,
-    /// A lease, by which the rest of the host knows who has a device.
+    /// A lease, which shows other programs on the host that the device is in use.
     Lease,
     FileSystem,
-    /// Something else: a hook of the operator's, an interface, a group.
+    /// Other edits: an operator's hook, an interface, a group.
     Other,
 }
 
@@ -35,7 +35,7 @@ impl UnsupportedEdit {
         }
     }
 
-    /// Whether a task works without it.
+    /// Returns whether a task works without it.
     pub fn is_optional(self) -> bool {
         matches!(self, UnsupportedEdit::Memlock | UnsupportedEdit::Lease)
     }
@@ -45,7 +45,7 @@ pub fn unsupported_edits(edits: &ContainerEdits) -> BTreeSet<UnsupportedEdit> {
     let mut unsupported = BTreeSet::new();
     for hook in &edits.hooks {
         match HookArguments::from_command(&hook.args) {
-            // What it expects of nodes was looked at before the device was said to be healthy.
+            // The hook's node expectations were checked before the device was reported as healthy.
             Some((_, arguments)) => {
                 unsupported.extend(arguments.memlock.map(|_| UnsupportedEdit::Memlock));
                 let leases = !arguments.lease.is_empty() || !arguments.take.is_empty();
@@ -70,14 +70,13 @@ fn is_bind(mount: &Mount) -> bool {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservationOptions {
-    /// Where libonload.so is in the task, if not where a loader looks.
+    /// The directory of libonload.so in the task, if a loader does not search it.
     pub library_dir: Option<PathBuf>,
     /// Whether device nodes are left out.
     pub without_nodes: bool,
 }
 
-/// A reservation in the making. What several devices share stands in it once: docker refuses a second mount at
-/// one place.
+/// Builds a reservation without duplicates: docker rejects a second mount at the same path.
 #[derive(Debug, Default)]
 pub struct NomadReservation {
     envs: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! Whether root alone could have changed the specifications that engines read. Our runtime gives nothing of them
-//! otherwise, and neither does this plugin, which makes mounts of what stands there.
+//! Checks that only root can have changed the specifications that engines read. Like our runtime, this plugin uses no
+//! others, since it creates mounts from them.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ fn check_trust(host: &Host, dirs: &[PathBuf], files: &SpecFiles) -> Result<()> {
         for name in names.filter(|name| name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes()))
         {
             match dir.open(name) {
-                // It went meanwhile.
+                // The file was removed in the meantime.
                 Err(error) if error.is_absent() => {}
                 file => drop(file?),
             }

@@ -13,27 +13,27 @@ pub struct NomadAgent {
 }
 
 impl NomadAgent {
-    /// The parent of this process. Where it cannot be watched, the plugin stays until it is told to end.
+    /// Watches the parent of this process. If that is impossible, the plugin runs until it is told to end.
     pub fn parent() -> NomadAgent {
         let process = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
-        // of an `OwnedFd` cannot.
+        // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered, which an
+        // `OwnedFd` does not do.
         #[allow(deprecated)]
         let process = process.and_then(|process| AsyncFd::new(process).ok());
         NomadAgent { process }
     }
 
-    /// Ends when the agent has ended and leaves behind a plugin that no other agent will look for: Nomad finds the one
-    /// again whose configuration was taken.
+    /// Returns once the agent has ended and no later agent will use this plugin: Nomad reattaches to a configured
+    /// plugin.
     pub async fn wait_abandoned(self, mut is_configured: watch::Receiver<bool>) {
         let Some(process) = self.process else {
             return pending().await;
         };
-        // A pidfd is readable from the end of its process on (pidfd_open(2)).
+        // A pidfd becomes readable when its process ends (pidfd_open(2)).
         if process.readable().await.is_err() {
             return pending().await;
         }
-        // Where nobody can configure it any more, that is so too.
+        // A closed channel means that the plugin can no longer be configured, so this returns too.
         let _ = is_configured.wait_for(|is| !is).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The service that every plugin of Nomad has. Nomad starts a plugin for `PluginInfo` and `ConfigSchema` alone, ends
-//! it, starts it for `SetConfig`, ends it, and then starts the one that stays: nothing here looks at the host.
+//! The base service of all Nomad plugins. Nomad starts a plugin just for `PluginInfo` and `ConfigSchema`, ends it,
+//! starts it for `SetConfig`, ends it, and then starts the one that stays. For this reason nothing here reads the host.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::wire::base::{
 
 /// The version of the device plugins' protocol (plugins/device/versions.go).
 pub const API_VERSION: &str = "v0.1.0";
-/// The plugin's name, as nomad-onload has it.
+/// The plugin's name, the same as nomad-onload's.
 pub const NAME: &str = "onload";
 
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::wire::device::{
     StatsRequest, StatsResponse,
 };
 
-/// How often statistics are sent where the agent does not say.
+/// Default interval of statistics.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -92,8 +92,9 @@ async fn first_snapshot(snapshots: &mut Snapshots) -> Result<Arc<NomadSnapshot>,
     first.ok_or_else(|| Status::internal("the thread that reads the host has ended"))
 }
 
-/// What the host has once no task of this client holds what is asked for, or after `reserve_wait`: Nomad starts a task
-/// before the runtime is done with the one before, and never retries a batch job that was refused.
+/// Waits until no task of this client holds the requested devices, at most for `reserve_wait`, and returns the
+/// snapshot. Nomad starts a task before the runtime has finished the previous one, and never retries a rejected batch
+/// job.
 async fn wait_for_own_tasks(
     mut snapshots: Snapshots,
     root: &Path,
@@ -107,7 +108,7 @@ async fn wait_for_own_tasks(
             (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
         let holder = spawn_blocking(move || {
             let host = Host::open(&root).ok()?;
-            // Without leases nobody is waited for: the runtime says why it cannot read them.
+            // Does not wait if leases cannot be read. The runtime reports that.
             shared_snapshot.find_own_holder(&host, &wanted_ids).ok()?
         });
         let holder = holder.await.ok().flatten();
@@ -134,8 +135,8 @@ fn reserve(
     reserved.map_err(|error| Status::failed_precondition(format!("{error:#}")))
 }
 
-/// Sends the devices whenever they differ from those that were sent last. It never ends by itself: Nomad would
-/// forget the devices, and not ask again.
+/// Sends the devices whenever they change. This never ends the stream, because Nomad would forget the devices and not
+/// request them again.
 async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintResponse, Status>>) {
     let mut sent = None;
     loop {
@@ -163,7 +164,7 @@ async fn count(
     to: mpsc::Sender<Result<StatsResponse, Status>>,
 ) {
     let mut ticks = interval(every);
-    // What nobody has read yet is not worth another one.
+    // Skips a message while the previous one is unread.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -175,7 +176,7 @@ async fn count(
         };
         let root = root.clone();
         let read = move || Some(statistics::read(&Host::open(&root).ok()?, &snapshot.plan.groups));
-        // A host that cannot be opened has none.
+        // Sends no groups if the host cannot be opened.
         let groups = spawn_blocking(read).await.ok().flatten();
         let message = StatsResponse { groups: groups.unwrap_or_default() };
         if to.send(Ok(message)).await.is_err() {

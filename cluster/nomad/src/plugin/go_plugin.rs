@@ -1,4 +1,4 @@
-//! The services that go-plugin itself wants of every plugin.
+//! The services that go-plugin requires of every plugin.
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,13 +19,13 @@ pub struct Controller {
 #[tonic::async_trait]
 impl GrpcController for Controller {
     async fn shutdown(&self, _request: Request<Empty>) -> Result<Response<Empty>, Status> {
-        // Told already, if nobody takes it.
+        // If the channel is full, the stop was already requested.
         let _ = self.stop.try_send(());
         Ok(Response::new(Empty {}))
     }
 }
 
-/// Passes on what the plugin writes to its standard output: nothing.
+/// Streams the plugin's standard output, which is empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Stdio;
 
@@ -38,13 +38,13 @@ impl GrpcStdio for Stdio {
         _request: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
         let (sender, receiver) = mpsc::channel(1);
-        // It stays open without a message, until the host closes it.
+        // The stream stays open without messages until the host closes it.
         tokio::spawn(async move { sender.closed().await });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
-/// Makes connections from the plugin to the host: none.
+/// The broker for connections from the plugin to the host, which are not used.
 #[derive(Clone, Copy, Debug)]
 pub struct Broker;
 
@@ -58,7 +58,7 @@ impl GrpcBroker for Broker {
     ) -> Result<Response<Self::StartStreamStream>, Status> {
         let mut incoming = request.into_inner();
         let (sender, receiver) = mpsc::channel(1);
-        // It is there for as long as the host's side is.
+        // The stream stays open as long as the host's.
         tokio::spawn(async move {
             while let Ok(Some(_)) = incoming.message().await {}
             drop(sender);

@@ -1,4 +1,4 @@
-//! What a host of go-plugin says in the environment of a plugin, and the line that it reads from the plugin's
+//! go-plugin's handshake: variables in the plugin's environment, and the line that the host reads from the plugin's
 //! standard output.
 
 use std::ffi::OsString;
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// How Nomad tells a plugin from a program that somebody started by hand (plugins/base/plugin.go).
+/// The variable by which a plugin detects that Nomad started it (plugins/base/plugin.go).
 const COOKIE: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
 const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
-/// The versions of Nomad's plugins that the host speaks, separated by commas.
+/// The plugin protocol versions that the host supports, separated by commas.
 const VERSIONS: &str = "PLUGIN_PROTOCOL_VERSIONS";
-/// The version of Nomad's plugins that this is one of.
+/// The plugin protocol version of this plugin.
 const VERSION: &str = "2";
-/// A certificate of the host, if the connection is to be encrypted.
+/// A certificate of the host, set if the connection must be encrypted.
 const CLIENT_CERT: &str = "PLUGIN_CLIENT_CERT";
 const SOCKET_DIR: &str = "PLUGIN_UNIX_SOCKET_DIR";
 const SOCKET_GROUP: &str = "PLUGIN_UNIX_SOCKET_GROUP";
-/// Whether the host knows multiplexing, which then is the seventh field.
+/// Set if the host supports multiplexing, for which the line has a seventh field.
 const MULTIPLEX: &str = "PLUGIN_MULTIPLEX_GRPC";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl Handshake {
         })
     }
 
-    /// The one line that the host reads: version of go-plugin, version of Nomad's plugins, socket, protocol, an
-    /// empty certificate. Old hosts read no seventh field.
+    /// Returns the line for the host: go-plugin's version, plugin protocol version, socket, protocol, and an empty
+    /// certificate. Old hosts reject a seventh field.
     pub fn to_line(&self, socket: &Path) -> String {
         let multiplex = if self.multiplex { "|false" } else { "" };
         format!("1|{VERSION}|unix|{}|grpc|{multiplex}\n", socket.display())

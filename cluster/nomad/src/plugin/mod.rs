@@ -1,5 +1,5 @@
-//! The plugin as a host of go-plugin sees it: [`handshake`] says whether one has started it, [`socket`] is where it
-//! listens, [`agent`] when it is left alone, and the other modules are its services.
+//! The plugin's side of go-plugin: [`handshake`] checks that a host started it, [`socket`] listens, [`agent`] detects
+//! that the agent has ended, and the other modules are its services.
 
 pub mod agent;
 pub mod base;

@@ -1,4 +1,4 @@
-//! Serves the plugin's services until the host says so, or SIGTERM comes.
+//! Serves the plugin's services until the host ends it or SIGTERM arrives.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::wire::go_plugin::grpc_stdio_server::GrpcStdioServer;
 
 /// The service whose health go-plugin asks for.
 const HEALTH: &str = "plugin";
-/// How long the answer to `Shutdown` may take to reach the host, which kills the plugin after two seconds.
+/// Time for the answer to `Shutdown` to reach the host, which kills the plugin after two seconds.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
 /// Serves until the host ends the plugin. The streams of devices stay open to the end.
 pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("starting the plugin")?;
-    // ^C at the agent reaches all of its processes: the agent ends the plugin when it is done with it.
+    // Ignores SIGINT, since ^C at the agent's terminal reaches all its processes, and the agent ends the plugin itself.
     let _interrupt = signal(SignalKind::interrupt()).context("starting the plugin")?;
     let agent = NomadAgent::parent();
     let (listener, socket_dir) = socket::bind(&handshake.socket_dir)?;
@@ -61,7 +61,7 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
     Ok(())
 }
 
-/// Nothing else is ever written to standard output.
+/// Prints the handshake line, the only output on standard output.
 fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(line.as_bytes())?;

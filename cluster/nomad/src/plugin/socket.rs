@@ -1,5 +1,5 @@
-//! The socket, in a directory of its own that nobody else can enter: others use the one above it too. A plugin that
-//! was killed leaves its own behind, which the next one removes.
+//! The socket, in a private directory, since the parent directory is shared. The next plugin removes the socket of a
+//! killed one.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,12 +13,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixListener;
 
 const PREFIX: &str = "onload-nomad-";
-/// The socket. It has this name once it is listened at.
+/// The name of the socket once it accepts connections.
 const SOCKET: &str = "plugin.sock";
-/// And this one before. Both are of one length, which is limited (unix(7)).
+/// Its name before that. Both names have the same length, which is limited (unix(7)).
 const NEW: &str = "plugin.new~";
 
-/// Where the socket is. It goes with this.
+/// The directory of the socket, removed on drop.
 #[derive(Debug)]
 pub struct SocketDir {
     dir: PathBuf,
@@ -32,7 +32,7 @@ impl SocketDir {
 
 impl Drop for SocketDir {
     fn drop(&mut self) {
-        // Nobody is left to be told of what stays.
+        // A failure here cannot be reported.
         let _ = fs::remove_file(self.path());
         let _ = fs::remove_dir(&self.dir);
     }
@@ -51,19 +51,19 @@ fn bind_in(above: &Path) -> io::Result<(UnixListener, SocketDir)> {
     Ok((listener, socket_dir))
 }
 
-/// Removes the sockets of plugins that were killed. What cannot be removed is in nobody's way.
+/// Removes the sockets of killed plugins. Failures are ignored, since a remaining one does no harm.
 fn remove_abandoned(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| {
         let is_named = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        // Of the directory itself, not of what a link points at.
+        // Checks the directory itself, not the target of a link.
         let is_own = |data: &fs::Metadata| {
             data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o077 == 0
         };
         is_named && entry.metadata().is_ok_and(|data| is_own(&data))
     });
     for dir in ours.map(|entry| entry.path()) {
-        // Without the socket it is being made.
+        // A directory without the socket is being created.
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if UnixStream::connect(dir.join(SOCKET)).is_err_and(is_refused) {
             drop(SocketDir { dir });

@@ -1,5 +1,5 @@
-//! Reads what Nomad sends: a map in MessagePack, as go-cty writes it. Nomad has checked the types against the
-//! schema; what a type does not say is checked here.
+//! Decodes the settings from Nomad: a MessagePack map written by go-cty. Nomad has checked the types against the
+//! schema; other constraints are checked here.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,14 +14,14 @@ use super::duration;
 use super::table::{Setting, SettingField, TABLE};
 use super::values::{DirSetting, PluginSettings};
 
-/// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
+/// Limit for the tasks of one device: a host with a hundred devices lists all slots in one gRPC message.
 const MAX_SLOTS: u32 = 1000;
 
 fn setting_error(name: &str, value: impl Display, remedy: &str) -> Error {
     anyhow!("setting {name} of the plugin is {value}; {remedy}")
 }
 
-/// A value of MessagePack that go-cty writes for the types of the schema.
+/// A MessagePack value that go-cty writes for the schema's types.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum MsgpackValue {
@@ -33,7 +33,7 @@ enum MsgpackValue {
     List(Vec<MsgpackValue>),
 }
 
-/// The settings; without a configuration the defaults.
+/// Decodes the settings. An empty configuration gives the defaults.
 pub fn decode(bytes: &[u8]) -> Result<PluginSettings> {
     let mut settings = PluginSettings::default();
     if bytes.is_empty() {
@@ -53,7 +53,7 @@ pub fn decode(bytes: &[u8]) -> Result<PluginSettings> {
 fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -> Result<()> {
     let name = setting.name;
     match (setting.field, value) {
-        // As one that is left out.
+        // The same as a missing setting.
         (_, MsgpackValue::Null(())) => {}
         (SettingField::Bool(field), MsgpackValue::Bool(value)) => *field(settings) = *value,
         (SettingField::Slots(field), MsgpackValue::Int(number)) => {
@@ -95,7 +95,7 @@ fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -
     Ok(())
 }
 
-/// A number of tasks. A negative one is none, as in nomad-onload.
+/// Parses a number of tasks. As in nomad-onload, negative numbers mean none.
 fn parse_slots(name: &str, number: i64) -> Result<u32> {
     let number = number.max(0);
     let slots = u32::try_from(number).ok();
@@ -118,7 +118,7 @@ fn parse_dir(name: &str, text: &str) -> Result<DirSetting> {
             "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
         ));
     }
-    // Without a slash at its end, and without empty parts.
+    // Removes trailing slashes and empty components.
     Ok(DirSetting::At(path.components().collect::<PathBuf>()))
 }
 
@@ -150,7 +150,7 @@ impl MsgpackValue {
 
 fn parse_period(name: &str, text: &str) -> Result<Duration> {
     let remedy = "write a time such as \"1m\" or \"30s\"";
-    // In no time, everything would be looked at all the time.
+    // A period of zero would survey the host continuously.
     match parse_duration(name, text, remedy)? {
         Duration::ZERO => Err(setting_error(name, Quoted(text), remedy)),
         period => Ok(period),

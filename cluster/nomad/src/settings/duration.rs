@@ -1,8 +1,8 @@
-//! Times as Go writes them (`time.ParseDuration`).
+//! Durations in Go's format (`time.ParseDuration`).
 
 use std::time::Duration;
 
-/// The units in nanoseconds; a longer name goes before one that begins it.
+/// The units in nanoseconds, longer names before their prefixes.
 const UNITS: [(&str, f64); 8] = [
     ("ns", 1.0),
     ("us", 1e3),
@@ -15,7 +15,7 @@ const UNITS: [(&str, f64); 8] = [
 ];
 const MAX_NANOSECONDS: f64 = 9_223_372_036_854_775_807.0;
 
-/// A time that is not negative, such as `1m`, `1h30m` or `1.5s`.
+/// Parses a duration that is not negative, such as `1m`, `1h30m` or `1.5s`.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {

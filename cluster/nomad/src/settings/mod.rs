@@ -1,5 +1,5 @@
-//! What stands in the `config` block of the plugin in the agent's configuration. [`table`] names every setting
-//! once: the schema that Nomad checks is made of it, and what Nomad sends is read by it.
+//! The plugin's `config` block in the agent's configuration. [`table`] defines every setting once, for the schema that
+//! Nomad checks and for decoding.
 
 mod decode;
 mod duration;

@@ -1,4 +1,4 @@
-//! The schema by which Nomad checks the `config` block: it refuses wrong types and unknown names.
+//! The schema by which Nomad checks the `config` block: it rejects wrong types and unknown names.
 
 use super::table::TABLE;
 use crate::wire::hclspec::spec::Block;

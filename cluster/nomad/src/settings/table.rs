@@ -1,4 +1,4 @@
-//! Every setting, with its type, its default and where it stands in [`PluginSettings`].
+//! Every setting with its type, default and field in [`PluginSettings`].
 
 use super::values::{DirSetting, PluginSettings};
 
@@ -6,12 +6,12 @@ use super::values::{DirSetting, PluginSettings};
 pub struct Setting {
     pub name: &'static str,
     pub kind: &'static str,
-    /// What it is where it is left out, as an expression of HCL; none where it is null then.
+    /// The default as an HCL expression; `None` for null.
     pub default: Option<&'static str>,
     pub(super) field: SettingField,
 }
 
-/// How its value is read, and where that stands.
+/// The type of its value, and its field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SettingField {
     Bool(fn(&mut PluginSettings) -> &mut bool),
@@ -38,7 +38,7 @@ const fn slots_setting(name: &'static str, field: fn(&mut PluginSettings) -> &mu
     with_field(name, NUMBER, "10", SettingField::Slots(field))
 }
 
-/// A directory. Left out, it is where the host's specifications have it, which differs between
+/// Defines a directory setting. The default is the directory in the host's specifications, which differs between
 /// distributions.
 const fn dir_setting(
     name: &'static str,
@@ -56,7 +56,7 @@ const fn with_field(
     Setting { name, kind, default: Some(default), field }
 }
 
-/// All of them. Those up to `fingerprint_period` are nomad-onload's.
+/// All settings. Those up to `fingerprint_period` are nomad-onload's.
 pub const TABLE: &[Setting] = &[
     bool_setting("set_preload", |s| &mut s.set_preload),
     bool_setting("mount_onload", |s| &mut s.mount_onload),

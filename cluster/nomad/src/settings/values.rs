@@ -1,4 +1,4 @@
-//! The settings as the rest of the program has them.
+//! The settings as the rest of the program uses them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct PluginSettings {
     /// Preload libonload.so.
     pub set_preload: bool,
-    /// Give the tools and profiles of Onload and TCPDirect.
+    /// Provide the tools and profiles of Onload and TCPDirect.
     pub mount_onload: bool,
     /// Publish Onload only on a host with an accelerated interface.
     pub need_nic: bool,
@@ -15,15 +15,15 @@ pub struct PluginSettings {
     pub probe: ProbeSettings,
     /// Interfaces and clocks that are not published; `none` is Onload without an interface.
     pub ignored_interfaces: Vec<String>,
-    /// How many tasks may have one device.
+    /// The number of tasks that may have one device.
     pub slots: SlotSettings,
-    /// Where things are on the host and in the task.
+    /// Directories on the host and in the task.
     pub paths: PathSettings,
-    /// Whether the operator says that tasks run with our OCI runtime, to which what Nomad cannot carry is left then.
+    /// Whether tasks run with our OCI runtime, which applies the edits that Nomad does not support.
     pub has_runtime: bool,
-    /// After how long the host is looked at again in any case.
+    /// Interval after which the host is surveyed even without changes.
     pub fingerprint_period: Duration,
-    /// How long a reservation waits for a device that a task of this client holds.
+    /// Time that a reservation waits for a device that a task of this client holds.
     pub reserve_wait: Duration,
 }
 
@@ -32,7 +32,7 @@ pub struct PluginSettings {
 pub struct ProbeSettings {
     /// Interfaces of Onload's own drivers.
     pub nic: bool,
-    /// Interfaces that Onload reaches by AF_XDP.
+    /// AF_XDP interfaces.
     pub xdp: bool,
     pub ptp: bool,
     pub pps: bool,
@@ -45,7 +45,7 @@ pub struct ProbeSettings {
     pub profile: bool,
 }
 
-/// How many tasks may have one device, unless the host's configuration counts them.
+/// The number of tasks that may have one device, unless the host's configuration limits containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSettings {
     pub nic: u32,
@@ -63,12 +63,12 @@ pub enum DirSetting {
     /// Where the specifications have it.
     #[default]
     Found,
-    /// Nowhere: tasks do not get what would be there.
+    /// No directory: tasks do not get its content.
     Nowhere,
     At(PathBuf),
 }
 
-/// A directory of the host and the one of the task where its content appears.
+/// A directory of the host and its path in the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirMapping {
     pub host: DirSetting,
@@ -95,12 +95,12 @@ impl DirSetting {
 }
 
 impl DirMapping {
-    /// Whether tasks do not get this at all.
+    /// Returns whether tasks do not get this directory.
     pub fn is_closed(&self) -> bool {
         [&self.host, &self.task].contains(&&DirSetting::Nowhere)
     }
 
-    /// Whether all is as the specifications have it.
+    /// Returns whether both paths are those of the specifications.
     pub fn is_default(&self) -> bool {
         *self == DirMapping::default()
     }

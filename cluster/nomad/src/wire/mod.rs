@@ -1,5 +1,5 @@
-//! What goes over the wire, made of the files in `proto/` (cluster/agent/tests/generated.rs): go-plugin's services and
-//! those of Nomad's device plugins.
+//! The protocol, generated from the files in `proto/` (cluster/agent/tests/generated.rs): the services of go-plugin and
+//! of Nomad's device plugins.
 
 #[allow(
     unreachable_pub,

@@ -1,5 +1,5 @@
-//! Two connections in one: each frame is a connection's number, a length, and that many bytes (both
-//! numbers big-endian, 32 bits). The bytes of one connection are a stream: frames are no messages.
+//! Two connections multiplexed on one: each frame has a connection number, a length (both 32 bits, big-endian) and that
+//! many bytes. The bytes of a connection are a stream, so frames are not message boundaries.
 
 use std::io::{self, Read, Write};
 
@@ -13,11 +13,11 @@ pub const PLUGIN: u32 = 1;
 /// The connection on which we call the runtime.
 pub const RUNTIME: u32 = 2;
 
-/// The most bytes that we put into one frame. The runtime hands a frame to a reader with a buffer of
-/// that size, and one that does not fit is an error there (`conn.Read` in mux.go, ENOMEM).
+/// Limit for a sent frame in bytes. The runtime passes a frame to a reader with a buffer of this size and fails if it
+/// does not fit (`conn.Read` in mux.go, ENOMEM).
 pub const MAX_SENT: usize = 4096;
 
-/// The most bytes that a frame may bring: a whole message. The runtime cuts there.
+/// Limit for a received frame in bytes: a whole message, at which the runtime splits frames.
 const MAX_RECEIVED: usize = HEADER + MAX_MESSAGE;
 
 const FRAME_HEADER: usize = 8;
@@ -27,7 +27,7 @@ const PIECE: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Mux<S> {
     stream: S,
-    /// What has come of the next message of each connection.
+    /// The received part of the next message of each connection.
     begun: [(u32, Vec<u8>); 2],
 }
 
@@ -40,7 +40,7 @@ impl<S: Read + Write> Mux<S> {
         &self.stream
     }
 
-    /// The next message, and of which connection it is. Nothing can be read after an error.
+    /// Returns the next message and its connection. Nothing can be read after an error.
     pub fn receive(&mut self) -> Result<(u32, TtrpcMessage)> {
         loop {
             for (connection, begun) in &mut self.begun {
@@ -65,7 +65,7 @@ impl<S: Read + Write> Mux<S> {
         }
         let mut remaining = length;
         while remaining > 0 {
-            // No room is made for bytes that may never come.
+            // Memory is allocated only as bytes arrive.
             let mut piece = vec![0; remaining.min(PIECE)];
             self.read_exact(&mut piece)?;
             remaining -= piece.len();
@@ -82,8 +82,8 @@ impl<S: Read + Write> Mux<S> {
         unless_closed(result, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
     }
 
-    /// Sends a message, after which an error leaves nothing to be sent. It begins a frame of its own, since the
-    /// runtime's reader of the message before has no room for more.
+    /// Sends a message in a new frame, since the runtime's reader of the previous message has no room for more. Nothing
+    /// can be sent after an error.
     pub fn send(&mut self, connection: u32, message: &TtrpcMessage) -> Result<()> {
         let bytes = ttrpc::encode(message)?;
         for content in bytes.chunks(MAX_SENT) {
@@ -99,7 +99,7 @@ impl<S: Read + Write> Mux<S> {
     }
 }
 
-/// The result again, unless it says that the runtime closed the connection.
+/// Returns the result, or fails if the runtime closed the connection.
 fn unless_closed(result: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
     let kind = result.as_ref().err().map(io::Error::kind);
     if kind.is_some_and(|kind| kind == closed || kind == io::ErrorKind::ConnectionReset) {

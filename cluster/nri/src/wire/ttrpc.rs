@@ -29,8 +29,8 @@ pub struct TtrpcMessage {
     pub body: Vec<u8>,
 }
 
-/// Takes the first message off the bytes that have come, if it is all there. After an error the connection is of no
-/// more use.
+/// Removes the first message from the received bytes if it is complete. After an error the connection cannot be used
+/// further.
 pub fn parse_message(bytes: &mut Vec<u8>) -> Result<Option<TtrpcMessage>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);
