@@ -1,9 +1,9 @@
-//! What the Node still counts of resources that DRA serves.
+//! Finds resources that DRA serves and that the Node still counts.
 //!
-//! A kubelet that starts without its checkpoint knows no resource of before. It sets their amounts in the status of its
-//! Node to 0, but not where some device plugin registers before it has reached the API server. The scheduler counts
-//! what is left there and makes no claim, so that a pod runs without its device. Kubelet says 0 of what a device plugin
-//! offers none of.
+//! A kubelet that starts without its checkpoint has no record of earlier resources. It sets their amounts in the status
+//! of its Node to 0, unless a device plugin registers before kubelet has reached the API server. The scheduler then
+//! uses the remaining amounts and creates no claim, so that a pod runs without its device. Kubelet reports 0 for a
+//! resource for which a device plugin offers no devices.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -23,22 +23,22 @@ use super::resource_names::class_resources;
 use crate::names::NodeName;
 use crate::snapshot::KubernetesSnapshot;
 
-/// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
-/// when it has reached the API server, and then every ten seconds.
+/// Delays for reading the Node after kubelet has started or the classes of DRA have changed. Kubelet writes its amounts
+/// once it has reached the API server, and then every ten seconds.
 pub const READ_DELAYS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
-/// How soon it is read again while it still counts something.
+/// Interval for reading it again while amounts remain.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What finds such amounts.
+/// Finds such amounts.
 #[derive(Debug)]
 pub struct ResourceAmounts {
     /// The API server.
     pub api: Api,
     /// The node.
     pub node: NodeName,
-    /// What the host has, and what is configured.
+    /// Snapshots of the host and configuration.
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
-    /// Whether kubelet knows the driver.
+    /// Whether the driver is registered with kubelet.
     pub registered: watch::Receiver<bool>,
     pub dra_classes: watch::Receiver<DraClasses>,
     /// [`READ_DELAYS`].
@@ -46,14 +46,14 @@ pub struct ResourceAmounts {
 }
 
 impl ResourceAmounts {
-    /// Tells which resources the device plugin is to have with no device, until the program ends.
+    /// Publishes the resources that the device plugin must offer without devices, until the program ends.
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
         let (mut registered, mut of_dra) = (self.registered.clone(), self.dra_classes.clone());
         loop {
             let is_known = *registered.borrow_and_update();
             let classes = of_dra.borrow().served();
             tokio::select! {
-                // A kubelet that is away counts nothing anew.
+                // A kubelet that is not running writes no amounts.
                 () = self.poll_node(&classes, &none), if is_known => {}
                 changed = registered.changed() => if changed.is_err() { return },
                 changed = of_dra.wait_for(|offered| offered.served() != classes) => {
@@ -65,7 +65,7 @@ impl ResourceAmounts {
         }
     }
 
-    /// Does not end.
+    /// Polls the Node. Never returns.
     async fn poll_node(
         &self,
         classes: &BTreeSet<Class>,
@@ -84,7 +84,7 @@ impl ResourceAmounts {
                         }
                         RETRY_INTERVAL
                     }
-                    // Who publishes the slices reads the Node too, and says what is wrong.
+                    // Not logged, since publishing slices reads the Node too and logs the failure.
                     Err(error) => backoff.next().max(error.retry_after().unwrap_or_default()),
                 };
                 sleep(wait).await;

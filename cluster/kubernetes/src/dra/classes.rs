@@ -1,5 +1,4 @@
-//! What the API server says of DeviceClasses. It is asked once, and tells from then on what changes: a cluster where
-//! nothing changes is not asked again.
+//! The DeviceClasses of the API server, listed once and then watched.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,14 +20,14 @@ use super::api::{Api, ApiError, ListedClass};
 pub enum DeviceClasses {
     #[default]
     Nothing,
-    /// The server does not say, as before 1.34 or without the right to ask.
+    /// The server rejects the request, as before 1.34 or without permission.
     Refused,
     /// The `extendedResourceName` of each DeviceClass that has one, by the name of the class.
     Classes(BTreeMap<String, String>),
 }
 
 impl DeviceClasses {
-    /// Whether DRA serves pods that ask for a resource; none if that is not known.
+    /// Returns whether DRA serves pods that request a resource, or `None` if unknown.
     pub(super) fn is_served(&self, resource: &str) -> Option<bool> {
         match self {
             DeviceClasses::Nothing | DeviceClasses::Refused => None,
@@ -36,8 +35,8 @@ impl DeviceClasses {
         }
     }
 
-    /// The resource that pods ask for to get devices of a DeviceClass. What is not known of ours is that of
-    /// packaging/kubernetes/dra.
+    /// Returns the resource that pods request to get devices of a DeviceClass. If our DeviceClasses are unknown, those
+    /// of packaging/kubernetes/dra are assumed.
     pub(super) fn resource_of(&self, device_class: &str) -> Option<String> {
         if let DeviceClasses::Classes(classes) = self {
             return classes.get(device_class).cloned();
@@ -48,15 +47,15 @@ impl DeviceClasses {
     }
 }
 
-/// Whether the server serves something to nobody, or not to this program. A token that it does not take is not that:
-/// it says nothing about what there is.
+/// Returns whether the server does not have something or does not allow it to this program. A rejected token does not
+/// count, since it says nothing about the API.
 pub(super) fn is_refused(error: &ApiError) -> bool {
     let status = error.status();
     status == Some(StatusCode::FORBIDDEN) || status == Some(StatusCode::NOT_FOUND)
 }
 
-/// Tells what the server says, until nobody wants to know. A server that refuses is asked again after `refused`:
-/// rights may come, and it does not tell of them. What was told stays when it cannot be reached.
+/// Publishes the DeviceClasses until there is no receiver. After a rejection the request is repeated after `refused`,
+/// since permissions may be granted later. While the server cannot be reached, the last state is kept.
 pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender<DeviceClasses>) {
     let mut backoff = Backoff::default();
     let mut last_message = LastMessage::default();
@@ -78,7 +77,7 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
     }
 }
 
-/// Once, however often it is tried.
+/// Logs an error once, even if it occurs repeatedly.
 fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     let reason = ErrorChain(error).to_string();
     if error.is_gone() || error.no_access_reason().is_some() || !last_message.is_new(&reason) {
@@ -106,7 +105,7 @@ async fn watch_once(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infa
                 apply_event(&mut classes, event);
                 send(to, DeviceClasses::Classes(classes.clone()));
             }
-            // It ends after a while, and another goes on from there.
+            // The server ends watches after a while, and another one continues.
             None => {
                 sleep(Backoff::default().next()).await;
                 watch = api.watch_device_classes(watch.version()).await?;
@@ -128,7 +127,7 @@ fn apply_event(classes: &mut BTreeMap<String, String>, event: WatchEvent<DeviceC
     };
 }
 
-/// Tells whoever wants to know, if it is news.
+/// Sends a value if it has changed.
 pub(super) fn send<T: PartialEq>(to: &watch::Sender<T>, now: T) {
     to.send_if_modified(|before| {
         let differs = *before != now;

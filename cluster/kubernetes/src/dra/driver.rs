@@ -1,4 +1,4 @@
-//! The driver at kubelet's sockets, from its registration to its end.
+//! The DRA driver at kubelet's sockets, from its registration to its end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::wire::dra_health::dra_resource_health_server::DraResourceHealthServer
 use crate::wire::registration::registration_server::RegistrationServer;
 use crate::wire::{dra, dra_v1beta1};
 
-/// How often the sockets are looked at: whoever empties kubelet's directory does not tell.
+/// Interval for checking that the sockets exist, since deleting them causes no event.
 const CHECK: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -41,13 +41,13 @@ pub struct DraDriver {
     pub host_root: PathBuf,
     pub api: Api,
     pub host: watch::Receiver<Arc<KubernetesSnapshot>>,
-    /// Its specifications. Those of claims are written to the directory of the highest priority.
+    /// The host's specifications. Those of claims are written to the directory of the highest priority.
     pub specs: Arc<SpecNames>,
     pub metrics: Arc<DaemonMetrics>,
 }
 
 impl DraDriver {
-    /// Serves kubelet until `stop` holds true. What goes wrong is logged once and tried again.
+    /// Serves kubelet until `stop` holds true. Failures are logged once and retried.
     pub async fn run(
         self,
         registered: watch::Sender<bool>,
@@ -96,7 +96,7 @@ impl DraDriver {
         reporting.abort();
     }
 
-    /// Where the specifications of claims are.
+    /// Returns the directory for the specifications of claims.
     pub(super) fn spec_dir(&self) -> PathBuf {
         let dirs = self.specs.dirs().last();
         dirs.cloned().unwrap_or_default()
@@ -158,8 +158,8 @@ impl DriverServer {
         Ok(DriverServer { registration, service, stop, servers })
     }
 
-    /// Serves until one of the sockets is gone, or the end. Then kubelet is told first, by the removal of the
-    /// socket of the registration, and calls that have begun are completed.
+    /// Serves until a socket is gone or the program ends. First removes the registration socket, which unregisters the
+    /// driver at kubelet, and then completes calls that have begun.
     async fn wait_until_lost(self, stop: &watch::Receiver<bool>) {
         while !*stop.borrow() {
             if !self.registration.exists() || !self.service.exists() {

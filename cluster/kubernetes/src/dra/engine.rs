@@ -1,8 +1,8 @@
-//! Which interface of Kubernetes offers a class, the device plugin or DRA. Never both.
+//! Decides which Kubernetes interface offers a class, the device plugin or DRA. Never both.
 //!
-//! `[kubernetes] offer` says which one it is to be. A class changes when no container of the node holds a device of it.
-//! Leases answer that for devices that one container has at a time, kubelet's [`pod_resources`] and the record of
-//! prepared claims for all. No object that a user can write answers it.
+//! `[kubernetes] offer` selects the interface. A class changes once no container of the node holds a device of it.
+//! Leases show that for exclusive devices, kubelet's [`pod_resources`] and the record of prepared claims for all.
+//! Objects that a user can write are not consulted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::resources::is_pod_lease;
 use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 
-/// How long neither interface offers a class that changes: until kubelet and the scheduler have heard of it.
+/// Time during which neither interface offers a changing class, until kubelet and the scheduler have noticed.
 pub const SETTLE: Duration = Duration::from_secs(10);
 /// How often to check whether a class that a container holds can change.
 const HELD: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ pub struct Engine {
     /// kubelet's [`pod_resources::socket`].
     pub pod_resources: PathBuf,
     pub published: PublishedClasses,
-    /// Where the specifications of claims are.
+    /// The directory for the specifications of claims.
     pub spec_dir: PathBuf,
     /// [`SETTLE`].
     pub settle: Duration,
@@ -98,7 +98,7 @@ enum State {
     Changing(Instant),
 }
 
-/// What is read at most once for all classes.
+/// Data that is read at most once for all classes.
 struct Round<'s> {
     snapshot: &'s KubernetesSnapshot,
     amounts: OnceCell<BTreeMap<String, bool>>,
@@ -378,7 +378,7 @@ fn send_offered(
     send(by_plugin, with_state(&|_, state| state == State::Offered(Interface::Plugin)));
 }
 
-/// The classes of which pods may be given a device of the host.
+/// Returns the classes of the host's devices that pods may get.
 fn classes(snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
     let offered = snapshot.devices.iter().filter(|device| is_offered(device, settings));

@@ -1,4 +1,4 @@
-//! How the devices are, for the status of pods: kubelet shows it beside each container that has one.
+//! The health of devices for the status of pods: kubelet shows it for each container with a device.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,20 +10,20 @@ use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
 };
 
-/// How often all is told again: after 30 s without a word kubelet calls a device unknown.
+/// Interval for sending all devices again: after 30 s without a message kubelet reports a device as unknown.
 pub(super) const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// What kubelet keeps of a message.
+/// Limit of kubelet for a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// What all messages of an answer may have: kubelet's client takes 4 MiB (`defaultClientMaxReceiveMessageSize` of
-/// grpc-go), and the names of 4096 devices need a part of it.
+/// Limit for all messages of an answer, in bytes: kubelet's client accepts 4 MiB (`defaultClientMaxReceiveMessageSize`
+/// of grpc-go), and the names of 4096 devices need a part of it.
 const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
-/// With names of at most 63 bytes and pools of some hundred, so many devices fit into the rest.
+/// With names of at most 63 bytes and pools of about a hundred bytes, this number of devices fits into the rest.
 const MAX_DEVICES: usize = 8192;
-/// The host is looked at every minute and at each change. What is older than this is not known.
+/// The host is surveyed every minute and at each change. Older data counts as unknown.
 const STALE: Duration = Duration::from_secs(300);
 
-/// All devices of a node, as kubelet wants them. A device that claims share goes by its name, and by one for each
-/// of its slots, whichever of the two is published.
+/// Lists all devices of a node for kubelet. A device that claims share is listed by its name and by the name of each
+/// slot, whichever of these is published.
 pub(super) fn list_devices(
     snapshot: &KubernetesSnapshot,
     node: &NodeName,
@@ -63,7 +63,7 @@ fn slot_count(device: &HostDevice, snapshot: &KubernetesSnapshot) -> u32 {
     }
 }
 
-/// Containers of claims are ours: that they hold a device is no trouble.
+/// Returns the health of a device. Use by containers of claims does not make it unhealthy.
 fn device_health(device: &HostDevice, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
         let message = format!("the host was looked at {} s ago", age.as_secs());

@@ -1,5 +1,5 @@
-//! The driver of a node, where the configuration wants one and the API server can be asked: at kubelet's sockets, and on
-//! the API server.
+//! The driver of a node, at kubelet's sockets and at the API server, if it is configured and the API server can be
+//! reached.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,8 +55,8 @@ pub fn find(
     }
 }
 
-/// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
-/// plugin, and `none` of which resources it is to have no device.
+/// Serves claims and publishes devices until `stop` holds true. Sends the classes for the device plugin to `plugin`,
+/// and the resources that it must offer without devices to `none`.
 pub async fn run(
     driver: DraDriver,
     (plugin, none): (watch::Sender<BTreeSet<Class>>, watch::Sender<BTreeSet<ResourceName>>),

@@ -1,5 +1,5 @@
-//! Which classes this node has published by DRA: an empty file for each, written before its first ResourceSlice and
-//! removed after the last one is gone. A class without a file never waits for the API server.
+//! Records the classes that this node has published by DRA: an empty file for each, written before its first
+//! ResourceSlice and removed after the last one is gone. A class without a file never waits for the API server.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use super::DRIVER;
 use super::sockets::driver_dir;
 use crate::names::NodeName;
 
-/// The command that deletes the slices of a node.
+/// Returns the command that deletes the slices of a node.
 pub(super) fn delete_command(node: &str) -> String {
     format!(
         "kubectl delete resourceslices --field-selector=spec.nodeName={node},spec.driver={DRIVER}"
@@ -34,7 +34,7 @@ impl PublishedClasses {
     }
 
     pub(crate) fn contains(&self, class: Class) -> bool {
-        // A file that cannot be examined may be there.
+        // A file that cannot be examined may exist.
         self.path(class).try_exists().unwrap_or(true)
     }
 

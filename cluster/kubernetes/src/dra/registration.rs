@@ -1,4 +1,4 @@
-//! How kubelet comes to know the driver: it finds a socket in its directory and asks who is there.
+//! Registration with kubelet, which finds a socket in its directory and requests the driver's information.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::wire::registration::{
 /// dra_plugin_manager.go since 1.34). Kubernetes 1.37 watches the health of devices only if the list has a DRAResourceHealth.
 const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
-/// Tells kubelet of the driver, and everybody else of what kubelet says.
+/// Describes the driver to kubelet, and publishes whether kubelet has registered it.
 #[derive(Debug)]
 pub(super) struct Registrar {
-    /// Where the driver serves.
+    /// The path of the driver's socket.
     pub(super) endpoint: PathBuf,
     pub(super) registered: watch::Sender<bool>,
     pub(super) metrics: Arc<DaemonMetrics>,
@@ -42,7 +42,7 @@ impl Registration for Registrar {
         }))
     }
 
-    /// An error that is answered would unregister the driver.
+    /// Always succeeds, since an error would unregister the driver.
     async fn notify_registration_status(
         &self,
         request: Request<RegistrationStatus>,

@@ -1,5 +1,5 @@
-//! Resources with names of the operator's, and those of pools. The device plugin has them by the configuration of its
-//! node; by DRA they need a DeviceClass each, of the whole cluster, which no daemon of a node may write.
+//! Resources with names from the operator, and those of pools. The device plugin offers them by the configuration of
+//! its node; with DRA each needs a DeviceClass, which is cluster-wide and which a node's daemon must not write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::names::is_allocatable;
 use crate::resources::device_class_name;
 use crate::snapshot::KubernetesSnapshot;
 
-/// The resources beside a class's own that have devices of it, each with its pool if it is one's.
+/// Returns the resources with devices of a class besides the class's own, each with its pool if it has one.
 pub(super) fn other_resources(
     snapshot: &KubernetesSnapshot,
     class: Class,
@@ -47,13 +47,13 @@ pub(super) fn other_resources(
     resources
 }
 
-/// All resources that have devices of a class.
+/// Returns all resources with devices of a class.
 pub(super) fn class_resources(snapshot: &KubernetesSnapshot, class: Class) -> Vec<ResourceName> {
     let own = ResourceName::try_from(class.cdi_kind()).ok();
     own.into_iter().chain(other_resources(snapshot, class).into_keys()).collect()
 }
 
-/// The classes that a resource's devices may be of; none for a resource of others.
+/// Returns the classes that a resource's devices may belong to. Empty for another vendor's resource.
 pub(super) fn classes_of(name: &str, snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let Ok(own) = ResourceName::try_from(name.to_owned()) else {
         return BTreeSet::new();
@@ -108,8 +108,8 @@ pub(super) fn log_missing(
     *logged = missing;
 }
 
-/// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
-/// has it.
+/// Returns whether pods may get a device, by either interface: its class is listed, or an operator's resource or a pool
+/// contains it.
 pub(super) fn is_offered(device: &HostDevice, settings: &KubernetesSettings) -> bool {
     let mut named = settings.resources.values();
     is_allocatable(device)
@@ -118,8 +118,8 @@ pub(super) fn is_offered(device: &HostDevice, settings: &KubernetesSettings) -> 
             || named.any(|resource| resource.class == Some(device.class)))
 }
 
-/// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
-/// first pool, else that of its class.
+/// Returns the resource of a device by the device plugin's rules: an operator's resource, or else that of its first
+/// pool, or else that of its class.
 pub(super) fn resource_name(
     device: &HostDevice,
     settings: &KubernetesSettings,
@@ -138,8 +138,8 @@ pub(super) fn resource_name(
     ResourceName::onload_dev(word).ok()
 }
 
-/// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class, without those of pools that
-/// cannot be requested.
+/// Returns the manifest for `kubectl apply` with the DeviceClasses of these resources, without pools that cannot be
+/// requested.
 fn device_class_manifest(
     class: Class,
     resources: &BTreeMap<ResourceName, Option<String>>,

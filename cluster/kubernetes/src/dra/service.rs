@@ -1,5 +1,5 @@
-//! What kubelet asks of the driver: v1 and v1beta1 of the DRA plugin are one, and the health of the devices is told
-//! at the same socket.
+//! The gRPC services for kubelet: the DRA plugin in versions v1 and v1beta1, and the health of the devices on the same
+//! socket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::wire::dra_health::dra_resource_health_server::DraResourceHealth;
 use crate::wire::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
 use crate::wire::{dra, dra_v1beta1};
 
-/// The driver, until it is told to stop.
+/// The driver's services, until `stop` holds true.
 #[derive(Clone, Debug)]
 pub(super) struct DraService {
     pub(super) preparer: Arc<Preparer>,
@@ -31,7 +31,7 @@ pub(super) struct DraService {
 }
 
 impl DraService {
-    /// One claim does not wait for another's answer of the API server.
+    /// Prepares claims concurrently, so that none waits for another's request to the API server.
     async fn prepare(&self, claims: Vec<Claim>) -> NodePrepareResourcesResponse {
         let _call = self.preparer.begin_call();
         let begin = Instant::now();
@@ -70,7 +70,7 @@ impl DraService {
         NodeUnprepareResourcesResponse { claims: answers }
     }
 
-    /// Tells the health of all devices at each change, and again before kubelet forgets it.
+    /// Sends the health of all devices at each change, and again before kubelet's timeout.
     async fn stream_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
         let (mut host, mut stop) = (self.preparer.host.clone(), self.stop.clone());
         let mut sent = None;
@@ -84,7 +84,7 @@ impl DraService {
                 tracing::debug!(devices = now.devices.len(), "health sent");
             }
             let changed = async {
-                // A look at the host that found nothing new is not told.
+                // A survey without changes is not sent.
                 while host.changed().await.is_ok() {
                     if !health::is_same(&now, &self.health()) {
                         return;

@@ -1,5 +1,5 @@
-//! The two sockets of an instance below kubelet's directory: one where it registers, and one where it serves.
-//! Two instances may run while a DaemonSet is updated; kubelet then calls the one that connected last.
+//! The two sockets of an instance in kubelet's directory: for registration and for service. Two instances may run while
+//! a DaemonSet is updated; kubelet then calls the one that registered last.
 
 use std::fs;
 use std::io;
@@ -17,24 +17,24 @@ use tokio::time::sleep;
 use super::DRIVER;
 use crate::socket::{self, SocketFile, is_left_over};
 
-/// Where kubelet looks for sockets of plugins, below its directory. It is kubelet's, which makes it.
+/// The directory in which kubelet looks for sockets of plugins, relative to its root. kubelet creates it.
 const REGISTRY: &str = "plugins_registry";
-/// Where plugins have their own directories.
+/// The parent of the plugins' own directories.
 const PLUGINS: &str = "plugins";
-/// The name of the socket where the first instance registers.
+/// The name of the first instance's registration socket.
 ///
 /// It has an `@` for a reason. kubelet calls the path of that socket the authority of its requests, percent-escaped
 /// (`%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2F…`; `encodeAuthority` of grpc-go), and in an authority the library
 /// that we serve HTTP/2 with allows `%` only before an `@`. Without one each request of kubelet is answered with
 /// RST_STREAM, and the driver never registers.
 pub(super) const REGISTRATION_SOCKET: &str = "onload.dev@reg.sock";
-/// How the names of our sockets there begin and end. In between stands the instance, if it is not the first.
+/// Prefix and suffix of our sockets there. Later instances have an id in between.
 const REGISTRATION: (&str, &str) = ("onload.dev@reg", ".sock");
-/// The same in our own directory.
+/// Prefix and suffix of our sockets in our own directory.
 const SERVICE: (&str, &str) = ("dra-", ".sock");
-/// Nobody but root has a use for our directory.
+/// Only root may enter our directory.
 const PRIVATE: u32 = 0o700;
-/// How often another instance that is about to begin is asked whether it is done.
+/// Interval for checking whether another starting instance has finished.
 const RETRY: Duration = Duration::from_millis(50);
 const MAX_TRIES: u32 = 100;
 
@@ -49,7 +49,7 @@ pub(super) struct DriverSockets {
     pub(super) endpoint: PathBuf,
 }
 
-/// What to do where kubelet has not made its directory; `None` where it has.
+/// Returns the remedy if kubelet has not created its directory.
 pub(super) fn missing_registry_reason(kubelet: &Path) -> Option<String> {
     let registry = kubelet.join(REGISTRY);
     (!registry.is_dir()).then(|| {
@@ -60,19 +60,18 @@ pub(super) fn missing_registry_reason(kubelet: &Path) -> Option<String> {
     })
 }
 
-/// The directories below kubelet's where sockets of the driver are.
+/// Returns the directories with sockets of the driver.
 pub(crate) fn socket_dirs(kubelet: &Path) -> [PathBuf; 2] {
     [kubelet.join(REGISTRY), driver_dir(kubelet)]
 }
 
-/// The directory of this driver below kubelet's.
+/// Returns the directory of this driver.
 pub(super) fn driver_dir(kubelet: &Path) -> PathBuf {
     kubelet.join(PLUGINS).join(DRIVER)
 }
 
 impl DriverSockets {
-    /// Makes them below kubelet's directory, and removes those that killed instances left. Whatever else has one of the
-    /// names stays.
+    /// Creates the sockets, and removes those of killed instances. Other files with these names are kept.
     pub(super) async fn bind(kubelet: &Path) -> Result<Self> {
         let registry = kubelet.join(REGISTRY);
         let dir = driver_dir(kubelet);
@@ -83,8 +82,8 @@ impl DriverSockets {
         let endpoint = dir.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
         let service = socket::bind(&endpoint)?;
         let first = registry.join(REGISTRATION_SOCKET);
-        // kubelet waits longer each time that nobody answers at a path, up to two minutes, and goes on to wait when
-        // another socket is made there. So what follows a socket that was left has a name that kubelet does not know.
+        // kubelet backs off from a path without an answer, up to two minutes, and continues to wait if the socket is
+        // created again. So after a leftover socket a new name is used.
         let registration = if was_killed || is_socket(&first) {
             registry.join(format!("{}-{instance}{}", REGISTRATION.0, REGISTRATION.1))
         } else {
@@ -99,10 +98,10 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// Our directory, which no other instance uses to begin until the result is dropped.
+/// Locks our directory against other starting instances until the result is dropped.
 async fn lock(dir: &Path) -> Result<OwnedFd> {
     let making = || format!("making the directory {}", dir.display());
-    // The directory above is kubelet's, which may not have made it yet.
+    // The parent directory is kubelet's and may not exist yet.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(PRIVATE);
     builder.create(dir).with_context(making)?;
@@ -118,7 +117,7 @@ async fn lock(dir: &Path) -> Result<OwnedFd> {
     bail!("another onload-kubernetes has {} locked; stop it", dir.display())
 }
 
-/// Removes the sockets of ours that nobody listens at; whether there was one.
+/// Removes our sockets without a listener. Returns whether there were any.
 async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> bool {
     let mut was_there = false;
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -144,10 +143,10 @@ async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> b
     was_there
 }
 
-/// Tells this instance from every other.
+/// Returns a unique id for this instance.
 fn instance_id() -> io::Result<String> {
     let mut bytes = [0; 4];
-    // So few are given whole (getrandom(2)).
+    // getrandom(2) always fills such a small buffer.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }

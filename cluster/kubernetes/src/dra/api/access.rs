@@ -14,12 +14,12 @@ use rustls::crypto::aws_lc_rs;
 
 use super::server_verifier::{Authorities, ServerVerifier};
 
-/// Where a pod has the token and the certificate of its service account.
+/// The directory with the token and certificate of a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where the API server is, and who we are to it.
 pub struct ApiAccess {
-    /// `https://HOST:PORT`, without a slash at its end.
+    /// `https://HOST:PORT`, without a trailing slash.
     pub(super) server: String,
     pub(super) tls: TlsFiles,
     pub(super) token: ApiToken,
@@ -55,7 +55,7 @@ impl ApiToken {
 }
 
 impl ApiAccess {
-    /// That of a pod, from its environment and the files of its service account.
+    /// Returns a pod's access, from its environment and the files of its service account.
     pub fn from_pod(
         variable: impl Fn(&str) -> Option<String>,
         service_account: &Path,
@@ -66,7 +66,7 @@ impl ApiAccess {
                 "finding the API server: this is no pod of Kubernetes, and no kubeconfig is named; give --kubeconfig"
             );
         };
-        // An IPv6 address.
+        // IPv6 addresses need brackets.
         if host.contains(':') {
             host = format!("[{host}]");
         }
@@ -116,11 +116,11 @@ impl PemSource {
     }
 }
 
-/// How a connection is made: whom we trust, and the certificate that we show.
+/// The TLS files of a connection: trusted authorities, and our client certificate.
 pub(super) struct TlsFiles {
     authorities: PemSource,
     client_cert: Option<Arc<dyn ResolvesClientCert>>,
-    /// The authorities that are trusted.
+    /// The trusted authorities.
     taken: Vec<u8>,
     pub(super) config: ClientConfig,
 }
@@ -140,8 +140,8 @@ impl TlsFiles {
         })
     }
 
-    /// Takes the authorities that are there now; whether they are others. Those that were taken before stay where the
-    /// file has none: it may be half written.
+    /// Reads the authorities again. Returns whether they have changed. Keeps the earlier ones if the file has none,
+    /// since it may be half written.
     pub(super) fn renew(&mut self) -> Result<bool> {
         let PemSource::File(path) = &self.authorities else {
             return Ok(false);
@@ -178,7 +178,7 @@ fn client_config(
     })
 }
 
-/// What an error is about.
+/// Returns the context of an error.
 pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
     move || format!("taking {what} for the API server")
 }

@@ -1,4 +1,4 @@
-//! Answers that are parsed while they are read, so that what is skipped of them takes no memory, however long it is.
+//! Parses answers while they are read, so that skipped parts take no memory regardless of their length.
 
 use std::io::{self, BufReader, Read};
 

@@ -1,4 +1,4 @@
-//! The certificate that we show the API server.
+//! The client certificate for the API server.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +15,11 @@ use rustls::{RootCertStore, SignatureScheme};
 
 use super::access::{PemSource, read_context};
 
-/// A certificate whose files are read for each connection: who renews them does so before they expire.
+/// A certificate whose files are read for each connection, since they are renewed before they expire.
 pub(super) struct ClientCertificate {
     certificate: PemSource,
     key: PemSource,
-    /// What was read last, and why it could not be read since.
+    /// The last certificate, and why the files could not be read since.
     last: Mutex<(Arc<CertifiedKey>, LastMessage)>,
 }
 
@@ -49,7 +49,7 @@ impl ResolvesClientCert for ClientCertificate {
                 *certified_key = Arc::new(now);
                 last_message.clear();
             }
-            // Files of which one is renewed and the other is not yet do not fit together.
+            // While only one of the files is renewed, they do not match.
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
                 if last_message.is_new(&error) {
@@ -77,8 +77,8 @@ fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<Certif
     Ok(CertifiedKey::new(chain, key))
 }
 
-/// Fails if the first certificate is of another key. [`CertifiedKey::keys_match`] does not parse X.509 v1, which MicroK8s 1.34
-/// writes; the parser of authorities does.
+/// Fails if the first certificate has another key. [`CertifiedKey::keys_match`] does not parse X.509 v1, which MicroK8s
+/// 1.34 writes; the parser of authorities does.
 fn check_pair(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> Result<()> {
     let certificate = chain.first().context("there is no certificate")?;
     let mut parsed = RootCertStore::empty();

@@ -1,5 +1,5 @@
-//! ResourceClaims, as far as this driver reads them. Any user of a namespace can write one of a megabyte, so everything
-//! else in them is skipped, and so are the entries of other drivers.
+//! The fields of ResourceClaims that this driver reads. Any user of a namespace can write a claim of a megabyte, so all
+//! other fields and the entries of other drivers are skipped.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -43,10 +43,12 @@ pub struct ClaimMetadata {
 
 #[derive(Debug, Default, Deserialize)]
 pub struct ClaimAnnotations {
-    /// What its pod calls a claim that was made from a template (`PodResourceClaimAnnotation` of k8s.io/api/resource).
+    /// The pod's name for a claim that was created from a template (`PodResourceClaimAnnotation` of
+    /// k8s.io/api/resource).
     #[serde(rename = "resource.kubernetes.io/pod-claim-name")]
     pub pod_claim_name: Option<String>,
-    /// `true` of a claim that the scheduler made for the resources of a pod (`ExtendedResourceClaimAnnotation`).
+    /// `true` for a claim that the scheduler created for a pod's extended resources
+    /// (`ExtendedResourceClaimAnnotation`).
     #[serde(rename = "resource.kubernetes.io/extended-resource-claim")]
     pub extended_resource_claim: Option<String>,
 }
@@ -121,7 +123,7 @@ pub struct OpaqueParameters {
     pub parameters: Box<RawValue>,
 }
 
-/// A pod, or another object, that a claim is reserved for.
+/// A pod or other object for which a claim is reserved.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimConsumer {
@@ -131,7 +133,7 @@ pub struct ClaimConsumer {
     pub uid: String,
 }
 
-/// The devices of a claim, and nothing else: of this there is a page in memory.
+/// Only the devices of a claim, since a page of these is kept in memory.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClaimHoldings {
@@ -165,7 +167,7 @@ struct HoldingsResults {
 }
 
 impl ClaimHoldings {
-    /// The devices of this driver; `None` if there are more than a server accepts.
+    /// Returns the devices of this driver. `None` if there are more than a server accepts.
     pub(super) fn results(self) -> Option<Vec<AllocationResult>> {
         let allocation = self.status.and_then(|status| status.allocation).unwrap_or_default();
         allocation.devices.results.entries()
@@ -194,12 +196,12 @@ impl DriverEntry for AllocatedDeviceStatus {
     }
 }
 
-/// The entries of this driver in a list. Those of others are dropped one by one while the list is read.
+/// The entries of this driver in a list. Entries of others are dropped while the list is read.
 #[derive(Debug)]
 pub struct OwnEntries<T, const MAX: usize>(Option<Vec<T>>);
 
 impl<T, const MAX: usize> OwnEntries<T, MAX> {
-    /// The entries; `None` if there are more than `MAX`.
+    /// Returns the entries, or `None` if there are more than `MAX`.
     pub fn entries(self) -> Option<Vec<T>> {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Why the API server did not do what it was asked.
+//! Errors of requests to the API server.
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,7 +15,7 @@ use rustls::{AlertDescription, OtherError};
 use super::server_verifier::UntrustedServer;
 use super::transport::EventTooLong;
 
-/// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
+/// Limit for Retry-After, since a time too far in the future cannot be represented.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 const WORDS: usize = 400;
 
@@ -25,7 +25,7 @@ pub enum ApiError {
     Refused { what: String, status: Box<Status> },
     #[error("{what}: the API server has not answered within {} s", after.as_secs())]
     TimedOut { what: String, after: Duration },
-    /// TLS fails until the operator replaces a certificate.
+    /// TLS fails until a certificate is replaced.
     #[error("{what}: the API server cannot be reached: {reason}")]
     Certificate { what: String, reason: String },
     #[error(transparent)]
@@ -68,8 +68,8 @@ impl ApiError {
         }
     }
 
-    /// Why the server accepts no request of this program until the operator changes a certificate or a token.
-    /// [`Api`](super::Api) logs that once for all requests.
+    /// Returns why the server accepts no request until a certificate or token is changed. [`Api`](super::Api) logs this
+    /// once for all requests.
     pub fn no_access_reason(&self) -> Option<String> {
         match self {
             ApiError::Certificate { reason, .. } => Some(reason.clone()),
@@ -80,19 +80,19 @@ impl ApiError {
         }
     }
 
-    /// Whether the server does not do this, rather than nothing at all now.
+    /// Returns whether the server rejected this request, rather than being unavailable.
     pub fn is_refusal(&self) -> bool {
         let status = self.status().filter(StatusCode::is_client_error);
         status.is_some() && self.retry_after().is_none()
     }
 
-    /// Whether what was asked from is too old, so that all has to be read again.
+    /// Returns whether the resource version is too old, so that everything must be listed again.
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)
     }
 
-    /// Whether the server says that it has no object of this name. A 404 alone does not say that: a proxy, or a
-    /// server without this API, answers it too, and names no object.
+    /// Returns whether the server reports that it has no object with this name. A 404 by itself does not mean that,
+    /// since proxies and servers without this API return it too, without naming an object.
     pub fn is_absent(&self, name: &str) -> bool {
         let ApiError::Refused { status, .. } = self else {
             return false;
@@ -110,12 +110,12 @@ impl ApiError {
     }
 }
 
-/// Whether a 404 is about the API rather than about one object.
+/// Returns whether a 404 concerns the API rather than one object.
 fn names_no_object(status: &Status) -> bool {
     status.details.as_ref().is_none_or(|details| details.name.is_empty())
 }
 
-/// What is wrong with a certificate, if that is why a connection failed.
+/// Returns the problem of a certificate, if a connection failed because of it.
 fn certificate_reason(error: &(dyn StdError + 'static)) -> Option<String> {
     if let Some(tls) = error.downcast_ref::<rustls::Error>() {
         return match tls {
@@ -145,7 +145,7 @@ fn certificate_reason(error: &(dyn StdError + 'static)) -> Option<String> {
     }
 }
 
-/// Whether more came than is read: of an answer, or of an event of a watch, in whose error the client's own stands.
+/// Returns whether an answer, or an event of a watch, exceeded the limit. The error of a watch wraps the client's.
 fn is_too_long(error: &kube_client::Error) -> bool {
     match error {
         kube_client::Error::Service(error) => error.is::<LengthLimitError>(),
@@ -169,7 +169,7 @@ fn one_line(text: &str) -> String {
     text.replace("\\\"", "\"")
 }
 
-/// What to do about it, where that is known.
+/// Returns the remedy, if there is one.
 fn advice(status: &Status) -> &'static str {
     match status_code(status) {
         StatusCode::UNAUTHORIZED => {

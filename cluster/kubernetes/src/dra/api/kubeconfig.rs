@@ -1,4 +1,4 @@
-//! A kubeconfig file: the access of a daemon that is no pod.
+//! A kubeconfig file, for a daemon outside of a pod.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ fn find<'a, T>(all: &'a [NamedEntry<T>], name: &str) -> Option<&'a T> {
     Some(&entry.content)
 }
 
-/// What other clients take and this one does not.
+/// Rejects features of kubeconfig files that this client does not support.
 fn refuse(cluster: &Cluster, user: &KubeUser) -> Result<()> {
     let unserved = [
         (

@@ -1,4 +1,4 @@
-//! The API server, as far as this driver asks it for anything: by kube's client, on connections of our own.
+//! The requests of this driver to the API server, by kube's client on our own connections.
 
 mod access;
 mod answer;
@@ -45,18 +45,18 @@ use super::DRIVER;
 use crate::names::NodeName;
 use crate::observe::metrics::DaemonMetrics;
 
-/// How long a request may take, to the end of its answer.
+/// Time limit for a request, including its whole answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Slices of one page: each has at most 128 devices.
+/// Slices per page: each has at most 128 devices.
 const SLICES: u32 = 8;
-/// DeviceClasses of one page: each may have 32 selectors of 10 KiB.
+/// DeviceClasses per page: each may have 32 selectors of 10 KiB.
 const CLASSES: u32 = 50;
 const CLAIMS: u32 = 200;
-/// Claims that are read at once: a pod may name thousands, and each may have a megabyte.
+/// Limit for claims that are read at once: a pod may name thousands, and each may have a megabyte.
 const MAX_CLAIM_READS: usize = 8;
-/// How long a watch may last, in seconds; then it is begun anew.
+/// Range for the duration of a watch in seconds, after which it is started again.
 const WATCH: std::ops::Range<u32> = 1800..3600;
-/// What has no meaning of its own in a path (RFC 3986, unreserved characters) stays as it is.
+/// Unreserved characters are not escaped in paths (RFC 3986).
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Clone)]
@@ -64,7 +64,7 @@ pub struct Api {
     client: Client,
     metrics: Arc<DaemonMetrics>,
     claim_reads: Arc<Semaphore>,
-    /// Why the server accepted no request last.
+    /// Why the server last accepted no request.
     no_access: Arc<Mutex<LastMessage>>,
 }
 
@@ -74,23 +74,23 @@ impl fmt::Debug for Api {
     }
 }
 
-/// Whether something is done or only looked at.
+/// Whether a request changes anything or is a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
     Real,
-    /// The server answers what would be.
+    /// The server returns the result without storing it.
     Dry,
 }
 
 impl Api {
-    /// Needs an async runtime around it.
+    /// Creates the client. Must be called in an async runtime.
     pub fn new(access: ApiAccess, metrics: Arc<DaemonMetrics>) -> Api {
         let client = transport::new_client(access);
         let claim_reads = Arc::new(Semaphore::new(MAX_CLAIM_READS));
         Api { client, metrics, claim_reads, no_access: Arc::default() }
     }
 
-    /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
+    /// Uses the kubeconfig if one is named, or else the service account of this program's pod.
     pub fn find(kubeconfig: Option<&Path>, metrics: Arc<DaemonMetrics>) -> Result<Api> {
         let variable = |name: &str| std::env::var(name).ok();
         let access = match kubeconfig {
@@ -100,7 +100,7 @@ impl Api {
         Ok(Api::new(access, metrics))
     }
 
-    /// A claim; none if there is no such one.
+    /// Returns a claim, or `None` if it does not exist.
     pub async fn get_claim(
         &self,
         namespace: &str,
@@ -114,8 +114,8 @@ impl Api {
         if_found(self.send_streamed("GET", &what, request).await, name)
     }
 
-    /// The names of the devices of a node that claims of any namespace have, by class. The server lists all claims that
-    /// there are, so this is for rare occasions.
+    /// Returns the names of a node's devices that claims of any namespace have, by class. The server lists all claims
+    /// for this, so use it rarely.
     pub async fn list_claimed_devices(
         &self,
         node: &NodeName,
@@ -140,7 +140,7 @@ impl Api {
         Ok(names)
     }
 
-    /// What identifies the Node object; none if there is no such node.
+    /// Returns the uid of the Node object, or `None` if it does not exist.
     pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
         let what = format!("reading Node {node}");
         let nodes = self.all_namespaces::<Node>();
@@ -149,7 +149,7 @@ impl Api {
         Ok(head.and_then(|head| head.metadata.uid))
     }
 
-    /// The resources in the status of the Node, each with whether it has more than none to give; none without a Node.
+    /// Returns the resources in the status of the Node, each with whether its amount is above 0. Empty without a Node.
     pub async fn node_amounts(&self, node: &NodeName) -> Result<BTreeMap<String, bool>, ApiError> {
         let what = format!("reading Node {node}");
         let nodes = self.all_namespaces::<Node>();
@@ -162,8 +162,8 @@ impl Api {
         Ok(capacity.chain(allocatable).collect())
     }
 
-    /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
-    /// has no v1 of them (before 1.34) refuses.
+    /// Visits the device classes of the cluster. Returns their resource version. Fails with a rejection on servers
+    /// before 1.34, which have no v1.
     pub async fn visit_device_classes(
         &self,
         each: impl FnMut(ListedClass),
@@ -182,7 +182,7 @@ impl Api {
         Ok(ApiWatch::new(request.await?, version, what))
     }
 
-    /// The slices of this driver on a node, one after the other; the resource version that they are of.
+    /// Visits the slices of this driver on a node. Returns their resource version.
     pub async fn visit_slices(
         &self,
         node: &NodeName,
@@ -193,8 +193,7 @@ impl Api {
         self.list::<ResourceSlice, _>(params, &what, each).await
     }
 
-    /// What happens to the slices of this driver on a node from a resource version on, without their contents: names
-    /// and versions are enough.
+    /// Watches the slices of this driver on a node from a resource version on, with names and versions only.
     pub async fn watch_slices(
         &self,
         node: &NodeName,
@@ -207,8 +206,8 @@ impl Api {
         Ok(ApiWatch::new(request.await?, version, what))
     }
 
-    /// Makes a slice what it is to be, by server-side apply; what the server has made of it, which may be
-    /// less: it drops what belongs to a feature that is off.
+    /// Creates or updates a slice by server-side apply. Returns the stored slice, which may lack fields of disabled
+    /// features.
     pub async fn apply_slice(
         &self,
         slice: &ResourceSlice,
@@ -223,7 +222,7 @@ impl Api {
         request.await
     }
 
-    /// Deletes a slice. One that is not there is no error.
+    /// Deletes a slice. Succeeds if it does not exist.
     pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
         let what = format!("deleting ResourceSlice {name}");
         let (slices, params) = (self.all_namespaces::<ResourceSlice>(), DeleteParams::default());
@@ -274,8 +273,8 @@ impl Api {
         self.send(verb, what, send).await
     }
 
-    /// Lists objects page after page, with no more of one in memory than `T` has. A page that takes too long is asked for
-    /// again with half as many objects. Returns the resource version of the last page.
+    /// Lists objects page by page, with only the fields of `T` in memory. A page that takes too long is requested again
+    /// with half as many objects. Returns the resource version of the last page.
     async fn list<K, T>(
         &self,
         mut params: ListParams,
@@ -330,7 +329,7 @@ pub struct ListedResource {
     pub extended_resource_name: Option<String>,
 }
 
-/// The object of that name; none if the server says that it is not there.
+/// Returns the object, or `None` if the server reports that it does not exist.
 fn if_found<T>(result: Result<T, ApiError>, name: &str) -> Result<Option<T>, ApiError> {
     match result {
         Err(error) if error.is_absent(name) => Ok(None),
@@ -346,12 +345,12 @@ fn watch_params() -> WatchParams {
     WatchParams::default().timeout(watch_timeout(random_byte().unwrap_or(0)))
 }
 
-/// A name that kubelet gave, as a part of a path: kube's client takes it as it is.
+/// Escapes a name from kubelet for a path, which kube's client does not do.
 fn encode_segment(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
 }
 
-/// Not all watches of a cluster end at once.
+/// Returns a random duration, so that not all watches of a cluster end at once.
 fn watch_timeout(random: u8) -> u32 {
     WATCH.start + (WATCH.end - WATCH.start) * u32::from(random) / u32::from(u8::MAX)
 }

@@ -1,4 +1,4 @@
-//! What this driver says of claims, beside their devices in slices.
+//! Writes the status of claims, and Events.
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
@@ -11,8 +11,8 @@ use super::{Api, ApiError, ClaimObject, encode_segment};
 use crate::dra::DRIVER;
 
 impl Api {
-    /// Makes these the devices of ours in the status of a claim; none takes away what was there. The claim as it is
-    /// then. One of another uid is refused with a conflict.
+    /// Replaces our devices in the status of a claim; an empty list removes them. Returns the updated claim. Fails with
+    /// a conflict if the claim has another uid.
     pub async fn apply_claim_devices(
         &self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! The certificates that identify the API server, judged as kubectl and kubelet judge them (Go's `crypto/x509`).
+//! Verifies the API server's certificate by the same rules as kubectl and kubelet (Go's `crypto/x509`).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 /// The attribute type of a common name in DER (RFC 5280, appendix A.1, `id-at-commonName`).
 const COMMON_NAME: &[u8] = &[0x06, 0x03, 0x55, 0x04, 0x03];
 
-/// The certificates of a PEM file that is trusted.
+/// The certificates of a trusted PEM file.
 #[derive(Debug)]
 pub(super) struct Authorities {
     certificates: Vec<CertificateDer<'static>>,
@@ -77,7 +77,7 @@ impl Authorities {
     }
 }
 
-/// Accepts what an authority has signed, and a certificate that is itself among the authorities.
+/// Accepts certificates that an authority has signed, and one that is itself among the authorities.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     pub(super) authorities: Authorities,
@@ -95,7 +95,7 @@ impl ServerVerifier {
         let Authorities { certificates, roots, .. } = &self.authorities;
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let is_trusted = certificates.contains(end_entity);
-        // Without intermediates, an error about dates is about those of the server's own certificate.
+        // Without intermediates, an error about dates concerns the server's own certificate.
         let intermediates = if is_trusted { &[] } else { intermediates };
         let algorithms = self.algorithms.all;
         let result = verify_server_cert_signed_by_trust_anchor(
@@ -118,7 +118,7 @@ impl ServerVerifier {
         verify_server_name(&certificate, server_name)
     }
 
-    /// Names the certificate, and what to do.
+    /// Adds the certificate's name and the remedy to an error.
     fn describe(&self, certificate: &CertificateDer<'_>, error: Error) -> Error {
         let Error::InvalidCertificate(error) = error else {
             return error;
@@ -144,7 +144,7 @@ impl ServerVerifier {
     }
 }
 
-/// Why the certificate of the API server is not accepted, and what to do.
+/// The reason why the API server's certificate is rejected, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UntrustedServer(String);

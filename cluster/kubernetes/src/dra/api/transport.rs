@@ -1,7 +1,7 @@
-//! The connections below kube's client, and who we are on them.
+//! The connections of kube's client, with our credentials.
 //!
-//! HTTP/1.1, so that no connection is kept but that of the watch: others are closed when they have been idle for
-//! a while. Without TCP_NODELAY a request takes 45 ms longer, since its head and body are two writes.
+//! HTTP/1.1 is used, so that only the watch keeps a connection open: others are closed when they have been idle for a
+//! while. Without TCP_NODELAY a request takes 45 ms longer, since its head and body are two writes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,19 +31,19 @@ use super::access::{ApiAccess, ApiToken, TlsFiles};
 use super::answer::Streamed;
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// When a connection that is not used is closed.
+/// Time after which an idle connection is closed.
 const IDLE: Duration = Duration::from_secs(15);
-/// How often the kernel looks whether a silent peer is there.
+/// Keepalive interval for silent connections.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The most bytes of an answer that is read before it is parsed, such as a Node.
+/// Limit for an answer that is read before it is parsed, such as a Node, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// The most bytes of an event of a watch, which is a line. etcd keeps no object of more than 1.5 MiB.
+/// Limit for a watch event, which is one line, in bytes. etcd stores no object of more than 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 4 << 20;
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Makes kube's client, which needs an async runtime around it.
+/// Creates kube's client. Must be called in an async runtime.
 pub(super) fn new_client(access: ApiAccess) -> Client {
     let connections = new_connections(access.tls.config.clone());
     let transport = Arc::new(Transport {
@@ -81,21 +81,21 @@ fn new_connections(tls: ClientConfig) -> Connections {
 
 type ApiBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// An event of a watch that has no end.
+/// A watch event exceeded the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("an event of more than {MAX_EVENT_BYTES} bytes")]
 pub(super) struct EventTooLong;
 
 struct Transport {
-    /// How connections are made, those that are made so, and why that could not be read since.
+    /// The TLS files, the connections made with them, and why the files could not be read since.
     last: Mutex<(TlsFiles, Connections, LastMessage)>,
     server: String,
     token: ApiToken,
 }
 
 impl Transport {
-    /// Connections by the authorities that are there now: when their file is replaced, servers show certificates of
-    /// the new ones soon.
+    /// Returns connections that trust the present authorities. After their file is replaced, servers soon use
+    /// certificates of the new ones.
     fn connections(&self) -> Connections {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (tls, connections, last_message) = &mut *last;
@@ -116,8 +116,7 @@ impl Transport {
         connections.clone()
     }
 
-    /// The answer, if it is good. A token that the server does not take is read again: it may just have been
-    /// replaced.
+    /// Sends a request. A rejected token is read again, since it may just have been replaced.
     async fn send(&self, request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
         let (mut head, body) = request.into_parts();
         let is_watch = is_watch(&head.uri);
@@ -130,7 +129,7 @@ impl Transport {
             if let Some(token) = &token {
                 head.headers.insert(AUTHORIZATION, bearer_header(token)?);
             }
-            // That of a request is bytes, which can be sent again.
+            // Request bodies are bytes, which can be sent again.
             let body = body.try_clone().unwrap_or_else(Body::empty);
             let request = Request::from_parts(head.clone(), body);
             let answer = self.connections().request(request).await?;
@@ -157,7 +156,7 @@ impl Transport {
     }
 }
 
-/// The body of a watch, which has no end, but whose events do.
+/// Limits the size of each event in the body of a watch, which has no end.
 fn limit_events<B>(body: B) -> ApiBody
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -188,7 +187,7 @@ fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     Ok(value)
 }
 
-/// kube's client would not read Retry-After, which a busy server may send without a body.
+/// Reads Retry-After, which kube's client ignores and a busy server may send without a body.
 async fn refusal_error(answer: Response<Incoming>) -> Error {
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
@@ -213,7 +212,7 @@ fn parse_status(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
     status
 }
 
-/// In seconds; a date is not understood.
+/// Parses Retry-After in seconds. Dates are not supported.
 fn retry_after(headers: &HeaderMap) -> Option<u32> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(u32::try_from(seconds).unwrap_or(u32::MAX))

@@ -1,4 +1,4 @@
-//! A watch: what changes of objects, as it happens.
+//! A watch of objects.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio_stream::{Stream, StreamExt};
 
 use super::error::ApiError;
 
-/// The server sends a bookmark each minute; if nothing came for so long, the connection is dead.
+/// The server sends a bookmark each minute, so a connection that is silent for this long is dead.
 const MAX_SILENCE: Duration = Duration::from_secs(600);
 
 pub struct ApiWatch<K> {
     events: Pin<Box<dyn Stream<Item = kube_client::Result<WatchEvent<K>>> + Send>>,
     version: String,
     what: String,
-    /// When the connection is dead, however often the caller stops waiting.
+    /// The time at which the connection counts as dead, even if the caller stops waiting in between.
     deadline: Instant,
     max_silence: Duration,
 }
@@ -37,14 +37,14 @@ impl<K: Resource> ApiWatch<K> {
         }
     }
 
-    /// The resource version that was told last: another watch begins there.
+    /// Returns the last resource version, from which another watch can continue.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// What happens next, which is no error; none when the server has ended the watch, as it does after a while.
-    /// Nothing is lost if the caller stops waiting. [`ApiError::is_gone`] if the server no longer knows what happened
-    /// since.
+    /// Returns the next event, or `None` when the server has ended the watch, as it does after a while. Nothing is lost
+    /// if the caller stops waiting. Fails with [`ApiError::is_gone`] if the server no longer has the events since the
+    /// resource version.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let Ok(next) = timeout_at(self.deadline, self.events.next()).await else {
             return Err(ApiError::TimedOut { what: self.what.clone(), after: self.max_silence });

@@ -1,4 +1,4 @@
-//! What the scheduler gave a claim of our devices, and what was said of them.
+//! The devices of this driver that a claim was allocated, and their configuration.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use onload_sys::text::Quoted;
 use super::parameters::{Author, Parameters};
 use crate::dra::api::{AllocationConfig, AllocationResult, ClaimObject, MAX_CONFIGS, MAX_RESULTS};
 
-/// `source` of a configuration that stands in the DeviceClass.
+/// `source` of a configuration from the DeviceClass.
 const FROM_CLASS: &str = "FromClass";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatedDevice {
-    /// The request, without the alternative of it that was chosen.
+    /// The request, without the chosen alternative.
     pub(crate) request: String,
-    /// The same with it, as `REQUEST/ALTERNATIVE`.
+    /// The request with the chosen alternative, as `REQUEST/ALTERNATIVE`.
     pub(crate) chosen: String,
     pub(crate) pool: String,
     pub(crate) device: String,
-    /// The resource that the pod asked for, where it did not ask for a claim.
+    /// The extended resource that the pod requested instead of a claim.
     pub(crate) resource: Option<ResourceName>,
-    /// Which share of a device that several claims have.
+    /// The share of a device that several claims have.
     pub(crate) share_id: Option<String>,
-    /// Whether it is for watching alone: other claims may have the device for themselves.
+    /// Whether access is for monitoring only (admin access), so that other claims may have the device exclusively.
     pub(crate) is_admin: bool,
     pub(crate) parameters: Parameters,
 }
 
-/// The devices that a claim was given, if it is the one of that uid. `resource` says which resource pods ask for to get
-/// devices of a DeviceClass.
+/// Returns the devices that a claim was allocated, if it has this uid. `resource` returns the extended resource of a
+/// DeviceClass.
 pub(crate) fn allocated_devices(
     claim: ClaimObject,
     uid: &ClaimUid,
@@ -82,7 +82,7 @@ struct ConfigParameters {
     parameters: Parameters,
 }
 
-/// What was said to this driver, what the classes say first.
+/// Parses the configuration for this driver, starting with that of the classes.
 fn parse_config(config: Vec<AllocationConfig>) -> Result<Vec<ConfigParameters>> {
     let is_of_class = |entry: &AllocationConfig| entry.source == FROM_CLASS;
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);

@@ -1,4 +1,4 @@
-//! One at a time for each claim: kubelet prepares a claim of two pods twice at once.
+//! A lock for each claim, since kubelet prepares a claim of two pods twice at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,8 +10,7 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 pub(crate) struct ClaimLocks(Mutex<BTreeMap<ClaimUid, Weak<Gate<()>>>>);
 
 impl ClaimLocks {
-    /// Waits until nobody else works on a claim, and keeps others waiting until the result is dropped. Claims do not
-    /// wait for each other.
+    /// Locks a claim until the result is dropped. Different claims do not block each other.
     pub(crate) async fn acquire(&self, uid: &ClaimUid) -> OwnedMutexGuard<()> {
         let gate = {
             let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
-//! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
-//! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
-//! it. It gives no node: the device's own specification does, and is read anew for each container. Each request is a
-//! device too: it has the file that describes the request's devices, and where the pod asked for a resource, the variables
-//! that a device plugin gives.
+//! The specification of a claim, for its containers only. It has a device for each leased device, whose hook leases the
+//! real one for the claim (`--claim UID`), so that all containers of the claim share it. Nodes come from the real
+//! device's specification, which is read again for each container. It also has a device for each request, with the file
+//! that describes the request's devices and, if the pod requested an extended resource, the variables that a device
+//! plugin sets.
 //!
-//! Beside it stands a file that says which claim it is of and what that was given, for [`mod@super::sweep`] and for its
-//! status: the name of a claim does not fit into that of a file, and CDI readers take `.json` and `.yaml` alone. It tells
-//! the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
+//! A second file names the claim and its devices, for [`mod@super::sweep`] and for the claim's status: a claim's name
+//! does not fit into a file name, and CDI readers ignore files other than `.json` and `.yaml`. At the next start it
+//! shows that kubelet needs a driver to unprepare the claim, regardless of the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -37,23 +37,24 @@ use crate::wire::dra::Claim;
 const READABLE: u32 = 0o644;
 const SPEC: &str = ".json";
 const OWNER: &str = ".claim";
-/// The most bytes of the latter: a claim has at most 32 devices, each with names of at most 500 bytes and 16 addresses.
+/// Limit for the second file in bytes: a claim has at most 32 devices, each with names of at most 500 bytes and 16
+/// addresses.
 const MAX_OWNER_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimDevice {
     pub(crate) request: String,
     pub(crate) device: DeviceId,
-    /// How many containers, or claims, may have it at once.
+    /// The number of containers or claims that may have it at once.
     pub(crate) max_holders: u32,
-    /// The interface that it is, where the claim says something of it.
+    /// The interface, if the claim configures it.
     pub(crate) interface: Option<PodInterface>,
-    /// What its virtual function is to be, where the claim's hook sets that up.
+    /// Settings of its virtual function, if the claim's hook applies them.
     pub(crate) vf: Option<VfConfig>,
 }
 
-/// An interface with what a claim says of it. The hook of the claim comes first and moves it, so that the device's own
-/// hook finds it there.
+/// An interface with the claim's settings. The claim's hook runs first and moves it, so that the device's own hook
+/// finds it in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodInterface {
     pub(crate) netdev: NetdevArgument,
@@ -87,13 +88,13 @@ impl PodInterface {
     }
 }
 
-/// Which claim it is, and what it was given.
+/// The claim and its devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PreparedClaim {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// What its pod calls it, where it was made from a template.
+    /// The pod's name for the claim, if it was created from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pod_claim: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -101,13 +102,13 @@ pub(crate) struct PreparedClaim {
 }
 
 impl PreparedClaim {
-    /// The claim, as kubelet names it.
+    /// Returns the claim as kubelet names it.
     pub(crate) fn claim(&self, uid: &ClaimUid) -> Claim {
         Claim { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_string() }
     }
 }
 
-/// A device of a claim, as the API server knows it.
+/// A device of a claim with its names at the API server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PreparedDevice {
@@ -115,7 +116,7 @@ pub(crate) struct PreparedDevice {
     pub(crate) device: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share_id: Option<String>,
-    /// What an interface is in the pod, once it has moved there.
+    /// Data of an interface in the pod, once it has moved there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<NetworkDeviceData>,
 }
@@ -124,7 +125,7 @@ pub(crate) type HooksByClass = BTreeMap<Class, Vec<Hook>>;
 
 pub(crate) type VariablesByRequest = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
+/// Returns the CDI device name for a device of the claim. kubelet requires unique names.
 pub(crate) fn cdi_device_name(uid: &ClaimUid, device: &DeviceId) -> String {
     format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
 }
@@ -133,7 +134,8 @@ pub(crate) fn cdi_request_name(uid: &ClaimUid, request: &str) -> String {
     format!("{CLAIM_KIND}={uid}.request.{request}")
 }
 
-/// The specification; `None` if the claim has nothing for itself. `mounts` are what describes the devices of each request.
+/// Builds the specification. `None` if the claim needs none. `mounts` has the file that describes the devices of each
+/// request.
 fn build_spec(
     uid: &ClaimUid,
     claim_devices: &[ClaimDevice],
@@ -178,7 +180,7 @@ fn build_spec(
     Some(spec)
 }
 
-/// The same program at the same stage, for a device and a claim.
+/// Returns a hook with the same program and stage, for a device of a claim.
 fn hook_for_claim(hook: &Hook, uid: &ClaimUid, device: &ClaimDevice) -> Hook {
     let interface = device.interface.as_ref();
     let vf =
@@ -195,7 +197,7 @@ fn hook_for_claim(hook: &Hook, uid: &ClaimUid, device: &ClaimDevice) -> Hook {
     hook
 }
 
-/// Where the specifications of claims stand.
+/// The directory of the specifications of claims.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimSpecs {
     dir: PathBuf,
@@ -206,13 +208,13 @@ impl ClaimSpecs {
         ClaimSpecs { dir }
     }
 
-    /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
+    /// Writes the file that names the claim. It is written first, so that no specification is left without it.
     pub(crate) fn write_owner(&self, uid: &ClaimUid, prepared_claim: &PreparedClaim) -> Result<()> {
         let bytes = serde_json::to_vec(prepared_claim).with_context(|| self.open_context())?;
         self.write_one(&file_name(uid, OWNER), &bytes)
     }
 
-    /// Writes the specification of a claim, if it has something for itself.
+    /// Writes the specification of a claim, if it needs one.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
@@ -227,19 +229,19 @@ impl ClaimSpecs {
         }
     }
 
-    /// What is there already is not written again: engines would read all of the directory anew.
+    /// Writes a file unless it has this content, because engines read the whole directory again after a write.
     fn write_one(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if fs::read(self.dir.join(name)).is_ok_and(|existing| existing == bytes) {
             return Ok(());
         }
         fs::create_dir_all(&self.dir).with_context(|| self.open_context())?;
         let dir = self.open().with_context(|| self.open_context())?;
-        // Who writes the devices' specifications each minute removes what killed runs have left.
+        // Locked, since the writer of the devices' specifications removes leftover temporary files each minute.
         let written = atomic::write_atomic_locked(dir, OsStr::new(name), bytes, READABLE);
         written.with_context(|| self.write_context())
     }
 
-    /// Removes what there is of a claim; whether it had a specification.
+    /// Removes the files of a claim. Returns whether it had a specification.
     pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
         let dir = match self.open() {
             Ok(dir) => dir,
@@ -260,7 +262,7 @@ impl ClaimSpecs {
         [OWNER, SPEC].iter().all(|end| self.dir.join(file_name(uid, end)).exists())
     }
 
-    /// The claims that are prepared, and which they are, where that is known.
+    /// Returns the prepared claims, each with its record if it can be read.
     pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<PreparedClaim>> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let uids = entries.filter_map(|entry| parse_uid(&entry.file_name()));

@@ -1,8 +1,9 @@
-//! What programs in a pod can read of its devices (KEP-5304): a file for each request of a claim, in this driver's own
-//! directory, which the specification of the claim mounts where programs look for it.
+//! Metadata of devices for programs in a pod (KEP-5304): a file for each request of a claim, in this driver's
+//! directory, which the specification of the claim mounts at the standard path.
 //!
-//! Each is written before its containers start and has what an interface is in the pod already: the hook makes it so, or
-//! the container does not start. A file that is mounted keeps its inode: a container would not see a new one.
+//! Files are written before their containers start, with the data that an interface will have in the pod: the container
+//! starts only if the hook applies it. A mounted file is rewritten in place, since containers would not see a new
+//! inode.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -22,18 +23,18 @@ use crate::dra::DRIVER;
 use crate::names::is_label;
 use crate::wire::dra::Claim;
 
-/// Where the files of all drivers are in a container (`ContainerDir` of k8s.io/dynamic-resource-allocation).
+/// The directory in containers for the files of all drivers (`ContainerDir` of k8s.io/dynamic-resource-allocation).
 const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";
-/// Where they are in a driver's own directory.
+/// The subdirectory in a driver's own directory.
 const DIRECTORY: &str = "dra-device-metadata";
-/// The newest first: a reader takes the first that it knows.
+/// Newest first: a reader uses the first version that it supports.
 const VERSIONS: [&str; 2] =
     ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"];
 const END: &str = ".json";
-/// Programs of any user may read it.
+/// Readable for programs of any user.
 const READABLE: u32 = 0o644;
 
-/// A device of a claim, and what its slice says of it.
+/// A device of a claim with its attributes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeviceMetadata {
     /// As in [`super::allocation::AllocatedDevice`].
@@ -43,7 +44,7 @@ pub(crate) struct DeviceMetadata {
     pub(crate) attributes: BTreeMap<String, DeviceAttribute>,
 }
 
-/// The files of a driver that has its own directory below that of kubelet.
+/// The metadata files in a driver's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct MetadataFiles {
     dir: PathBuf,
@@ -54,7 +55,7 @@ impl MetadataFiles {
         MetadataFiles { dir: driver_dir.join(DIRECTORY) }
     }
 
-    /// Writes the files of a claim; what mounts that of each request.
+    /// Writes the files of a claim. Returns the mount for each request.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
@@ -79,7 +80,7 @@ impl MetadataFiles {
         Ok(mounts)
     }
 
-    /// Removes those of a claim. That there are none is no error.
+    /// Removes the files of a claim. Succeeds if there are none.
     pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<()> {
         let path = self.claim_dir(uid);
         match fs::remove_dir_all(&path) {
@@ -90,7 +91,7 @@ impl MetadataFiles {
         }
     }
 
-    /// The claims that have some.
+    /// Returns the claims with files.
     pub(crate) fn list(&self) -> Vec<ClaimUid> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let uids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -146,13 +147,13 @@ fn metadata_json(
     text
 }
 
-/// Writes a file that is not there, or differs by more than its generation.
+/// Writes a file if it is missing or differs in more than its generation.
 fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
     let Some(before) = read(path)? else {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir)?;
         }
-        // It need not reach the disk: a claim is prepared again after a reboot.
+        // Not synchronised, since claims are prepared again after a reboot.
         let mut file = File::create(path)?;
         file.set_permissions(Permissions::from_mode(READABLE))?;
         return Ok(file.write_all(text(1).as_bytes())?);
@@ -162,7 +163,8 @@ fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
         return Ok(());
     }
     let mut now = text(generation + 1);
-    // It never gets shorter, and is written by one call: who reads meanwhile finds no end in the midst of it.
+    // The text is padded to the earlier length and written by a single call, so that a concurrent reader sees no
+    // truncated file.
     let rest = before.len().saturating_sub(now.len());
     now.extend(std::iter::repeat_n('\n', rest));
     let file = OpenOptions::new().write(true).open(path)?;
@@ -172,7 +174,7 @@ fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // What is no text was not written by this program.
+        // A file that is not UTF-8 was not written by this program.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(String::new())),
         read => read.map(Some),
     }
@@ -197,7 +199,7 @@ fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
     }
 }
 
-/// The hardware address of an interface of the host.
+/// Reads the hardware address of an interface of the host.
 pub(crate) fn read_hardware_address(host_root: &Path, interface: &str) -> Option<String> {
     let of_interface = Path::new("sys/class/net").join(interface).join("address");
     let text = fs::read_to_string(host_root.join(of_interface)).ok()?;

@@ -1,9 +1,9 @@
-//! What containers of a claim get: from the claim's allocation and what is on disk, with nothing to remember.
+//! Prepares claims from their allocation and the files on disk, without state in memory.
 //!
-//! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
-//! [`decision`] says what containers get, [`metadata`] writes what programs read of it, [`claim_spec`] what only containers of
-//! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left, and
-//! [`mod@restore`] writes again what somebody removed.
+//! [`allocation`] reads a claim's devices, and [`parameters`] the configuration of the claim and its class.
+//! [`decision`] decides what containers get, [`metadata`] writes the files for programs, [`claim_spec`] the
+//! specification of the claim, and [`preparer`] does all of this for kubelet. [`mod@sweep`] removes files of deleted
+//! claims, and [`mod@restore`] writes removed files again.
 
 mod allocation;
 mod claim_locks;
@@ -28,7 +28,7 @@ pub(super) use sweep::sweep;
 
 use crate::names::NodeName;
 
-/// Whether a claim is prepared, by what stands of it in the directory of specifications.
+/// Returns whether any claim is prepared, by the files in the directory of specifications.
 pub(crate) fn has_claims(spec_dir: &Path) -> bool {
     !ClaimSpecs::new(spec_dir.to_owned()).list().is_empty()
 }

@@ -1,7 +1,7 @@
-//! Opaque parameters: what a DeviceClass or a claim says of our devices beyond which ones it wants.
+//! Opaque parameters: configuration of our devices in a DeviceClass or claim.
 //!
-//! `packaging/kubernetes/dra/parameters.yaml` refuses what [`Parameters::parse`] refuses when the object is created, as far
-//! as the API server can tell, with the same text.
+//! `packaging/kubernetes/dra/parameters.yaml` makes the same checks as [`Parameters::parse`] when the object is
+//! created, as far as the API server can, with the same messages.
 
 use std::fmt;
 
@@ -16,20 +16,20 @@ use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
 const KEYS: [&str; 7] = ["preload", "profile", "name", "mtu", "vlan", "address", "routes"];
-/// The most bytes of the parameters of an entry (`OpaqueParametersMaxLength` of k8s.io/api/resource/v1).
+/// Limit for the parameters of an entry in bytes (`OpaqueParametersMaxLength` of k8s.io/api/resource/v1).
 const MAX_BYTES: usize = 10 << 10;
-/// The most bytes of a text that a message shows.
+/// Limit for a text in a message, in bytes.
 const MAX_SHOWN: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
-    /// Whether programs are accelerated without being changed; as configured if nobody says so.
+    /// Whether Onload is preloaded into programs; as configured if unset.
     pub(crate) preload: Option<Parameter<bool>>,
     pub(crate) profile: Option<Parameter<DeviceName>>,
-    /// What an interface that moves into a container is called there.
+    /// The name of an interface in the container.
     pub(crate) name: Option<Parameter<NewInterfaceName>>,
     pub(crate) mtu: Option<Parameter<Mtu>>,
-    /// That of its virtual function.
+    /// The VLAN of its virtual function.
     pub(crate) vlan: Option<Parameter<Vlan>>,
     pub(crate) address: Option<Parameter<Vec<InterfaceAddress>>>,
     pub(crate) routes: Option<Parameter<Vec<InterfaceRoute>>>,
@@ -50,8 +50,8 @@ impl fmt::Display for Author {
     }
 }
 
-/// A value, who says it, and whether it was said of this request. Otherwise it is for all of the claim's devices that
-/// have a use for it.
+/// A value, its source, and whether it is for this request. Otherwise it is for all of the claim's devices to which it
+/// applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parameter<T> {
     pub(crate) value: T,
@@ -89,7 +89,7 @@ impl Parameters {
         })
     }
 
-    /// Takes what others say, where they say something.
+    /// Overrides the values that `other` sets.
     pub(crate) fn override_with(&mut self, other: &Parameters, is_of_request: bool) {
         override_parameter(&mut self.preload, other.preload.as_ref(), is_of_request);
         override_parameter(&mut self.profile, other.profile.as_ref(), is_of_request);
@@ -123,7 +123,7 @@ fn read<T>(
     parameter.transpose()
 }
 
-/// kubectl reads an `off` without quotes as false (YAML 1.1).
+/// Parses `preload`. kubectl reads an `off` without quotes as false (YAML 1.1).
 fn parse_preload(value: &Value) -> Result<bool> {
     match (value.as_bool(), value.as_str()) {
         (Some(preload), _) => Ok(preload),
@@ -171,7 +171,7 @@ fn parse_routes(value: &Value) -> Result<Vec<InterfaceRoute>> {
     parsed.context("routes")
 }
 
-/// One text, or a list of them.
+/// Parses one text or a list of texts.
 fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
     let all = value.as_array().map_or(one, Vec::as_slice);
@@ -180,7 +180,7 @@ fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'
     texts.filter(|texts| !texts.is_empty()).ok_or_else(|| type_error(key, expected, value))
 }
 
-/// A parameter of a request that is for devices of another class.
+/// Returns the error for a parameter that does not apply to the devices of its request.
 pub(crate) fn misplaced_error(parameter: &str, expected: &str, device: &HostDevice) -> Error {
     anyhow!(
         "parameter {parameter} is for devices of class {expected}, and {} is of class {}",
@@ -202,7 +202,7 @@ fn type_error(key: &str, expected: &str, value: &Value) -> Error {
     }
 }
 
-/// Whether a message shows a text as it is. The policy has nothing to escape the others with.
+/// Returns whether a message shows a text unescaped. The admission policy cannot escape other texts.
 fn is_plain(text: &str) -> bool {
     let is_shown = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
     text.len() <= MAX_SHOWN && text.bytes().all(is_shown)

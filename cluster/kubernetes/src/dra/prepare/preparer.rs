@@ -1,4 +1,4 @@
-//! Prepares claims for kubelet, and takes that back.
+//! Prepares and unprepares claims for kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,24 +40,24 @@ pub(crate) struct Preparer {
     pub(crate) host_root: PathBuf,
     pub(crate) reports: mpsc::UnboundedSender<ClaimReport>,
     pub(crate) claim_locks: ClaimLocks,
-    /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
+    /// The number of kubelet's calls in progress. Receivers notice when it reaches 0.
     pub(crate) calls: watch::Sender<usize>,
 }
 
-/// What became of a claim, for those who tell the API server.
+/// The result for a claim, for the report to the API server.
 #[derive(Debug)]
 pub(crate) enum ClaimReport {
     Prepared(ClaimUid, PreparedClaim),
-    /// It was prepared before this start. The devices in its status are those that the API server has.
+    /// The claim was prepared before this start. The devices in its status are those at the API server.
     Found(ClaimUid, PreparedClaim, Vec<AllocatedDeviceStatus>),
     Unprepared(ClaimUid, PreparedClaim),
     Refused(Claim, String),
 }
 
 impl Preparer {
-    /// Tells what the API server is to know; nobody waits for that.
+    /// Queues a report for the API server without waiting.
     pub(crate) fn report(&self, report: ClaimReport) {
-        // At the end nobody listens any more.
+        // During shutdown there is no receiver.
         let _ = self.reports.send(report);
     }
 
@@ -67,12 +67,12 @@ impl Preparer {
         self.claim_specs.remove(uid)
     }
 
-    /// What is known of the node.
+    /// Returns the present snapshot of the node.
     pub(crate) fn snapshot(&self) -> Arc<KubernetesSnapshot> {
         Arc::clone(&self.host.borrow())
     }
 
-    /// A call of kubelet begins, which lasts as long as what this gives.
+    /// Marks a call of kubelet as in progress until the result is dropped.
     pub(crate) fn begin_call(&self) -> CallGuard<'_> {
         self.calls.send_if_modified(|calls| {
             *calls += 1;
@@ -81,7 +81,7 @@ impl Preparer {
         CallGuard(&self.calls)
     }
 
-    /// Prepares a claim, as often as kubelet asks. Its answer is the same as long as the host is.
+    /// Prepares a claim. Repeated calls give the same answer as long as the host does not change.
     pub(crate) async fn prepare(&self, claim: &Claim) -> Result<Vec<Device>, String> {
         let prepared = self.try_prepare(claim).await;
         match prepared {
@@ -113,7 +113,7 @@ impl Preparer {
         self.prepare_found(claim, &uid, resource_claim)
     }
 
-    /// Prepares a claim that the API server has. The caller holds its lock.
+    /// Prepares a claim that was read from the API server. The caller holds its lock.
     pub(crate) fn prepare_found(
         &self,
         claim: &Claim,
@@ -158,7 +158,7 @@ impl Preparer {
             pod_claim,
             devices: devices.map(|device| device.prepared.clone()).collect(),
         };
-        // First of all: a sweep of another instance removes what describes a claim that is not prepared.
+        // Written first, because a sweep of another instance removes metadata of claims that are not prepared.
         self.claim_specs.write_owner(uid, &prepared_claim)?;
         let metadata = &decision.metadata;
         let mounts = self.metadata.write(uid, &prepared_claim, metadata)?;
@@ -168,10 +168,10 @@ impl Preparer {
         Ok((prepared_claim, decision.devices))
     }
 
-    /// What only the host knows of interfaces that have not moved yet.
+    /// Adds data that only the host has, for interfaces that have not moved yet.
     fn add_host_data(&self, metadata: &mut [DeviceMetadata]) {
         for device in metadata {
-            // By its name on the host: the claim chooses the one in the pod, which may be another interface's here.
+            // Uses the name on the host, since the name in the pod may be another interface's here.
             let name = device.attributes.get("interface");
             let name = name.and_then(|name| name.string.as_deref());
             if let (Some(network), Some(name)) = (&mut device.prepared.network, name)
@@ -193,10 +193,9 @@ impl Preparer {
         answer.map_err(|error| anyhow!("{}; kubelet tries again", ErrorChain(&error)))
     }
 
-    /// Takes back what was prepared. A claim that was not is no error, and the API server is not asked: the claim
-    /// may be gone.
+    /// Unprepares a claim. Succeeds if it was not prepared. Does not query the API server, since the claim may be gone.
     pub(crate) async fn unprepare(&self, claim: &Claim) -> Result<(), String> {
-        // What has no uid was not prepared.
+        // A claim without a uid was not prepared.
         let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
             return Ok(());
         };
@@ -232,17 +231,18 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// What the pod of a claim calls it that was made from a template. Whoever makes a claim can write this too.
+/// Returns the pod's name for a claim that was created from a template. The creator of a claim can set this too.
 fn pod_claim_name(claim: &ClaimObject) -> Option<String> {
     let annotations = claim.metadata.annotations.as_ref()?;
     annotations.pod_claim_name.clone().filter(|name| is_label(name))
 }
 
-/// Refuses what others than a claim have: its containers would not start. They lease it when they do.
+/// Fails if a device is leased to another container or claim, since the claim's containers would not start. They lease
+/// the device when they start.
 fn refuse_held(host_root: &Path, device: &ClaimDevice, uid: &ClaimUid) -> Result<()> {
     let reading = || format!("reading who has {}", device.device);
     let run = host_root.join(RUN_DIR.trim_start_matches('/'));
-    // Without it there has been no lease since the boot.
+    // Without the directory there has been no lease since boot.
     let Some(run) = RunDir::find(&run).with_context(reading)? else {
         return Ok(());
     };
@@ -258,7 +258,7 @@ fn refuse_held(host_root: &Path, device: &ClaimDevice, uid: &ClaimUid) -> Result
     }
 }
 
-/// Logs why something was not done, and says it again for kubelet.
+/// Logs a failure and returns its text for kubelet.
 fn log_failure(what: &'static str, claim: &Claim, error: &Error) -> String {
     let reason = to_one_line(&format!("{error:#}"));
     tracing::warn!(

@@ -1,6 +1,6 @@
-//! Writes the CDI files of prepared claims again after somebody removed them, as the uninstallation of another vendor's
-//! toolkit does. kubelet does not ask for a prepared claim again until it restarts, and without the files no
-//! container of the claim starts.
+//! Writes the CDI files of prepared claims again after they were removed, for example by the uninstallation of another
+//! vendor's toolkit. kubelet does not prepare a claim again until it restarts, and without the files no container of
+//! the claim starts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::dra::api::ClaimObject;
 /// How long to wait before a claim that could not be written is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Looks for missing files now and after each survey of the host, until the driver ends. What pods read of their
-/// devices is in another directory, and says which claims were prepared.
+/// Looks for missing files now and after each survey of the host, until the driver ends. The metadata of claims is in
+/// another directory and shows which claims were prepared.
 pub(crate) async fn restore(preparer: Arc<Preparer>) {
     let mut host = preparer.host.clone();
     let mut logged: BTreeMap<ClaimUid, String> = BTreeMap::new();

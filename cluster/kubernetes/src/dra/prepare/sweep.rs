@@ -1,4 +1,4 @@
-//! What stays of claims that were deleted while no instance ran. kubelet unprepares every claim that it knows; it
+//! Removes files of claims that were deleted while no instance ran. kubelet unprepares every claim in its state, and
 //! forgets those of a node whose state it lost.
 
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use super::preparer::{ClaimReport, Preparer};
 
 /// How long to wait for an API server that does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// How long until it is asked a second time for a claim that is gone, by its first answer.
+/// Delay before a claim that seems gone is requested a second time.
 const CONFIRM: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimKnowledge {
     Nothing,
-    /// The API server has said once that it is gone.
+    /// The API server has reported once that it is gone.
     Gone,
     Settled,
 }
 
-/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more,
-/// when it has said so twice: without its specification no container of a claim starts again. It ends when each has
-/// been asked for. The others stay: kubelet unprepares them.
+/// Removes the specifications of claims that the API server twice reported as gone or without an allocation. Caution is
+/// needed because without its specification no container of a claim starts again. Ends when all claims have been
+/// checked; kubelet unprepares the others.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
     let claims = preparer.claim_specs.list().into_iter();
     let claims =
@@ -61,7 +61,7 @@ async fn sweep_claim(
     knowledge: ClaimKnowledge,
 ) -> Result<ClaimKnowledge> {
     let _lock = preparer.claim_locks.acquire(uid).await;
-    // What cannot be asked for may be in use; kubelet unprepares it.
+    // A claim without a record cannot be looked up and may be in use. kubelet unprepares it.
     let is_gone = match prepared_claim {
         Some(prepared_claim) => !claim_exists(preparer, uid, prepared_claim).await?,
         None => false,
@@ -77,7 +77,7 @@ async fn sweep_claim(
     Ok(ClaimKnowledge::Settled)
 }
 
-/// Whether the API server has the claim of that uid with an allocation.
+/// Returns whether the API server has the claim with this uid and an allocation.
 async fn claim_exists(
     preparer: &Preparer,
     uid: &ClaimUid,

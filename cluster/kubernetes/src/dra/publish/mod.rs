@@ -1,8 +1,8 @@
-//! Keeps the slices of this node on the API server, while kubelet knows the driver.
+//! Keeps the slices of this node up to date on the API server while the driver is registered with kubelet.
 //!
-//! The server is asked once what there is, and tells from then on what changes: nothing is listed again unless it
-//! says that it has forgotten. kubelet deletes all slices of its node when it starts, and ours half a minute
-//! after we are gone; each deletion is such a change, and what is missing is written again.
+//! The slices are listed once and then watched; they are listed again only if the watch cannot continue. kubelet
+//! deletes all slices of its node when it starts, and ours half a minute after this driver has disappeared. Deleted
+//! slices are written again.
 
 mod run;
 mod server;

@@ -1,4 +1,4 @@
-//! One session after the other.
+//! Runs one session after the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use crate::dra::DraClasses;
 use crate::dra::api::ApiError;
 use crate::dra::classes::DeviceClasses;
 
-/// A session that lasted so long was a good one.
+/// A session that lasted this long counts as a success.
 const GOOD: Duration = Duration::from_secs(30);
 
 impl Publisher {
-    /// Until the program ends.
+    /// Runs until the program ends.
     pub async fn run(mut self) {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
@@ -44,7 +44,7 @@ impl Publisher {
         }
     }
 
-    /// Waits until kubelet knows the driver; false if the program ends first.
+    /// Waits until the driver is registered with kubelet. Returns false if the program ends first.
     async fn wait_registered(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -53,8 +53,8 @@ impl Publisher {
         }
     }
 
-    /// Waits until something is to be published, or slices of somebody's may be to be deleted. Without rights, as where
-    /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
+    /// Waits until there are devices to publish or slices that may have to be deleted. Without permissions, for example
+    /// if packaging/kubernetes/dra is not applied, there are neither. Returns false if the program ends first.
     async fn wait_for_work(&mut self) -> bool {
         loop {
             let dra_classes = self.dra_classes.borrow_and_update().clone();
@@ -82,8 +82,8 @@ impl Publisher {
     }
 }
 
-/// Waits before the next attempt. What is to be offered now may be what can be written, so a change of the classes
-/// ends the wait, but for the time that the server wants to be left alone.
+/// Waits before the next attempt. A change of the classes ends the wait early, except during the time of the server's
+/// Retry-After.
 async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receiver<DraClasses>) {
     sleep(alone).await;
     tokio::select! {
@@ -92,7 +92,7 @@ async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receive
     }
 }
 
-/// Says what is wrong, once.
+/// Logs an error once.
 fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     if error.is_gone() {
         tracing::debug!(%error, "the ResourceSlices are listed anew");

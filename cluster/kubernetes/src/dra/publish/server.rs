@@ -1,4 +1,4 @@
-//! What the server has of this node's slices, and what has to be written.
+//! The state of this node's slices on the server, and the slices to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use crate::dra::slices::SliceSummary;
 
 #[derive(Debug, Default)]
 pub(super) struct ServerSlices {
-    /// Them, by name; what somebody else has changed is not known.
+    /// Slices by name. The content of one that another client changed is unknown.
     slices: BTreeMap<String, ServerSlice>,
-    /// The highest generation of each pool that was ever seen.
+    /// The highest generation seen of each pool.
     generations: BTreeMap<String, i64>,
 }
 
@@ -22,7 +22,7 @@ struct ServerSlice {
 }
 
 impl ServerSlices {
-    /// A slice as the server has it.
+    /// Records a slice as stored on the server.
     pub(super) fn record(&mut self, name: String, summary: SliceSummary) {
         let generation = self.generations.entry(summary.pool.clone()).or_default();
         *generation = summary.generation.max(*generation);
@@ -34,7 +34,7 @@ impl ServerSlices {
         self.slices.remove(name);
     }
 
-    /// What the watch told; whether somebody else has changed something.
+    /// Applies an event of the watch. Returns whether another client has changed a slice.
     pub(super) fn apply_event(
         &mut self,
         event: WatchEvent<PartialObjectMeta<ResourceSlice>>,
@@ -66,14 +66,14 @@ impl ServerSlices {
         known.filter(move |(_, summary)| summary.pool == pool)
     }
 
-    /// Whether slots are devices in a pool; none if it has no shared device.
+    /// Returns whether slots are devices in a pool, or `None` if it has no shared device.
     pub(super) fn has_slot_devices(&self, pool: &str) -> Option<bool> {
         self.pool_slices(pool).find_map(|(_, summary)| summary.is_numbered)
     }
 
-    /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
-    /// of a generation count together, so a pool of several gets a new one with each change; a slice alone is changed as
-    /// it is.
+    /// Returns the generation with which all slices of a pool must be written, or `None` if they are up to date. A pool
+    /// with several slices gets a new generation with each change, because the slices of a generation count together. A
+    /// single slice keeps its generation.
     pub(super) fn generation(&self, pool: &str, desired: &[(String, String)]) -> Option<i64> {
         let existing: BTreeMap<&String, &SliceSummary> = self.pool_slices(pool).collect();
         let count = i64::try_from(desired.len()).unwrap_or(i64::MAX);
@@ -94,8 +94,8 @@ impl ServerSlices {
         Some(if is_alone { highest.max(1) } else { highest + 1 })
     }
 
-    /// The slices that are not among the wanted, nor in a pool that is left as it is. Of a slice that somebody else
-    /// wrote the pool is not known.
+    /// Returns the slices to delete: those neither desired nor in a pool that is kept. The pool of a slice that another
+    /// client wrote is unknown.
     pub(super) fn stray_slices(
         &self,
         desired: &BTreeSet<String>,
@@ -115,7 +115,7 @@ impl ServerSlices {
     }
 }
 
-/// Whether a resource version is known to be older than another. They are numbers (KEP-5504).
+/// Returns whether a resource version is older than another. They are numbers (KEP-5504).
 fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,

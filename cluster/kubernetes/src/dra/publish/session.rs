@@ -1,4 +1,4 @@
-//! From one list of the slices to the loss of their watch.
+//! A session: from listing the slices to the loss of their watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 
-/// Requests that are under way at once: a change of 4096 devices is 64 of them.
+/// Limit for concurrent requests: a change of 4096 devices takes 64.
 const MAX_PARALLEL: usize = 4;
-/// How often it is asked whether claims still hold devices under names that are to change. The server has to
-/// list all claims for that.
+/// Interval for checking whether claims still hold devices under names that must change. The server lists all claims
+/// for this.
 const HELD_INTERVAL: Duration = Duration::from_secs(300);
-/// Whoever changed a slice of ours and has not done it again for so long is forgotten.
+/// Time without foreign changes to our slices after which the back-off is reset.
 const QUIET: Duration = Duration::from_secs(120);
-/// How often a watch is begun where it has ended, before all is listed.
+/// Number of attempts to continue a watch before everything is listed again.
 const MAX_TRIES: usize = 5;
 
-/// How often the slices of a pool are written at most: each write is an event for each scheduler.
+/// Minimum interval between writes of a pool's slices, since each write is an event for every scheduler.
 pub const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -48,41 +48,41 @@ pub struct Publisher {
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     pub registered: watch::Receiver<bool>,
     pub dra_classes: watch::Receiver<DraClasses>,
-    /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
+    /// The DeviceClasses. A server that rejects listing them has granted this program no permissions.
     pub device_classes: watch::Receiver<DeviceClasses>,
     pub metrics: Arc<DaemonMetrics>,
     /// [`WRITE_INTERVAL`].
     pub write_interval: Duration,
-    /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,
-    /// kubelet deletes them.
+    /// Whether the program ends. The slices are kept, since a successor may already run; otherwise kubelet deletes
+    /// them.
     pub stop: watch::Receiver<bool>,
 }
 
-/// What the watch tells of a slice.
+/// The data of a slice in the watch.
 type SliceMetadata = PartialObjectMeta<ResourceSlice>;
 
 pub(super) struct PublishSession<'p> {
     publisher: &'p mut Publisher,
     api: Api,
-    /// That of the Node; none while it is to be read. The garbage collector deletes the slices of a Node that is
-    /// deleted, and one that is registered again has another.
+    /// The uid of the Node; `None` if it must be read. The garbage collector deletes the slices of a deleted Node, and
+    /// a Node that is registered again has another uid.
     uid: Option<String>,
     server: ServerSlices,
     features: DraFeatures,
-    /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
+    /// Classes whose devices keep names that do not match the server's features, because claims hold some of them.
     waiting: BTreeMap<Class, ClassWait>,
-    /// What claims held when the first class without slices was met; each class is looked up once.
+    /// The devices held by claims, read when the first class without slices is handled. Each class is looked up once.
     claimed: Option<BTreeMap<Class, BTreeSet<String>>>,
     written: BTreeMap<Class, Instant>,
-    /// What is looked at next without being told.
+    /// The time of the next check without an event.
     due: Option<Instant>,
-    /// Against somebody else who writes our slices too.
+    /// Back-off against another client that writes our slices too.
     foreign_backoff: Backoff,
     foreign_since: Option<Instant>,
-    /// When that is looked at, whatever else is due later.
+    /// The time of the next check after a foreign change.
     foreign_due: Option<Instant>,
     again: Backoff,
-    /// Until then the server wants to be left alone, whatever changes.
+    /// End of the server's Retry-After, during which nothing is sent.
     quiet_until: Option<Instant>,
     left_out: BTreeSet<String>,
     last_message: LastMessage,
@@ -90,7 +90,7 @@ pub(super) struct PublishSession<'p> {
 
 #[derive(Clone, Copy, Debug)]
 struct ClassWait {
-    /// Whether slots are devices until then.
+    /// Whether slots are devices in the meantime.
     is_numbered: bool,
     deadline: Instant,
 }
@@ -102,7 +102,7 @@ enum RoundResult {
 
 struct WrittenSlice {
     name: String,
-    /// What it was told to be, with the version that this has there.
+    /// The written slice with its version on the server.
     summary: SliceSummary,
     lost: DraFeatures,
     is_changed: bool,
@@ -130,7 +130,7 @@ impl<'p> PublishSession<'p> {
         }
     }
 
-    /// Until the thread that reads the host has ended.
+    /// Runs until the thread that surveys the host has ended.
     pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
         self.features = self.probe_features().await?;
@@ -164,13 +164,13 @@ impl<'p> PublishSession<'p> {
         Ok(uid)
     }
 
-    /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
-    /// not for a moment.
+    /// Determines the server's features. This happens before anything is written, since no device may be offered in two
+    /// ways even for a moment.
     async fn probe_features(&mut self) -> Result<DraFeatures, ApiError> {
         let uid = self.uid().await?;
         let mut slice = probe(&self.publisher.node, &uid);
         let mut answer = self.api.apply_slice(&slice, WriteMode::Dry).await;
-        // Kubernetes 1.34 refuses a counter set that is in another slice than its devices.
+        // Kubernetes 1.34 rejects a counter set in another slice than its devices.
         let is_invalid =
             |error: &ApiError| error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY);
         let has_no_counters = answer.as_ref().is_err_and(is_invalid);
@@ -185,8 +185,8 @@ impl<'p> PublishSession<'p> {
         Ok(DraFeatures::ALL.without(lost))
     }
 
-    /// A server that was updated may have more features. It is only asked when a watch begins anew, which is each half an
-    /// hour at most where nothing breaks. Those that it has lost show when a slice is written.
+    /// Probes the features again, since an updated server may have more. This happens when a watch is started again,
+    /// normally at most every half hour. Lost features show when a slice is written.
     async fn probe_again(&mut self) {
         if self.quiet_until.is_some_and(|deadline| deadline > Instant::now()) {
             return;
@@ -206,7 +206,7 @@ impl<'p> PublishSession<'p> {
         }
     }
 
-    /// Waits until there may be something to do; none if the thread that reads the host has ended.
+    /// Waits until there may be something to do. Returns `None` if the thread that surveys the host has ended.
     async fn wait(&mut self, watch: &mut ApiWatch<SliceMetadata>) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();
@@ -245,7 +245,7 @@ impl<'p> PublishSession<'p> {
         }
     }
 
-    /// The watch goes on where it has ended. A server that restarts is not asked for all slices again.
+    /// Continues the watch where it has ended, so that a restarting server need not list all slices again.
     async fn watch_again(&self, watch: &mut ApiWatch<SliceMetadata>) -> Result<(), ApiError> {
         let node = &self.publisher.node;
         let mut backoff = Backoff::default();
@@ -265,8 +265,8 @@ impl<'p> PublishSession<'p> {
         Ok(())
     }
 
-    /// Somebody else has changed or deleted a slice of ours: kubelet, at its start, or another instance of this
-    /// driver. Two that undo each other's work have to tire.
+    /// Handles a slice that another client changed or deleted: kubelet at its start, or another instance of this
+    /// driver. Waits longer each time, since two instances may undo each other's changes.
     fn handle_foreign_change(&mut self) {
         self.uid = None;
         let is_quiet = self.foreign_since.is_none_or(|since| since.elapsed() > QUIET);
@@ -274,7 +274,7 @@ impl<'p> PublishSession<'p> {
             self.foreign_backoff = Backoff::default();
         }
         self.foreign_since = Some(Instant::now());
-        // One look is enough for all that kubelet deletes at once. What is due in minutes does not count.
+        // A single check covers all slices that kubelet deletes at once, even if another check is due in some minutes.
         if self.foreign_due.is_none() {
             let wait = self.foreign_backoff.next();
             self.foreign_due = Some(Instant::now() + wait);
@@ -323,7 +323,7 @@ impl<'p> PublishSession<'p> {
             devices: &snapshot.devices,
             settings: &snapshot.config.kubernetes,
         };
-        // A class that is written later keeps its number.
+        // A class that is written later keeps its present number.
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
@@ -347,7 +347,7 @@ impl<'p> PublishSession<'p> {
                 }
                 match self.write(&pool, generation).await {
                     Ok(RoundResult::Done) => self.written.insert(class, Instant::now()),
-                    // What it refuses of one class it may take of others.
+                    // A rejection concerns one class; the server may accept the others.
                     Err(error) if error.is_refusal() => {
                         refused = refused.and(Err(error));
                         published.remove(&class);
@@ -360,7 +360,7 @@ impl<'p> PublishSession<'p> {
         }
         let undecided = &dra_classes.undecided;
         let is_left = |pool: Option<&str>| match pool {
-            // A pool counts its slices, so one that is written later keeps them all.
+            // The slices of a pool count together, so a pool that is written later keeps all of them.
             Some(pool) => node
                 .parse_pool(pool)
                 .is_some_and(|class| undecided.contains(&class) || !published.contains_key(&class)),
@@ -380,15 +380,15 @@ impl<'p> PublishSession<'p> {
         refused
     }
 
-    /// How long until the slices of a class may be written; none if they may now.
+    /// Returns how long until the slices of a class may be written. `None` if they may be written now.
     fn write_delay(&self, class: Class) -> Option<Duration> {
         let written = self.written.get(&class)?.elapsed();
         let interval = self.publisher.write_interval;
         interval.checked_sub(written).filter(|remaining| !remaining.is_zero())
     }
 
-    /// With which features the devices of a class are written; none if they cannot be written at all now. Whether
-    /// slots are devices stays as it is found while a claim holds one of them.
+    /// Returns the features with which the devices of a class are written. `None` if they cannot be written now. While
+    /// a claim holds a device, slots remain devices, or not, as published.
     async fn writable_features(
         &mut self,
         class: Class,
@@ -425,13 +425,14 @@ impl<'p> PublishSession<'p> {
         if let Some(waiting) = self.waiting.get(&class) {
             self.schedule(waiting.deadline.saturating_duration_since(now));
         }
-        // Devices that claims share would be given to one at a time now; slots that were devices go on.
+        // Without sharing, devices that claims share would be exclusive. Slots that were devices remain.
         let numbered = DraFeatures { sharing: false, ..features };
         Ok(is_numbered.then_some(numbered))
     }
 
-    /// Whether claims hold slots of a class as devices; none if they hold nothing of devices that are shared. Kubelet
-    /// deletes the slices of a node that starts, and its claims stay. What is held later has the names of our slices.
+    /// Returns whether claims hold slots of a class as devices, or `None` if they hold no shared device. Needed because
+    /// kubelet deletes the slices of its node at its start while claims remain. Later allocations use the names in our
+    /// slices.
     async fn claims_hold_slots(
         &mut self,
         class: Class,
@@ -474,7 +475,7 @@ impl<'p> PublishSession<'p> {
                 let Some(index) = remaining.next() else { break };
                 writing.spawn(apply(self.api.clone(), pool.slice(index, generation)));
             }
-            // A write that panicked would end the program in a release build.
+            // A panic in a write ends the program in a release build.
             let Some(Ok(written)) = writing.join_next().await else {
                 break;
             };
@@ -505,7 +506,7 @@ impl<'p> PublishSession<'p> {
     }
 }
 
-/// The names and contents of a pool's slices. Each is made and given back, and kubelet is answered between two.
+/// Returns the names and fingerprints of a pool's slices. Each is built and dropped, and kubelet is served in between.
 async fn pool_slices(pool: &SlicePool<'_>) -> Vec<(String, String)> {
     let mut slices = Vec::new();
     for index in 0..pool.slices() {

@@ -1,6 +1,6 @@
-//! Events, and how many of them. What is said again of an object is a number in the Event that said it first. kubelet
-//! asks for a refused claim every minute, and a link can go up and down all day: each object has a few at once and then
-//! one in five minutes, and all objects together one a second.
+//! Events with rate limits. A repeated Event of an object increments the count of the first one. kubelet retries a
+//! rejected claim every minute, and a link can go up and down all day: each object has a few Events at once and then
+//! one in five minutes, and all objects together one per second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,26 +15,26 @@ use serde_json::{Value, json};
 use crate::dra::DRIVER;
 use crate::names::{NodeName, truncate};
 
-/// The most bytes of a note (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
+/// Limit for a note in bytes (`NoteLengthLimit` of k8s.io/kubernetes/pkg/apis/core/validation).
 const MAX_NOTE: usize = 1024;
-/// The most bytes of the name of whoever reports (`ReportingInstanceLengthLimit`).
+/// Limit for the name of the reporter in bytes (`ReportingInstanceLengthLimit`).
 const MAX_INSTANCE: usize = 128;
-/// The most bytes that are taken of an object's name into that of its Event.
+/// Limit for the object's name in the name of its Event, in bytes.
 const MAX_NAME: usize = 200;
-/// What each object may have at once, and then so often.
+/// Rate for each object: number at once, and interval for further ones.
 const OBJECT_RATE: (u32, Duration) = (5, Duration::from_secs(300));
-/// The same for all of them.
+/// Rate for all objects together.
 const TOTAL_RATE: (u32, Duration) = (50, Duration::from_secs(1));
-/// What has been quiet for so long is forgotten, and said again by another Event.
+/// Time after which an Event is forgotten, so that a repetition creates another one.
 const MAX_QUIET: Duration = Duration::from_secs(1800);
-/// How many Events are remembered.
+/// Limit for remembered Events.
 const MAX_REMEMBERED: usize = 512;
 
-/// Why an Event is written.
+/// The reason for an Event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventReason {
     name: &'static str,
-    /// What was done, or is to be.
+    /// The action that was taken or attempted.
     action: &'static str,
 }
 
@@ -43,11 +43,11 @@ pub(super) const PREPARE_REFUSED: EventReason =
 pub(super) const DEVICE_UNHEALTHY: EventReason =
     EventReason { name: "DeviceUnhealthy", action: "Watch" };
 
-/// What is to be written.
+/// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EventWrite {
     New(Box<Event>),
-    /// The same again, with the namespace and the name of the Event.
+    /// A repetition, with the namespace and name of the Event.
     Again(String, String, Value),
 }
 
@@ -66,7 +66,7 @@ struct EarlierEvent {
     last: Instant,
 }
 
-/// So many at once, and one more each time an interval has passed.
+/// A token bucket: a number at once, and one more per interval.
 #[derive(Debug)]
 struct TokenBucket {
     remaining: u32,
@@ -99,8 +99,8 @@ impl EventLog {
         }
     }
 
-    /// What is to be written to say something of an object, which has a namespace, a name and a uid; none where there
-    /// were too many.
+    /// Returns the write for an Event of an object, which has a namespace, a name and a uid. `None` if the rate limit
+    /// is exceeded.
     pub(super) fn record(
         &mut self,
         regarding: ObjectReference,
@@ -122,9 +122,9 @@ impl EventLog {
             return Some(EventWrite::Again(regarding.namespace?, before.name.clone(), change));
         }
         let object_name = regarding.name.clone()?;
-        // Two starts say the same of an object in two Events.
+        // The time makes names differ between starts of this program.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
-        // Each part of a name between dots ends with a letter or digit.
+        // Each label of a name must end with a letter or digit.
         let object_name = truncate(&object_name, MAX_NAME).trim_end_matches(['-', '.']);
         let name = format!("{object_name}.{}", truncate(&unique, 16));
         let before = EarlierEvent { name: name.clone(), count: 1, last: now };
@@ -148,7 +148,7 @@ impl EventLog {
         })))
     }
 
-    /// An Event was not written, or is gone: the next one is another.
+    /// Forgets an Event that was not written or is gone, so that the next one is created again.
     pub(super) fn forget(&mut self, name: &str) {
         self.earlier.retain(|_, before| before.name != name);
     }

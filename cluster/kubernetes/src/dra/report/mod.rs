@@ -1,8 +1,8 @@
-//! What the API server is told of prepared claims, when kubelet has its answer already: how their devices are, in the
-//! status of each claim, and why a claim was refused or a device under a pod went bad, as Events.
+//! Reports to the API server, after kubelet has its answer: the state of devices in the status of each claim, and
+//! Events for rejected claims and unhealthy devices of pods.
 //!
-//! [`status`] says how the devices of a claim are, [`reporter`] keeps the claims so, and [`events`] writes no more Events
-//! than are read. Nothing waits for any of this, and while nothing changes nothing is asked.
+//! [`status`] computes the state of a claim's devices, [`reporter`] keeps the claims up to date, and [`events`] limits
+//! the rate of Events. Nothing waits for these reports, and without changes there are no requests.
 
 mod events;
 mod reporter;

@@ -1,4 +1,4 @@
-//! Keeps the status of claims as their devices are.
+//! Keeps the status of claims up to date.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Claim;
 
-/// Requests that are under way at once.
+/// Limit for concurrent requests.
 const MAX_PARALLEL: usize = 4;
-/// A claim whose devices have been as they are for so long is told at once when they change.
+/// Time without changes after which the next change of a claim's devices is written at once.
 const QUIET: Duration = Duration::from_secs(120);
-/// Events that wait to be written; more are not.
+/// Limit for queued Events; further ones are dropped.
 const MAX_WAITING: usize = 64;
-/// A server that refuses an Event may do so for its namespace alone.
+/// Wait after a rejected Event, which may concern only its namespace.
 const EVENTS_REFUSED: Duration = Duration::from_secs(60);
-/// Pods of a claim that are told of a device; a claim has at most 256.
+/// Limit for the pods of a claim that get an Event about a device; a claim has at most 256.
 const MAX_PODS: usize = 8;
 
 pub(crate) struct Reporter {
@@ -43,22 +43,22 @@ pub(crate) struct Reporter {
     events: EventLog,
     waiting: VecDeque<EventWrite>,
     work: JoinSet<RequestResult>,
-    /// Until then the server is not asked for the one or the other: it refuses, or wants it so.
+    /// Times until which no status or no Event is sent, after a rejection or Retry-After.
     no_status: Option<Instant>,
     no_events: Option<Instant>,
     last_status_error: LastMessage,
     last_event_error: LastMessage,
 }
 
-/// A claim that is prepared, or was.
+/// A claim that is or was prepared.
 struct TrackedClaim {
     prepared_claim: PreparedClaim,
-    /// What the server has; none where that is not known.
+    /// The devices in the status at the server; `None` if unknown.
     reported: Option<Vec<AllocatedDeviceStatus>>,
-    /// Whether that may be something else now.
+    /// Whether these may have changed.
     is_stale: bool,
     is_under_way: bool,
-    /// It is unprepared: its devices leave the status.
+    /// Whether it is unprepared, so that its devices must be removed from the status.
     has_ended: bool,
     last: Option<Instant>,
     not_before: Option<Instant>,
@@ -83,15 +83,15 @@ impl TrackedClaim {
     }
 }
 
-/// What a request has come to.
+/// The result of a request.
 enum RequestResult {
     Status {
         uid: ClaimUid,
         devices: Vec<AllocatedDeviceStatus>,
-        /// The claim; none if there is no such one any more.
+        /// The claim, or `None` if it no longer exists.
         answer: Result<Option<Box<ClaimObject>>, ApiError>,
     },
-    /// With the name of an Event that was not written.
+    /// An Event; the error has the name of one that was not written.
     Event(Result<(), (String, ApiError)>),
 }
 
@@ -117,7 +117,7 @@ impl Reporter {
         }
     }
 
-    /// Until the thread that reads the host has ended.
+    /// Runs until the thread that surveys the host has ended.
     pub(crate) async fn run(mut self) {
         loop {
             let next = self.begin();
@@ -164,7 +164,7 @@ impl Reporter {
                 let claim = claim.or_insert_with(|| TrackedClaim::new(prepared_claim, None));
                 claim.has_ended = true;
                 claim.is_stale = true;
-                // Nothing is slowed down that happens once.
+                // A single change is not delayed.
                 claim.not_before = None;
             }
             ClaimReport::Refused(claim, reason) => {
@@ -173,8 +173,8 @@ impl Reporter {
         }
     }
 
-    /// Begins what is due, as much as may be under way; when there is more. While kubelet waits for an answer, nothing
-    /// is begun.
+    /// Starts due requests up to the limit. Returns when the next one is due. Nothing is started while kubelet waits
+    /// for an answer.
     fn begin(&mut self) -> Option<Instant> {
         if *self.calls.borrow() > 0 {
             return None;
@@ -199,7 +199,7 @@ impl Reporter {
                 continue;
             }
             if self.work.len() >= MAX_PARALLEL {
-                // The end of one of them is looked at anyway.
+                // This runs again when one of them ends.
                 break;
             }
             claim.is_stale = false;
@@ -257,13 +257,13 @@ impl Reporter {
                         let before = claim.reported.replace(devices);
                         self.report_unhealthy(&uid, &before.unwrap_or_default(), &resource_claim);
                     }
-                    // kubelet unprepares it, or has.
+                    // The claim is gone, so kubelet unprepares it or has done so.
                     Ok(None) => claim.reported = Some(devices),
                     Err(error) => {
                         claim.is_stale = true;
                         if is_refused(&error) {
-                            // It may be another node's by now, and others are not. The server takes the devices away itself
-                            // when a claim is deallocated.
+                            // The claim may belong to another node by now. The server removes the devices itself when a
+                            // claim is deallocated.
                             claim.not_before = Some(now + REFUSED);
                             if claim.has_ended {
                                 claim.reported = Some(Vec::new());
@@ -278,7 +278,7 @@ impl Reporter {
         }
     }
 
-    /// Tells the pods of a claim what happened to its devices.
+    /// Queues Events for the pods of a claim about unhealthy devices.
     fn report_unhealthy(
         &mut self,
         uid: &ClaimUid,
@@ -329,7 +329,7 @@ async fn write_status(
     let answer = match written.await {
         Ok(resource_claim) => Ok(Some(Box::new(resource_claim))),
         Err(error) if error.is_absent(&name) => Ok(None),
-        // Another claim has its name, or somebody else changed it at the same time.
+        // Another claim has its name, or another client changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
             let is_it = |resource_claim: &ClaimObject| resource_claim.has_uid(uid.as_str());
             match api.get_claim(&namespace, &name).await {
@@ -364,7 +364,7 @@ fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str)
     }
 }
 
-/// Until when a server is not asked again, where it says so, or refuses all such requests.
+/// Returns the time until which no further request is sent, after Retry-After or a rejection of all such requests.
 fn retry_time(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
     let refused = refused.filter(|_| is_refused(error));
     let wait = refused.or(error.retry_after());
@@ -386,7 +386,7 @@ fn claim_reference(claim: &Claim) -> ObjectReference {
     }
 }
 
-/// The pods that a claim is reserved for.
+/// Returns the pods that a claim is reserved for.
 fn pod_references(claim: &ClaimObject) -> Vec<ObjectReference> {
     let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());

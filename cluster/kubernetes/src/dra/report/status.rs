@@ -1,4 +1,4 @@
-//! How the devices of a claim are, from what is known of the host.
+//! Computes the status of a claim's devices from a snapshot of the host.
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -17,10 +17,10 @@ use crate::snapshot::KubernetesSnapshot;
 pub(super) const READY: &str = "Ready";
 const YES: &str = "True";
 const NO: &str = "False";
-/// The most bytes of a message; the server takes 32 KiB.
+/// Limit for a message in bytes; the server accepts 32 KiB.
 const MAX_MESSAGE: usize = 1024;
 
-/// The devices of a claim. A condition that stays as it was `before` keeps its time.
+/// Returns the status of a claim's devices. A condition that has not changed since `before` keeps its time.
 pub(super) fn device_statuses(
     uid: &ClaimUid,
     prepared_claim: &PreparedClaim,
@@ -54,7 +54,7 @@ pub(super) fn device_statuses(
     prepared_claim.devices.iter().map(one).collect()
 }
 
-/// The devices that were ready before or were not there, and are not now: each with what is wrong.
+/// Returns the devices that have become unhealthy, or are new and unhealthy, with the reason.
 pub(super) fn newly_unhealthy<'n>(
     before: &[AllocatedDeviceStatus],
     now: &'n [AllocatedDeviceStatus],
@@ -90,7 +90,7 @@ fn ready_condition(device: Option<&HostDevice>) -> (&'static str, &'static str, 
     }
 }
 
-/// What an interface is in a pod of the claim; none before it has moved there, and when it is on its way back.
+/// Returns the data of an interface in a pod of the claim. `None` before it has moved there and while it returns.
 fn network_data(
     uid: &ClaimUid,
     device: &PreparedDevice,
@@ -115,7 +115,7 @@ fn transition_time(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time
         Some(before) => before.last_transition_time.clone(),
         None => {
             let now = Timestamp::now();
-            // The server keeps no fraction of a second.
+            // The server stores whole seconds.
             Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
         }
     }

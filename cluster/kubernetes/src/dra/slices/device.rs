@@ -22,8 +22,8 @@ pub const HELD_TAINT: &str = "onload.dev/held";
 pub const DRAINED: &str = "onload.dev/drained";
 const SLOTS: &str = "slots";
 
-/// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
-/// scheduler knows. It does not know of a pod that has it by annotation.
+/// Returns the taint of a device that must not be allocated now. Use by a claim needs no taint, since the scheduler
+/// knows of it. It does not know of a pod that has the device by annotation.
 pub(super) fn taint_key(device: &HostDevice) -> Option<&'static str> {
     if device.is_drained {
         return Some(DRAINED);
@@ -42,7 +42,7 @@ pub(crate) fn is_claim_lease(lease: &Lease) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceForm {
     One,
-    /// So many at once.
+    /// Several containers at once, up to this number.
     Shared(u32),
     Slot(u32),
 }
@@ -68,9 +68,9 @@ pub(super) fn taint(key: &str) -> DeviceTaint {
     DeviceTaint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..DeviceTaint::default() }
 }
 
-/// Every device of a class has the same ones of ours: a selector that asks for one that is missing is an error
-/// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
-/// stand-in. `resource` is what the device is one of.
+/// Returns the attributes of a device. All devices of a class have the same attributes of our domain, since a selector
+/// on a missing one is an error for the whole pod. Attributes of other domains are set only if known, since comparing
+/// placeholders would be wrong. `resource` is the device's resource.
 pub(crate) fn attributes(
     device: &HostDevice,
     form: DeviceForm,
@@ -91,7 +91,7 @@ pub(crate) fn attributes(
     if let Some(pci) = device.pci {
         let address = text_attribute(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
-        // Multus looks for the resource that a network names, and gives a CNI plugin the other.
+        // Multus finds the device by a network's resource name, and passes the device id to the CNI plugin.
         if let Some(resource) = resource.filter(|resource| resource.as_str().len() <= MAX_TEXT) {
             attributes.insert("k8s.cni.cncf.io/deviceID".to_owned(), address.clone());
             let resource = text_attribute(resource.as_str());
@@ -102,7 +102,7 @@ pub(crate) fn attributes(
     if let Some(root) = &device.pcie_root {
         attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text_attribute(root));
     }
-    // The standard name comes with Kubernetes 1.37 (KEP-6072); drivers of others use dranet's.
+    // The standard name exists since Kubernetes 1.37 (KEP-6072). Other drivers use dranet's.
     if let Some(node) = device.numa_node {
         for name in ["dra.net/numaNode", "resource.kubernetes.io/numaNode"] {
             attributes.insert(name.to_owned(), int_attribute(i64::from(node)));
@@ -130,7 +130,7 @@ fn int_attribute(value: i64) -> DeviceAttribute {
     DeviceAttribute { int: Some(value), ..DeviceAttribute::default() }
 }
 
-/// A text, cut where the server would refuse it.
+/// Returns a text attribute, truncated to the server's limit.
 fn text_attribute(value: &str) -> DeviceAttribute {
     DeviceAttribute {
         string: Some(truncate(value, MAX_TEXT).to_owned()),
@@ -138,7 +138,7 @@ fn text_attribute(value: &str) -> DeviceAttribute {
     }
 }
 
-/// A claim takes one slot unless it asks for more. Without that default it would take all of them.
+/// Returns the capacity. A claim consumes one slot by default; without that default it would consume all.
 pub(super) fn capacity(form: DeviceForm) -> BTreeMap<String, DeviceCapacity> {
     let quantity = |number: u32| Quantity(number.to_string());
     let capacity = match form {
@@ -152,7 +152,7 @@ pub(super) fn capacity(form: DeviceForm) -> BTreeMap<String, DeviceCapacity> {
                 valid_range: Some(CapacityRequestPolicyRange {
                     min: quantity(1),
                     max: Some(quantity(slots)),
-                    // The server refuses a step beyond the value (`validateRequestPolicyRange`).
+                    // The server rejects a step that exceeds the value (`validateRequestPolicyRange`).
                     step: (slots > 1).then(|| quantity(1)),
                 }),
                 valid_values: None,

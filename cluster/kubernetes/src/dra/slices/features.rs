@@ -1,14 +1,14 @@
-//! What of a slice the server keeps. A server drops the fields of a feature that is off, and says nothing.
+//! Features of the server. A server silently drops the fields of disabled features.
 
 use std::fmt;
 
-/// Features of dynamic resource allocation that slices are written with.
+/// Features of dynamic resource allocation that slices use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DraFeatures {
-    /// Counters that devices share (KEP-4815, `DRAPartitionableDevices`): a function or those that are made of
-    /// it, and not both.
+    /// Shared counters (KEP-4815, `DRAPartitionableDevices`): a physical function or its virtual functions, but not
+    /// both.
     pub counters: bool,
-    /// Devices that several claims have at once (KEP-5075, `DRAConsumableCapacity`).
+    /// Devices that several claims share (KEP-5075, `DRAConsumableCapacity`).
     pub sharing: bool,
     /// Taints of devices (KEP-5055, `DRADeviceTaints`).
     pub taints: bool,
@@ -16,7 +16,7 @@ pub struct DraFeatures {
 
 impl DraFeatures {
     pub const ALL: DraFeatures = DraFeatures { counters: true, sharing: true, taints: true };
-    /// None of them, as in Kubernetes 1.34.
+    /// No features, as in Kubernetes 1.34.
     pub const NONE: DraFeatures = DraFeatures { counters: false, sharing: false, taints: false };
 
     pub fn union(self, other: DraFeatures) -> DraFeatures {
@@ -27,7 +27,7 @@ impl DraFeatures {
         }
     }
 
-    /// These without those.
+    /// Returns the features without the lost ones.
     pub fn without(self, lost: DraFeatures) -> DraFeatures {
         DraFeatures {
             counters: self.counters && !lost.counters,

@@ -1,7 +1,7 @@
-//! What of a host stands in ResourceSlices: pure functions of its offers.
+//! ResourceSlices as pure functions of a host's offers.
 //!
-//! A slice is made when it is needed and given back: all slices of 4096 devices at once would be most of this
-//! program's memory.
+//! A slice is built when it is needed and dropped: all slices of 4096 devices at once would be most of this program's
+//! memory.
 
 mod device;
 mod features;

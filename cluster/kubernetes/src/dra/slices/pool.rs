@@ -20,24 +20,24 @@ use crate::dra::pool_selectors::PoolSelectors;
 use crate::dra::resource_names::{is_offered, resource_name};
 use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
-/// The most devices of a slice (`ResourceSliceMaxDevices`).
+/// Limit for the devices of a slice (`ResourceSliceMaxDevices`).
 const MAX_DEVICES: usize = 128;
-/// The most if one of them has a taint or counters (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
+/// Limit if one of them has a taint or counters (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
 const MAX_DEVICES_WITH_TAINTS: usize = 64;
-/// The most counter sets of a slice (`ResourceSliceMaxCounterSets`).
+/// Limit for the counter sets of a slice (`ResourceSliceMaxCounterSets`).
 const MAX_COUNTER_SETS: usize = 8;
-/// The most devices of a pool whose slots are devices.
+/// Limit for the devices of a pool whose slots are devices.
 const MAX_SLOT_DEVICES: usize = 4096;
-/// The counter of a function that others are made of.
+/// The counter of a physical function.
 const COUNTER: &str = "vfs";
 
 #[derive(Clone, Copy, Debug)]
 pub struct SliceInput<'a> {
     pub node: &'a NodeName,
-    /// The uid of its object. When that is deleted, its slices go too.
+    /// The uid of the Node object, which owns the slices.
     pub uid: &'a str,
     pub names: &'a DeviceNames,
-    /// What the host offers, sorted by class and name.
+    /// The host's offers, sorted by class and name.
     pub devices: &'a [HostDevice],
     pub settings: &'a KubernetesSettings,
 }
@@ -48,7 +48,7 @@ pub struct SlicePool<'a> {
     class: Class,
     name: String,
     devices: Vec<SlicePoolDevice<'a>>,
-    /// The functions that others are made of, with the number of those.
+    /// Physical functions with the number of their virtual functions.
     sets: BTreeMap<PciAddress, u32>,
     per_slice: usize,
     selectors: PoolSelectors,
@@ -59,7 +59,7 @@ pub struct SlicePool<'a> {
 struct SlicePoolDevice<'a> {
     device: &'a HostDevice,
     form: DeviceForm,
-    /// The taint that says what is wrong with it.
+    /// The taint of the device.
     trouble: Option<&'static str>,
     counter_use: Option<(PciAddress, u32)>,
 }
@@ -74,12 +74,12 @@ impl SlicePoolDevice<'_> {
 }
 
 impl<'a> SlicePool<'a> {
-    /// The pool of a class, written with these features. It may have no devices.
+    /// Creates the pool of a class with these features. It may be empty.
     pub fn new(input: SliceInput<'a>, class: Class, features: DraFeatures) -> SlicePool<'a> {
         let devices = input.devices.iter();
         let devices = devices.filter(|device| device.class == class && is_allocatable(device));
         let mut devices: Vec<&HostDevice> = devices.collect();
-        // Those that are not offered may be held, too.
+        // Devices that are not offered may be held too.
         let families = PfFamilies::new(class, &devices);
         devices.retain(|device| is_offered(device, input.settings));
         let max_slots = MAX_SLOT_DEVICES / devices.len().max(1);
@@ -106,7 +106,7 @@ impl<'a> SlicePool<'a> {
             let held = families.is_held(device).then_some(HELD_TAINT);
             pool.add(device, counter_use, held, (features, max_slots));
         }
-        // The scheduler takes the first ones that are free: a claim of several gets those of different devices.
+        // The scheduler takes the first free devices, so this order gives a claim of several slots different devices.
         pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
         let used = pool.devices.iter().filter_map(|entry| entry.counter_use);
         let sets = used.filter_map(|(set, _)| families.family(Some(set)));
@@ -127,7 +127,7 @@ impl<'a> SlicePool<'a> {
         (features, max_slots): (DraFeatures, u32),
     ) {
         let trouble = taint_key(device).or(held);
-        // What cannot be marked is not offered.
+        // Without taints, an unusable device cannot be marked and is left out.
         if trouble.is_some() && !features.taints {
             return;
         }
@@ -137,7 +137,7 @@ impl<'a> SlicePool<'a> {
             return;
         }
         let slots = device.max_holders().unwrap_or(self.input.settings.slots.get()).max(1);
-        // Where none is left, the whole device has a taint.
+        // If no slot is left, the whole device has a taint.
         let remaining = device.free_slots_excluding(is_claim_lease);
         let remaining = remaining
             .map_or(slots, |(remaining, _)| if remaining == 0 { slots } else { remaining });
@@ -151,7 +151,7 @@ impl<'a> SlicePool<'a> {
                 device.class, device.name
             ));
         }
-        // The last slots are those that others have: the scheduler takes the first one that is free.
+        // Slots held without a claim count as the last ones, since the scheduler takes the first free slot.
         let slot_count = if features.taints { slots } else { remaining };
         let slots = (0..slot_count.min(max_slots)).map(|slot| {
             let trouble = trouble.or((slot >= remaining).then_some(HELD_TAINT));
@@ -168,7 +168,7 @@ impl<'a> SlicePool<'a> {
         self.devices.len()
     }
 
-    /// What it lacks, and why: lines for the operator.
+    /// Returns the devices that are left out with the reason, as lines for the operator.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
@@ -181,7 +181,7 @@ impl<'a> SlicePool<'a> {
         self.device_slice_count() + self.sets.len().div_ceil(MAX_COUNTER_SETS)
     }
 
-    /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
+    /// Returns the name of a slice, which is derived from node, class and number.
     pub fn slice_name(&self, index: usize) -> String {
         let class = self.class;
         let end = match index.checked_sub(self.device_slice_count()) {
@@ -275,22 +275,22 @@ fn counters(number: u32) -> BTreeMap<String, Counter> {
     BTreeMap::from([(COUNTER.to_owned(), Counter { value })])
 }
 
-/// Physical functions that are offered beside functions that are made of them. Who has the one must not have
-/// the others. Only vfio gives a function away whole: interfaces and RDMA devices of both are independent.
+/// Physical functions that are offered together with their virtual functions, which exclude each other. This applies
+/// only to vfio, which assigns whole functions; interfaces and RDMA devices of both are independent.
 #[derive(Debug, Default)]
 struct PfFamilies(BTreeMap<PciAddress, PfFamily>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PfFamily {
-    /// How many functions are made of the physical one.
+    /// The number of virtual functions.
     members: u32,
-    /// Whether somebody has the physical function.
+    /// Whether the physical function is in use.
     is_taken: bool,
-    /// Whether somebody has it without a claim, which no counter knows.
+    /// Whether it is in use without a claim, which the counter does not reflect.
     is_foreign: bool,
-    /// The same of a member.
+    /// Whether a virtual function is in use without a claim.
     has_foreign_member: bool,
-    /// Whether several containers have a function of it at once, which nothing counts.
+    /// Whether several containers may share one of its functions, which the counter cannot express.
     is_shared: bool,
 }
 
@@ -324,7 +324,7 @@ impl PfFamilies {
         Some((pf, *self.0.get(&pf)?))
     }
 
-    /// Whether somebody has, without a claim, a function of the same family that excludes this one.
+    /// Returns whether a function of the same family that excludes this one is in use without a claim.
     fn is_held(&self, device: &HostDevice) -> bool {
         let own_family = self.family(device.pci);
         let parent = self.family(parent_pf(device));
@@ -332,7 +332,7 @@ impl PfFamilies {
             || parent.is_some_and(|(_, parent)| parent.is_foreign)
     }
 
-    /// How many of which set it takes, if it is counted; why it is not offered.
+    /// Returns the counters that a device consumes, if it is counted. Fails with the reason why it is not offered.
     fn counter_use(
         &self,
         device: &HostDevice,
@@ -366,7 +366,7 @@ fn is_foreign(device: &HostDevice) -> bool {
     !device.leases.iter().all(is_known)
 }
 
-/// The physical function that a function was made of.
+/// Returns the physical function of a virtual function.
 pub(crate) fn parent_pf(device: &HostDevice) -> Option<PciAddress> {
     match device.attributes.get("pf")? {
         Attribute::Text(pf) => pf.parse().ok(),

@@ -1,4 +1,4 @@
-//! A slice that is never made: asked of the server in a dry run, its answer shows which features are on.
+//! A slice for a dry run, whose result shows the server's features.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the server has, held against what it was told.
+//! Compares stored slices with written ones.
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 use onload_host::specdir::sha256;
@@ -6,20 +6,19 @@ use onload_host::specdir::sha256;
 use super::features::DraFeatures;
 use crate::names::parse_slot;
 
-/// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
-/// kept.
+/// Returns a fingerprint of a slice's content without its generation. Only this is kept for thousands of devices.
 pub fn fingerprint(slice: &ResourceSlice) -> String {
     let mut spec = slice.spec.clone();
     spec.pool.generation = 0;
     spec.pool.resource_slice_count = 0;
     let devices = spec.devices.iter_mut().flatten();
     for taint in devices.flat_map(|device| device.taints.iter_mut().flatten()) {
-        // The server adds it.
+        // Set by the server.
         taint.time_added = None;
     }
     let owners = slice.metadata.owner_references.iter().flatten();
     let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
-    // What is made of texts, numbers and lists is always JSON.
+    // Cannot fail for texts, numbers and lists.
     sha256(&serde_json::to_vec(&(owners, &spec)).unwrap_or_default())
 }
 
@@ -30,7 +29,7 @@ pub struct SliceSummary {
     pub generation: i64,
     pub count: i64,
     pub fingerprint: String,
-    /// Whether slots of a device are devices in it; none if it has no shared device.
+    /// Whether slots are devices; `None` without a shared device.
     pub is_numbered: Option<bool>,
 }
 
@@ -57,7 +56,7 @@ fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
     })
 }
 
-/// The features whose fields the server did not keep, and whether anything else differs.
+/// Returns the features whose fields the server dropped, and whether anything else differs.
 pub fn lost_features(sent: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> (DraFeatures, bool) {
     let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
     let (sent_devices, stored_devices) = (devices(sent), devices(stored));
@@ -83,7 +82,7 @@ fn has_policy(device: &Device) -> bool {
     capacities.any(|capacity| capacity.request_policy.is_some())
 }
 
-/// A content without what belongs to features.
+/// Returns the content without the fields of features.
 fn without_features(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
     let mut spec = spec.clone();
     spec.shared_counters = None;

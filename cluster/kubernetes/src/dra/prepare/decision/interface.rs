@@ -1,4 +1,4 @@
-//! What a claim or its class wants of an interface in the pod, or of a virtual function.
+//! Settings of a claim or its class for an interface in the pod, or for a virtual function.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -19,10 +19,10 @@ use crate::dra::prepare::claim_spec::{ClaimDevice, PodInterface};
 use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
 use crate::snapshot::KubernetesSnapshot;
 
-/// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
+/// The minimum MTU for IPv6 (RFC 8200, 5). The kernel disables IPv6 on an interface with less.
 const MIN_IPV6_MTU: u32 = 1280;
 
-/// The interface with what a claim or its class says of it, if it says something.
+/// Returns the interface with the settings of a claim or its class, if there are any.
 pub(super) fn pod_interface(
     snapshot: &KubernetesSnapshot,
     host_device: &HostDevice,
@@ -64,8 +64,8 @@ pub(super) fn pod_interface(
     }))
 }
 
-/// What the virtual function of a device is to be, if somebody says so. As any other container, a claim chooses from the
-/// VLANs that the operator lists for the device.
+/// Returns the settings of a device's virtual function, if there are any. Like other containers, a claim may choose
+/// only VLANs that the operator lists for the device.
 pub(super) fn vf_config(
     snapshot: &KubernetesSnapshot,
     device: &DeviceId,
@@ -101,13 +101,13 @@ fn value<T: Clone>(parameter: Option<&Parameter<T>>) -> Option<T> {
     parameter.map(|parameter| parameter.value.clone())
 }
 
-/// A parameter for interfaces alone that was said: one of this request, if there is one.
+/// Returns a parameter that applies only to interfaces, preferring one of this request.
 fn first_interface_parameter(
     class: Class,
     allocated: &AllocatedDevice,
 ) -> Option<(&'static str, bool)> {
     let parameters = &allocated.parameters;
-    // A function that is no interface has a VLAN too.
+    // Functions without an interface support a VLAN too.
     let is_bare = class != Class::Netdev && Class::FUNCTION_CLASSES.contains(&class);
     let vlan = parameters.vlan.as_ref().filter(|_| !is_bare);
     fn is_request_parameter<T>(parameter: Option<&Parameter<T>>) -> Option<bool> {
@@ -126,10 +126,11 @@ fn first_interface_parameter(
         .max_by_key(|(_, is_of_request)| *is_of_request)
 }
 
-/// A claim is written by whoever may make pods, so that its operator bounds it; a class by who runs the cluster.
+/// Checks a claim's parameters against the operator's limits, since any user who may create pods can write claims.
+/// Parameters of a class come from the cluster's administrator.
 fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<()> {
     let parameters = &allocated.parameters;
-    // A container that sets an address can impersonate any machine of its network.
+    // A container that chooses an address can impersonate any machine of its network.
     for address in claim_value(parameters.address.as_ref()).into_iter().flatten() {
         let contains = |network: &Network| network.contains(address);
         check_within(&settings.addresses, contains, address, "address", "addresses")?;
@@ -188,7 +189,8 @@ pub(super) fn netdev_argument(device: &HostDevice) -> Option<NetdevArgument> {
     Some(NetdevArgument { name, pci })
 }
 
-/// Two interfaces of one address would answer for each other, and a pod cannot have two of one name.
+/// Fails if two interfaces have the same address, for which both would answer, or the same name, which a pod cannot
+/// have twice.
 pub(super) fn refuse_twice(before: &[ClaimDevice], added: &[ClaimDevice]) -> Result<()> {
     let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique_values).collect();
     for (parameter, value) in added.iter().flat_map(unique_values) {

@@ -1,4 +1,4 @@
-//! What containers of a claim get. Nothing is read or written here.
+//! Decides what containers of a claim get. Pure.
 
 mod interface;
 mod network_data;

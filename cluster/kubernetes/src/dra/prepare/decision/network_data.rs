@@ -1,4 +1,4 @@
-//! What is said of a device that a claim gets: to programs in its pods, and in the status of the claim.
+//! Network data of a claim's device, for programs in its pods and for the status of the claim.
 
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
@@ -16,7 +16,7 @@ use crate::dra::resource_names::resource_name;
 use crate::dra::slices::{DeviceForm, attributes};
 use crate::names::parse_slot;
 
-/// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
+/// Limit of the API server (resource.k8s.io/v1, `NetworkDeviceData.ips`).
 const MAX_ADDRESSES: usize = 16;
 
 impl PrepareContext<'_> {
@@ -41,7 +41,7 @@ impl PrepareContext<'_> {
         }
     }
 
-    /// What an interface will be in the pod, as far as that is known here. A CNI plugin does as it likes.
+    /// Returns the data of an interface in the pod, as far as it is known here. A CNI plugin may change it.
     fn network_data(
         &self,
         allocated: &AllocatedDevice,
@@ -73,14 +73,14 @@ impl PrepareContext<'_> {
     }
 }
 
-/// The hardware address of an interface that is in a container.
+/// Returns the hardware address of an interface in a container.
 fn address_in_container(device: &HostDevice) -> Option<String> {
     let leases = device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
     let mut move_records = leases.filter_map(|lease| lease.moved.as_ref());
     move_records.find_map(|record| saved_address(&record.saved))
 }
 
-/// What an interface was given for its container, else what it had.
+/// Returns the address that was set for the container, or else the original one.
 fn saved_address(saved: &SavedState) -> Option<String> {
     let SavedState::Interface(saved) = saved else {
         return None;
