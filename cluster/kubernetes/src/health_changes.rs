@@ -1,4 +1,4 @@
-//! What of the resources differs from one look at the host to the next, for the log.
+//! The changes of resources between two surveys, for the log.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn devices_by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &Plug
     devices.map(|device| ((device.class, device.name.as_str()), device)).collect()
 }
 
-/// The devices of which others leave another number of slots than before.
+/// Returns the devices whose number of slots left by other containers has changed.
 fn slot_changes<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,
@@ -52,8 +52,7 @@ fn slot_changes<'a>(
     })
 }
 
-/// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
-/// is told.
+/// Returns the devices whose health or reason has changed. A new device is reported only if it is unhealthy.
 fn health_changes<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,

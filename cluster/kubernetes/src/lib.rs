@@ -1,9 +1,9 @@
-//! `onload-kubernetes`: offers what a node has to Kubernetes.
+//! `onload-kubernetes`: offers a node's devices to Kubernetes.
 //!
-//! [`cli`] is the command line, and [`run`] the daemon. Its [`surveyor`] looks at the host; [`resources`] says
-//! which resources that makes, and what containers get of them; [`plugin`] serves each at a socket in
-//! kubelet's directory, in the words of [`wire`]; [`dra`] puts devices into ResourceSlices instead, by their [`names`].
-//! [`install`] puts the hook on the host, and [`spec_writer`] the specifications, where the package does not.
+//! [`cli`] is the command line, and [`run`] the daemon. Its [`surveyor`] reads the host; [`resources`] forms resources
+//! and decides what containers get; [`plugin`] serves each resource at a socket in kubelet's directory, by the protocol
+//! in [`wire`]; [`dra`] publishes devices in ResourceSlices instead, by their [`names`]. [`install`] installs the hook
+//! on the host, and [`spec_writer`] writes the specifications if the package does not.
 
 pub mod cli;
 pub mod dra;

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match dispatch(&cli) {
         Ok(status) => status,
         Err(error) => {
-            // Nobody is left to be told that this failed.
+            // A failure here cannot be reported.
             let _ = writeln!(io::stderr(), "onload-kubernetes: {error:#}");
             ExitCode::from(2)
         }

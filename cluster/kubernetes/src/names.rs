@@ -1,9 +1,8 @@
-//! What the API server knows pools and devices by.
+//! Names of pools and devices at the API server.
 //!
-//! An allocation is kept as driver, pool and device, so a name never changes while its device lives, whatever
-//! other devices come and go: what a device is called follows from its own name alone. A name of ours has to
-//! be a DNS label there (`validateDeviceName` in pkg/apis/resource/validation of Kubernetes), which `mlx5_0`
-//! and `0000:81:00.0` are not.
+//! An allocation stores driver, pool and device names, so a name must not change while its device exists, even if other
+//! devices come and go: it is derived only from the device's own name. Names must be DNS labels (`validateDeviceName`
+//! in pkg/apis/resource/validation of Kubernetes), which `mlx5_0` and `0000:81:00.0` are not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +16,14 @@ use onload_host::specdir::sha256;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
-/// The most bytes of a DNS label (RFC 1123).
+/// Limit for a DNS label in bytes (RFC 1123).
 const MAX_LABEL: usize = 63;
-/// The most bytes of a pool's name (`ResourcePoolNameMaxLength`) and of a node's.
+/// Limit for the name of a pool (`ResourcePoolNameMaxLength`) or node, in bytes.
 const MAX_NAME: usize = 253;
 const SLOT: &str = "-slot-";
-/// The most bytes of a device without its slot, which has at most ten digits.
+/// Limit for a device name without its slot, which has at most ten digits, in bytes.
 const MAX_BASE: usize = MAX_LABEL - SLOT.len() - 10;
-/// Hexadecimal digits of a hash.
+/// Number of hexadecimal digits of a hash.
 const DIGITS: usize = 8;
 
 /// The name of a node: a DNS subdomain.
@@ -36,12 +35,12 @@ impl NodeName {
         &self.0
     }
 
-    /// The pool of a class: one a class and node, so that a busy class holds up no other.
+    /// Returns the pool of a class: one per class and node, so that a busy class does not delay others.
     pub fn pool_name(&self, class: Class) -> String {
         append_to_node(&self.0, &format!("/{class}"))
     }
 
-    /// The class of a pool; none if it is no pool of this node.
+    /// Returns the class of a pool, or `None` if it is not a pool of this node.
     pub fn parse_pool(&self, pool: &str) -> Option<Class> {
         let class = pool.rsplit_once('/')?.1.parse().ok()?;
         (self.pool_name(class) == pool).then_some(class)
@@ -69,17 +68,17 @@ impl FromStr for NodeName {
     }
 }
 
-/// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
+/// Returns whether an offer can be allocated: not a profile, not huge pages, which kubelet counts itself, and not
 /// Onload without an interface.
 pub fn is_allocatable(device: &HostDevice) -> bool {
     !device.class.is_uncountable() && !device.is_loopback()
 }
 
-/// The names of a node's devices, both ways.
+/// Maps a node's devices to their names and back.
 #[derive(Debug, Default)]
 pub struct DeviceNames {
     devices: BTreeMap<(Class, String), DeviceName>,
-    /// The names of the few devices whose own would be that of another.
+    /// Names of the few devices whose derived name would be another one's.
     other_labels: BTreeMap<(Class, DeviceName), String>,
 }
 
@@ -95,7 +94,7 @@ impl DeviceNames {
     fn add(&mut self, class: Class, name: &DeviceName) {
         let usual = base_label(name.as_str());
         let mut key = (class, usual.clone());
-        // Two hashes of 32 bits are the same: only then another device decides, and the second has a longer one.
+        // Only if two 32-bit hashes are equal does the name depend on another device: the second gets a longer hash.
         let mut digits = DIGITS;
         while self.devices.get(&key).is_some_and(|other| other != name) && digits < DIGITS * 4 {
             digits += DIGITS;
@@ -107,7 +106,7 @@ impl DeviceNames {
         self.devices.insert(key, name.clone());
     }
 
-    /// The device of an offer, or one slot of it. It is a DNS label.
+    /// Returns the name of an offer, or of one slot of it. It is a DNS label.
     pub fn device_name(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
         let other = self.other_labels.get(&(class, name.clone()));
         let base = other.cloned().unwrap_or_else(|| base_label(name.as_str()));
@@ -117,13 +116,13 @@ impl DeviceNames {
         }
     }
 
-    /// What has that name, or a slot of it; none if the node offers no such device.
+    /// Returns the device with this name or slot name, or `None` if the node does not offer it.
     fn find(&self, class: Class, device: &str) -> Option<&DeviceName> {
         let find = |base: &str| self.devices.get(&(class, base.to_owned()));
         find(device).or_else(|| find(split_slot(device)?.0))
     }
 
-    /// The same in a pool of a node, among these offers, which are sorted by class and name.
+    /// Finds a device of a pool among these offers, which are sorted by class and name.
     pub fn find_device<'o>(
         &self,
         devices: &'o [HostDevice],
@@ -139,7 +138,7 @@ impl DeviceNames {
     }
 }
 
-/// A name that begins with that of a node. A node with a very long one is told by its hash.
+/// Returns a name that begins with the node's name, or with its hash if it is very long.
 pub(crate) fn append_to_node(node: &str, end: &str) -> String {
     if node.len() + end.len() <= MAX_NAME {
         return format!("{node}{end}");
@@ -150,9 +149,9 @@ pub(crate) fn append_to_node(node: &str, end: &str) -> String {
     format!("{short}-{}{end}", hash(node, DIGITS))
 }
 
-/// The label of a device. Names of lower case letters, digits and single underscores keep their look, and so
-/// do PCI addresses: no two of these meet. Any other has a hash of itself at its end, as those have that end
-/// like a hash or a slot.
+/// Returns the label of a device. Names of lower case letters, digits and single underscores, and PCI addresses, are
+/// converted readably and without collisions. Other names, and those that end like a hash or a slot, get a hash at the
+/// end.
 fn base_label(name: &str) -> String {
     let label = name.replace(['_', ':', '.'], "-");
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -167,7 +166,7 @@ fn base_label(name: &str) -> String {
     }
 }
 
-/// Whether a label could be that of a PCI address, or have a hash or a slot.
+/// Returns whether a label could be that of a PCI address, or have a hash or a slot.
 fn is_ambiguous(label: &str) -> bool {
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hash = label.rsplit_once('-').map(|(_, last)| last);
@@ -197,19 +196,19 @@ pub(crate) fn hash(text: &str, digits: usize) -> String {
     hex
 }
 
-/// The slot that a device is.
+/// Parses the slot of a label.
 pub(crate) fn parse_slot(label: &str) -> Option<u32> {
     split_slot(label).map(|(_, slot)| slot)
 }
 
-/// A device and its slot, if the label has one as this program writes it.
+/// Splits a label into device and slot, if it has one in this program's format.
 fn split_slot(label: &str) -> Option<(&str, u32)> {
     let (base, slot) = label.rsplit_once(SLOT)?;
     let number: u32 = slot.parse().ok()?;
     (number.to_string() == slot).then_some((base, number))
 }
 
-/// The first bytes of a text that are whole characters.
+/// Truncates a text at a character boundary.
 pub(crate) fn truncate(text: &str, max: usize) -> &str {
     let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -218,7 +217,7 @@ pub(crate) fn truncate(text: &str, max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Whether it is a DNS label (RFC 1123).
+/// Returns whether a text is a DNS label (RFC 1123).
 pub(crate) fn is_label(label: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !label.starts_with('-') && !label.ends_with('-');

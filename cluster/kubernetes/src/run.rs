@@ -35,13 +35,13 @@ use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::spec_writer::{OFFER_LOCK, SpecWriter, try_lock};
 use crate::surveyor::KubernetesSurveyor;
 
-/// How long the resources may take to be withdrawn at the end.
+/// Time limit for withdrawing the resources at the end.
 const END: Duration = Duration::from_secs(10);
-/// How often another instance is asked whether it has ended.
+/// Interval for checking whether another instance has ended.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 const SECOND: &str = "another onload-kubernetes offers the devices of this host; stop it first";
-/// What was being done when the async runtime or signals failed.
+/// Context for failures of the async runtime or signals.
 const STARTING: &str = "starting the daemon";
 
 /// Offers devices until SIGTERM or SIGINT.
@@ -50,7 +50,7 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let spec_dirs = resolve_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(DaemonMetrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
-    // Specifications in directories that somebody named are somebody's, too.
+    // In directories given on the command line, specifications belong to the operator.
     let spec_writer = args.spec_dir.is_empty().then(|| SpecWriter::new(global.hook_dir.clone()));
     let config_path = global.config.clone();
     let is_listen_set = args.listen.is_some();
@@ -68,7 +68,7 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let settings = &surveyor.config().kubernetes;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context(STARTING)?;
-    // kube's client begins a task where it is made.
+    // kube's client starts a task when it is created.
     let runtime_guard = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let published = PublishedClasses::for_kubelet(&args.kubelet_dir);
@@ -100,8 +100,8 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     })
 }
 
-/// `listen` is where metrics are served, and what sets that; `alone` the lock of the instance that offers by the device
-/// plugin, and the host that has it.
+/// `listen` is the address for metrics with its origin; `alone` is the lock of the instance that offers by the device
+/// plugin, with its host.
 async fn offer_all(
     args: &RunArgs,
     listen: (ListenAddress, &'static str),
@@ -114,7 +114,7 @@ async fn offer_all(
     let (kubelet_sender, kubelet) = watch::channel(KubeletState::default());
     let (stop, stopped) = watch::channel(false);
     let mut snapshots = node.host.clone();
-    // Without a DRA driver all classes are the device plugin's, but for those whose ResourceSlices may remain.
+    // Without a DRA driver the device plugin offers all classes except those whose ResourceSlices may remain.
     let published = PublishedClasses::for_kubelet(&args.kubelet_dir);
     let unpublished = Class::ALL.into_iter().filter(|class| !published.contains(*class));
     let (plugin, mut classes) = watch::channel(unpublished.collect());
@@ -167,13 +167,13 @@ async fn offer_all(
     tracing::info!("ending");
     stop.send_replace(true);
     resources.senders.clear();
-    // Kubelet learns of it by the end of the connections.
+    // kubelet notices by the closed connections.
     let _ = timeout(END, resources.tasks.join_all()).await;
     ended
 }
 
-/// Watches the directory of the device plugins. Of two instances with a DRA driver, as a DaemonSet may have while
-/// it is updated, the second one serves claims, and offers by the device plugin when the first has ended.
+/// Watches the directory of the device plugins. During the update of a DaemonSet with a DRA driver two instances run:
+/// the second serves claims, and offers devices by the device plugin once the first has ended.
 async fn watch_alone(
     path: PathBuf,
     kubelet: watch::Sender<KubeletState>,
@@ -189,9 +189,9 @@ async fn watch_alone(
     watch_directory(path, kubelet).await
 }
 
-/// The resources that were offered since the start. One that lost its devices stays, without any: kubelet
-/// would otherwise count those that it knows for minutes. One whose class is offered by DRA ends: of a resource that
-/// the device plugin has, DRA serves no pod.
+/// The resources offered since the start. A resource that has lost its devices is kept without any, because kubelet
+/// would otherwise count them for minutes. A resource whose class is offered by DRA ends, since DRA does not serve pods
+/// with a resource of a device plugin.
 struct OfferedResources {
     context: PluginContext,
     senders: BTreeMap<ResourceName, ResourceSender>,
@@ -205,7 +205,7 @@ struct ResourceSender {
 }
 
 impl OfferedResources {
-    /// Offers the resources of these classes, and without any device those of `none`.
+    /// Offers the resources of these classes, and those of `none` without devices.
     fn update(
         &mut self,
         snapshot: &KubernetesSnapshot,
@@ -251,7 +251,7 @@ impl OfferedResources {
     }
 }
 
-/// Whether it differs. An equal one is taken too, so that the old one's memory is given back.
+/// Returns whether a value differs. An equal value replaces the old one too, which frees its memory.
 fn replace_if_changed(before: &mut Arc<Resource>, now: &Arc<Resource>) -> bool {
     let differs = before != now;
     if differs {

@@ -1,4 +1,4 @@
-//! Serves at a socket. A process that has no file descriptor left goes on when it has one again.
+//! Serves gRPC at a socket. After running out of file descriptors it continues once there are some again.
 
 use std::future::pending;
 use std::io;
@@ -14,17 +14,17 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Router;
 
-/// An error would come again at once.
+/// Pause after an error, which would otherwise repeat at once.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Calls that have begun are completed within this time after the end was asked for.
+/// Time limit for completing calls at the end.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn wait_stopped(stop: &watch::Receiver<bool>) {
-    // A sender that is gone has stopped everything.
+    // A dropped sender also means stop.
     let _ = stop.clone().wait_for(|stop| *stop).await;
 }
 
-/// Sleeps until then; without a time for ever.
+/// Sleeps until a time, or forever without one.
 pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -40,13 +40,13 @@ pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::R
     }
 }
 
-/// Tells servers to stop, and waits until they have.
+/// Stops servers and waits for their end.
 pub(crate) async fn end(stop: watch::Sender<bool>, servers: JoinSet<()>) {
     stop.send_replace(true);
     let _ = timeout(GRACE, servers.join_all()).await;
 }
 
-/// The connections that a listener takes. After an error it rests.
+/// Streams the connections of a listener, with a pause after an error.
 pub(crate) fn accept_connections<S>(
     listener: impl Stream<Item = io::Result<S>>,
 ) -> impl Stream<Item = io::Result<S>> {

@@ -1,4 +1,4 @@
-//! What of the host answers are made of: the resources, and the specifications on disk.
+//! A snapshot of the host for answers to kubelet: resources, and specifications on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,35 +18,34 @@ use onload_host::spec_index::SpecFiles;
 use crate::names::DeviceNames;
 use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
 
-/// The kind of the devices that are of one claim of Kubernetes each.
+/// The CDI kind of devices of ResourceClaims.
 pub const CLAIM_KIND: &str = "onload.dev/claim";
-/// How the names of their files begin. Hook and wrapper read every file whose name begins with `onload.dev-`, and
-/// are to have no work with these.
+/// Prefix of their file names. It differs from `onload.dev-`, whose files the hook and the wrapper read.
 pub const CLAIM_FILES: &str = "claim.onload.dev-";
 
 #[derive(Debug)]
 pub struct KubernetesSnapshot {
     pub plan: ResourcePlan,
-    /// What the host offers, sorted by class and name.
+    /// The host's offers, sorted by class and name.
     pub devices: Vec<HostDevice>,
-    /// What the API server knows them by.
+    /// Their names at the API server.
     pub names: DeviceNames,
     pub config: Config,
-    /// Who writes the specifications, as far as is known.
+    /// The writer of the specifications, if known.
     pub written_by: SpecAuthor,
-    /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
-    /// arguments is for another device is to be replaced. A class that is not leased has none.
+    /// The hooks in the specifications that lease a device of a class. Their device arguments must be replaced. Classes
+    /// without leases have none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
-    /// The device nodes that a container gets, by their paths there, of each device.
+    /// The paths of each device's nodes in a container.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
-    /// What virtual functions are set up to be while a container has them.
+    /// Settings of virtual functions while a container has them.
     pub vf: BTreeMap<DeviceId, VfConfig>,
     pub exclusions: Vec<Exclusion>,
     pub taken: Instant,
 }
 
 impl KubernetesSnapshot {
-    /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
+    /// Builds a snapshot from a survey, which is dropped as soon as possible.
     pub fn from_survey(
         survey: Survey,
         devices: Vec<HostDevice>,
@@ -70,14 +69,14 @@ impl KubernetesSnapshot {
         }
     }
 
-    /// Whether a CNI plugin moves an interface into its container.
+    /// Returns whether a CNI plugin moves an interface into its container.
     pub fn is_moved_by_cni(&self, device: &HostDevice) -> bool {
         let pools = device.pools.iter();
         let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
         pools.any(|pool| pool.mover == Mover::Cni)
     }
 
-    /// Why a resource has no device with that id, where discovery knows.
+    /// Returns discovery's reason why a resource has no device with that id.
     pub fn exclusion_reason(&self, resource: &Resource, id: &str) -> Option<String> {
         let devices = &resource.devices;
         let is_of = |exclusion: &&Exclusion| match exclusion.kind {
@@ -115,7 +114,7 @@ fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
     vf_arguments.map(|argument| (argument.device, argument.vf)).collect()
 }
 
-/// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
+/// Returns the hooks of the first device of each leased class. All devices of a class have the same hooks except for
 /// their arguments.
 fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
     let leases = |hook: &&Hook| {
@@ -160,7 +159,7 @@ impl SpecNames {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what a survey has read.
+    /// Stores the names that a survey has read.
     pub fn update(&self, specs: &Registry, files: &SpecFiles) -> Arc<BTreeSet<String>> {
         let mut read = self.lock_read();
         if read.0 != *files {

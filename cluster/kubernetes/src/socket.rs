@@ -1,4 +1,4 @@
-//! Unix sockets that this program listens at, in directories that others use too.
+//! Unix sockets of this program in shared directories.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -11,24 +11,24 @@ use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// A socket of a process that lives is connected to at once, or its queue is full.
+/// Time limit for connecting: a running process accepts at once, or its queue is full.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// What tells a file from others that exist with it: its device and its inode.
+/// Identifies a file among existing ones: its device and inode.
 pub type FileIdentity = (u64, u64);
 
-/// When the attributes of a file changed last, in seconds and nanoseconds.
+/// The time of a file's last attribute change, in seconds and nanoseconds.
 pub type ChangeTime = (i64, i64);
 
-/// Which file has a path, and when it changed last. One that took the place of a removed one may have its numbers, but
-/// not its time.
+/// Returns the identity and change time of the file at a path. A replacement may have the inode of the removed file,
+/// but not its time.
 pub fn identity(path: &Path) -> Option<(FileIdentity, ChangeTime)> {
     let metadata = fs::symlink_metadata(path).ok()?;
     let time = (metadata.ctime(), metadata.ctime_nsec());
     Some(((metadata.dev(), metadata.ino()), time))
 }
 
-/// Where a socket was made. It is removed when this goes, if it is still that one.
+/// The path of a socket. Dropping this removes the socket, if it is still the same.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -36,13 +36,13 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Whether it is still there: kubelet removes all sockets when it starts.
+    /// Returns whether the socket still exists: kubelet removes all sockets when it starts.
     pub fn exists(&self) -> bool {
         let is_at = |own| identity(&self.path).is_some_and(|(current, _)| current == own);
         self.identity.is_some_and(is_at)
     }
 
-    /// Lets the socket stay when the program ends.
+    /// Keeps the socket when the program ends.
     pub fn keep(mut self) {
         self.identity = None;
     }
@@ -51,14 +51,14 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.exists() {
-            // The next start takes away what stays.
+            // The next start removes a leftover socket.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Makes a socket that its owner alone can connect to. One of this user's own that a killed process left is
-/// replaced; whatever else has the name stays.
+/// Creates a socket to which only its owner can connect. Replaces a socket that a killed process of this user left; any
+/// other file is kept.
 pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     let shown = path.display();
     let making = || format!("making socket {shown}");
@@ -79,7 +79,7 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     Ok((listener, socket_file))
 }
 
-/// Whether a socket of this user's own stands there at which nobody listens: a killed process left it.
+/// Returns whether the file is this user's socket without a listener, left by a killed process.
 pub async fn is_left_over(path: &Path) -> bool {
     let is_own =
         fs::symlink_metadata(path).is_ok_and(|metadata| foreign_reason(&metadata).is_none());
@@ -92,7 +92,7 @@ pub async fn is_left_over(path: &Path) -> bool {
     }
 }
 
-/// What is not ours to remove.
+/// Returns the error for a file that must not be removed.
 fn foreign_reason(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
     if kind.is_symlink() {

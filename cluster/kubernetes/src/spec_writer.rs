@@ -1,5 +1,5 @@
-//! Who writes this node's specifications: the package while its service runs each minute, else the daemon. Two writers
-//! of two versions would undo each other's work at every change.
+//! Writes this node's specifications, unless the package's service does, which runs each minute. Two writers of
+//! different versions would undo each other's changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -23,35 +23,35 @@ use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 
-/// Where specifications are written.
+/// The directory for specifications.
 pub const SPEC_DIR: &str = "/var/run/cdi";
-/// Where the hook stands on a host that has no other place for it.
+/// The default directory of the hook.
 pub const HOOK_DIR: &str = "/opt/onload-ctk";
 /// The name of the hook, in the image and on the host.
 pub const HOOK_NAME: &str = "onload-hook";
-/// The version of this program, and of the hook that comes with it.
+/// The version of this program and of its hook.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
-/// the pods of other device plugins can open, and so lock.
+/// The lock of the daemon that offers devices to kubelet, held while it runs. It is not in kubelet's directory, which
+/// pods of other device plugins can open and thus lock.
 pub const OFFER_LOCK: &str = "device-plugin";
 
-/// Takes the place of the daemon that writes or that offers devices, if it is free; it stays taken until the result is
-/// dropped. During an update two instances may run: the second one reads until the first has gone.
+/// Takes the lock for writing specifications or for offering devices, if it is free, until the result is dropped.
+/// During an update two instances may run: the second one only reads until the first has ended.
 pub fn try_lock(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let locks = path.join(LOCKS);
     let opening = || format!("opening the directory of locks {}", locks.display());
-    // The hook's own directory: containers may enter it, and not list it.
+    // The hook's own directory, which containers may enter but not list.
     set_mode(&run, RUN_DIR_MODE).with_context(opening)?;
     let directory = open_private(&run, LOCKS).with_context(opening)?;
     Ok(Lock::try_acquire(directory, &locks, name)?)
 }
 
-/// The hook that specifications name: the operator's, where one is set; else the one of this version in
-/// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
-/// alone may be able to change it.
+/// Returns the hook for specifications: the operator's if one is set, or else this version's in `directory`, or else
+/// that of the package, whose units are not enabled. OCI runtimes execute it as root, so only these users may be able
+/// to change it.
 pub fn hook_path(
     host: &Host,
     config: &Config,
@@ -88,7 +88,7 @@ pub fn hook_path(
     )
 }
 
-/// Who wrote the specifications, or would have.
+/// The writer of the specifications.
 #[derive(Debug)]
 pub enum WriteResult {
     Here { plan: Box<SpecPlan>, hook: PathBuf },
@@ -97,12 +97,12 @@ pub enum WriteResult {
 }
 
 impl WriteResult {
-    /// Whether a specification has changed.
+    /// Returns whether a specification has changed.
     pub fn changes_files(&self) -> bool {
         matches!(self, WriteResult::Here { plan, .. } if plan.changes_files())
     }
 
-    /// Who writes them, for the log.
+    /// The writer, for the log.
     pub fn describe(&self) -> String {
         match self {
             WriteResult::Here { plan, hook } => {
@@ -129,22 +129,22 @@ impl WriteResult {
     }
 }
 
-/// Keeps the specifications of a node up to date where that is nobody else's work.
+/// Keeps the specifications of a node up to date, unless another program does.
 #[derive(Debug)]
 pub struct SpecWriter {
     hook_dir: PathBuf,
-    /// Who has to own the hook: root, but in tests.
+    /// The required owners of the hook: root, except in tests.
     owners: TrustedOwners,
     lock: Option<Lock>,
 }
 
 impl SpecWriter {
-    /// One whose specifications name the hook in that directory of the host.
+    /// Creates a writer whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
         SpecWriter { hook_dir, owners: TrustedOwners::root(), lock: None }
     }
 
-    /// Makes the specifications those of what was found. Nothing is written where nothing changes.
+    /// Updates the specifications to the inventory. Writes only files that change.
     pub fn update(
         &mut self,
         host: &Host,
@@ -152,7 +152,7 @@ impl SpecWriter {
         inventory: &Inventory,
         pools: &PoolSet,
     ) -> Result<WriteResult> {
-        // Somebody who removed the lock's file let another daemon in.
+        // If the lock's file was removed, another daemon may have taken the lock.
         if !self.lock.as_ref().is_some_and(Lock::is_linked) {
             self.lock = None;
             self.lock = try_lock(host, WRITER_LOCK)?;
@@ -179,8 +179,8 @@ impl SpecWriter {
     }
 }
 
-/// Makes the directory of specifications hold these, and tells what was done: after an error each file is the old or the
-/// new one. A class of `undecided` keeps its devices: not everything about it could be read.
+/// Updates the directory to these specifications and reports the changes. After an error each file is either the old or
+/// the new one. Classes in `undecided` keep their devices, since not all of their data could be read.
 pub fn write(
     host: &Host,
     specs: &GeneratedSpecs,
@@ -209,15 +209,15 @@ fn write_files(
         force: false,
     };
     let _lock = directory.lock()?;
-    // A manifest that is not understood makes every file somebody else's, which stays.
+    // If the manifest cannot be parsed, all files count as foreign and are kept.
     let manifest = directory.read_manifest()?.unwrap_or_default();
     let plan = plan(&desired, &directory.read_files()?, manifest.as_ref());
     directory.apply(&plan)?;
     Ok(plan)
 }
 
-/// Removes every specification of ours, and what else of ours stands beside them; what somebody else wrote or
-/// changed stays, and is named by the plan. `None` if there is no such directory.
+/// Removes all our specifications and related files. Files that others wrote or changed are kept and listed in the
+/// plan. `None` if the directory does not exist.
 pub fn remove(host: &Host) -> Result<Option<SpecPlan>> {
     let path = host.outside_path(Path::new(SPEC_DIR));
     let Some(open) = host.directory(Path::new(SPEC_DIR))? else {

@@ -1,4 +1,4 @@
-//! What looks at the host, and tells the rest of the daemon what it has.
+//! Surveys the host and publishes snapshots to the rest of the daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,16 +22,16 @@ use crate::resources::SpecAuthor;
 use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::spec_writer::{SpecWriter, WriteResult};
 
-/// The time between two looks at the host where changes cannot be waited for.
+/// Interval between surveys if changes cannot be watched.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 const STARTING: &str = "starting the thread that looks at the host";
 
-/// Where what was said of the specifications stands.
+/// The subject of messages about specifications.
 const SPECIFICATIONS: usize = 2;
 const MEASURES: usize = 3;
 
-/// Where the host is, and what is configured.
+/// The host and the configuration.
 #[derive(Debug)]
 pub struct KubernetesSurveyor {
     host: Host,
@@ -40,12 +40,12 @@ pub struct KubernetesSurveyor {
     specs: Arc<SpecNames>,
     config: Config,
     metrics: Arc<DaemonMetrics>,
-    /// Who writes the specifications, if that is the daemon's work at all.
+    /// The writer of specifications, if this daemon may write them.
     spec_writer: Option<SpecWriter>,
-    /// Whether the command line says where metrics are served: what the file says of it matters only if not.
+    /// Whether the command line sets the address for metrics, which overrides the configuration file.
     is_listen_set: bool,
-    /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
-    /// said twice.
+    /// The last messages about the configuration, the host, its specifications and its metrics, so that they are not
+    /// repeated.
     last_messages: [LastMessage; 4],
 }
 
@@ -75,7 +75,7 @@ impl KubernetesSurveyor {
         &self.config
     }
 
-    /// What the host has now. Its specifications are written first, where that is the daemon's work.
+    /// Surveys the host now, after writing its specifications if that is the daemon's task.
     pub fn survey_host(&mut self) -> Result<KubernetesSnapshot> {
         let mut survey = self.read_survey()?;
         let (written_by, has_changed) = self.update_specs(&survey);
@@ -88,14 +88,14 @@ impl KubernetesSurveyor {
         Ok(KubernetesSnapshot::from_survey(survey, devices, &self.config, written_by))
     }
 
-    /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
+    /// Stores the host's metrics, so that a scrape reads no file.
     fn update_metrics(&mut self, survey: &Survey, devices: &[HostDevice]) {
         let text = render_openmetrics(MetricsInput {
             host: &self.host,
             inventory: &survey.inventory,
             devices,
             leases: Some(&survey.leases),
-            // It sees no process of the node.
+            // The pod sees no processes of the node.
             grantees: None,
             containers: None,
             now: SystemTime::now(),
@@ -118,7 +118,7 @@ impl KubernetesSurveyor {
         survey
     }
 
-    /// Brings the specifications up to date; who writes them, and whether one has changed.
+    /// Updates the specifications. Returns the writer, and whether one has changed.
     fn update_specs(&mut self, survey: &Survey) -> (SpecAuthor, bool) {
         let Some(spec_writer) = &mut self.spec_writer else {
             return (SpecAuthor::Operator, false);
@@ -127,7 +127,7 @@ impl KubernetesSurveyor {
         let result = spec_writer.update(host, config, &survey.inventory, &survey.pools);
         let author = match &result {
             Ok(WriteResult::ByPackage) => SpecAuthor::Operator,
-            // Where it could not, its log says why.
+            // A failure is in the writer's log.
             Ok(WriteResult::Here { .. } | WriteResult::ByAnother) | Err(_) => SpecAuthor::Daemon,
         };
         let result = match result {
@@ -145,8 +145,8 @@ impl KubernetesSurveyor {
         (author, result.changes_files())
     }
 
-    /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and
-    /// keeps what a look has needed for the next thread.
+    /// Surveys the host in another thread, because malloc(3) keeps the memory of a survey in that thread's arena for
+    /// the next one.
     pub fn first_survey(&mut self) -> Result<KubernetesSnapshot> {
         thread::scope(|scope| {
             let survey = scope.spawn(move || self.survey_host());
@@ -154,7 +154,7 @@ impl KubernetesSurveyor {
         })
     }
 
-    /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
+    /// Surveys the host in another thread whenever something may have changed, and sends the snapshots.
     pub fn start(mut self, to: watch::Sender<Arc<KubernetesSnapshot>>) -> Result<()> {
         let survey = move |watch: &mut HostWatch| {
             watch.begin(|| self.new_watcher());
@@ -174,7 +174,7 @@ impl KubernetesSurveyor {
         Ok(watcher)
     }
 
-    /// Whether anybody wants to know more.
+    /// Returns whether there are receivers.
     fn survey_again(&mut self, to: &watch::Sender<Arc<KubernetesSnapshot>>) -> bool {
         self.reload();
         match self.survey_host() {
@@ -190,7 +190,7 @@ impl KubernetesSurveyor {
         }
     }
 
-    /// Takes a changed configuration. One that is wrong changes nothing.
+    /// Loads a changed configuration. An invalid one is ignored.
     fn reload(&mut self) {
         match settings::load(&self.host, self.config_path.as_deref()) {
             Ok(config) => {

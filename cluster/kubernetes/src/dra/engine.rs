@@ -94,7 +94,7 @@ impl fmt::Display for Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Offered(Interface),
-    /// Neither interface offers the class, since then.
+    /// Neither interface has offered the class since that time.
     Changing(Instant),
 }
 

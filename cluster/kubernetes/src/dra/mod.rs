@@ -36,12 +36,12 @@ use onload_core::class::Class;
 /// The name of the driver (`spec.driver` of a ResourceSlice, `name` of a PluginInfo).
 pub const DRIVER: &str = "onload.dev";
 
-/// What is offered by DRA, as the engine decides.
+/// The classes that are offered by DRA, as the engine decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DraClasses {
     pub classes: BTreeSet<Class>,
-    /// Classes of the host of which nothing is known yet. Their slices are a predecessor's, or another instance's, and
-    /// are left as they are.
+    /// Classes of the host of which nothing is known yet. Their slices belong to a predecessor or another instance and
+    /// are not changed.
     pub undecided: BTreeSet<Class>,
     /// Classes that DRA will offer once the Node reports no amount of their resources.
     pub awaited: BTreeSet<Class>,

@@ -22,8 +22,8 @@ use super::{DraClasses, pod_resources};
 use crate::names::NodeName;
 use crate::observe::metrics::DaemonMetrics;
 
-/// The node and its API server; `None` if devices are offered by the device plugin alone. An error where the
-/// configuration says `dra` of a class. Prepared claims and published classes from before (`has_remains`) need a driver
+/// Finds the node and its API server. `None` if only the device plugin offers devices. Fails if this is impossible and
+/// a class is configured for `dra`. Prepared claims and published classes from before (`has_remains`) need a driver
 /// until kubelet has unprepared the claims and the slices are deleted.
 pub fn find(
     settings: &KubernetesSettings,

@@ -11,8 +11,8 @@ use crate::names::hash;
 
 /// The most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 const MAX_ENTRIES: usize = 32;
-/// Those that a device may have beside its own attributes and those of pools: `pools`, `slot`, seven of other domains, and
-/// the capacity `slots`.
+/// Entries that a device may have in addition to its own attributes and those of pools: `pools`, `slot`, seven of other
+/// domains, and the capacity `slots`.
 const OTHER_ENTRIES: usize = 10;
 /// The most bytes of an attribute's name, a C identifier (`DeviceMaxIDLength`).
 const MAX_IDENTIFIER: usize = 32;

@@ -42,9 +42,9 @@ pub(super) type ListeningSocket = (UnixListener, SocketFile);
 
 #[derive(Debug)]
 pub(super) struct DriverSockets {
-    /// Where it registers.
+    /// The registration socket.
     pub(super) registration: ListeningSocket,
-    /// Where it serves.
+    /// The service socket.
     pub(super) service: ListeningSocket,
     pub(super) endpoint: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! Carries a plan out: the record lists what will be there before it is, so that whatever ends this program
-//! leaves nothing that a later run would not know.
+//! Carries out a plan. The record lists files before they are created, so that a later run finds them even if this
+//! program is killed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,15 +18,15 @@ use super::directory::{HOOK_MODE, HookDirectory, TrustedRoot};
 use super::plan::{InstallInput, InstallPlan, InstallReport, InstallStep};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
-/// A program of the host that any runtime may execute: its label is right for the hook.
+/// A program of the host that any runtime may execute, whose security label also fits the hook.
 const LABEL_SOURCE: &str = "/usr/bin/env";
 /// The name of a hook that has not been executed yet.
 const NEW_NAME: &str = "onload-hook.new";
-/// How often a program is executed that is open for writing.
+/// Number of attempts to execute a program that is open for writing.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where it is put.
+/// The directories for the installation.
 #[derive(Debug)]
 pub(super) struct InstallTarget<'t> {
     pub tree: &'t TrustedRoot,
@@ -35,8 +35,8 @@ pub(super) struct InstallTarget<'t> {
 }
 
 impl InstallTarget<'_> {
-    /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
-    /// what may be there.
+    /// Carries out a plan and reports each step. If a step fails, the rest is skipped, and the record lists the files
+    /// that may exist.
     pub(super) fn apply(&self, plan: InstallPlan, input: &InstallInput) -> Result<InstallReport> {
         self.directory.write_record(&plan.before)?;
         let config = input.config.as_ref().map_or("", |config| &config.text);
@@ -56,7 +56,7 @@ impl InstallTarget<'_> {
     fn write_hook(&self, content: &[u8]) -> Result<String> {
         let version = self.path.join(VERSION);
         let directory = self.tree.create_dir(&version)?;
-        // Containers that run may name what stands there, so it stays until the new one has been executed.
+        // Running containers may name the present hook, so it is kept until the new one has been executed successfully.
         directory
             .write_file(NEW_NAME, content, HOOK_MODE, |file| self.set_label(file, &directory))?;
         let new = version.join(NEW_NAME);
@@ -70,7 +70,7 @@ impl InstallTarget<'_> {
         Ok(format!("put {}", version.join(HOOK_NAME).display()))
     }
 
-    /// Gives a file the security label of a program, where programs of the host have one.
+    /// Sets the security label of programs on a file, if the host's programs have one.
     fn set_label(&self, file: &File, directory: &HookDirectory) -> Result<()> {
         let Some(like) = self.tree.open_file(Path::new(LABEL_SOURCE))? else {
             return Ok(());
@@ -100,7 +100,7 @@ impl InstallTarget<'_> {
         let path = self.path.join(version);
         if let Some(directory) = self.tree.open(&path)? {
             directory.remove(HOOK_NAME)?;
-            // Of an installation that was cut short.
+            // Left by an interrupted installation.
             directory.remove(NEW_NAME)?;
         }
         let is_gone = self.directory.remove_directory(OsStr::new(version))?;
@@ -126,8 +126,8 @@ fn split_config_path() -> (PathBuf, &'static str) {
     (directory.to_owned(), "config.toml")
 }
 
-/// Tries again while a file is open for writing: a process that is just being made has a copy of every
-/// descriptor of its maker until it executes its own program (execve(2), ETXTBSY).
+/// Retries while a file is open for writing: a forked process has a copy of its parent's descriptors until it executes
+/// its own program (execve(2), ETXTBSY).
 fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..ATTEMPTS {
         match attempt() {
@@ -138,11 +138,11 @@ fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result
     attempt()
 }
 
-/// Executes a hook: an error unless it is this version's.
+/// Executes a hook. Fails unless it has this version.
 pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     let executing = || format!("executing {}", path.display());
-    // What was looked at, wherever its path may lead by now. An interpreter would open it again, so it stays
-    // open in the new process.
+    // Executes the checked file, wherever its path leads by now. The descriptor stays open in the new process, since an
+    // interpreter would open it again.
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
     let output = retry_while_busy(|| Command::new(&program).arg("--version").env_clear().output());

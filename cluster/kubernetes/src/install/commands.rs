@@ -1,4 +1,4 @@
-//! The two commands: what is on the host is read, a plan decided, and carried out under a lock.
+//! The two commands: they read the host, make a plan, and carry it out under a lock.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,26 +24,26 @@ use super::plan::{
 };
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
-/// Bytes of a configuration.
+/// Limit for a configuration in bytes.
 const MAX_CONFIG_BYTES: u64 = 4 * 1024 * 1024;
 const LEASES_LOCK: &str = ".lock";
 /// The package's command.
 const COMMAND: &str = "/usr/bin/onload-ctk";
-/// Which users of the host the users of this process's namespace are.
+/// The mapping of this process's users to those of the host.
 const UID_MAP: &str = "/proc/self/uid_map";
 
-/// Where hooks are installed.
+/// The site of an installation.
 #[derive(Clone, Debug)]
 pub struct InstallSite<'p> {
     pub host: &'p Host,
     pub directory: &'p Path,
-    /// Who has to own what is used there: root, but in tests.
+    /// The required owners of files there: root, except in tests.
     pub owners: TrustedOwners,
 }
 
-/// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
-/// names. After an error nothing of the host is changed, but for what a full disk or the like came between. `force`
-/// replaces another file in the place of the hook.
+/// Installs this version's hook, and a configuration if the host has none, and removes older hooks that nothing names.
+/// An error leaves the host unchanged, unless a step failed, for example because of a full disk. `force` replaces
+/// another file in the place of the hook.
 pub fn install(
     site: &InstallSite<'_>,
     hook: &Path,
@@ -80,7 +80,7 @@ pub fn install(
     }
     let directory = tree.create_dir(site.directory)?;
     let _lock = directory.lock()?;
-    // Another installer may have been at work.
+    // Decides again under the lock, since another installer may have run.
     let (_, plan) = decide(site, &tree, &input)?;
     let target = InstallTarget { tree: &tree, path: site.directory, directory: &directory };
     target.apply(plan, &input)
@@ -102,10 +102,10 @@ fn decide(
     Ok((state, plan))
 }
 
-/// Removes all that was installed, and the specifications of the daemon; what something still names stays.
+/// Removes everything that was installed, and the daemon's specifications. Files that something still names are kept.
 pub fn uninstall(site: &InstallSite<'_>) -> Result<InstallReport> {
     let tree = TrustedRoot::for_host(site.host, site.owners.clone())?;
-    // What cannot be read is an error before anything is changed.
+    // Fails before any change if the directory cannot be read.
     tree.read_content(site.directory)?;
     let Some(lock) = spec_writer::try_lock(site.host, WRITER_LOCK)? else {
         bail!(
@@ -155,7 +155,7 @@ fn remove_installed(
     Ok(report)
 }
 
-/// Refuses to go on as root of a user namespace alone: its files would belong to another user of the host.
+/// Fails if this process is root only in a user namespace, since its files would belong to another user of the host.
 pub fn refuse_user_namespace() -> Result<()> {
     let map = fs::read_to_string(UID_MAP).context(format!("reading {UID_MAP}"))?;
     if !is_initial_user_namespace(&map) {
@@ -166,13 +166,13 @@ pub fn refuse_user_namespace() -> Result<()> {
     Ok(())
 }
 
-/// Whether every user has the same number as on the host (user_namespaces(7)).
+/// Returns whether all users have the same IDs as on the host (user_namespaces(7)).
 fn is_initial_user_namespace(uid_map: &str) -> bool {
     let words: Vec<&str> = uid_map.split_whitespace().collect();
     words == ["0", "0", "4294967295"]
 }
 
-/// The content of the hook to install, after it has said that it is this version's.
+/// Returns the content of the hook to install, after checking its version.
 fn read_hook(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let content =
@@ -210,7 +210,7 @@ fn read_installed(site: &InstallSite<'_>, tree: &TrustedRoot) -> Result<Installe
     })
 }
 
-/// The sha256 of the host's configuration. A link in its place is the operator's, wherever it leads.
+/// Returns the sha256 of the host's configuration. A link in its place counts as the operator's own.
 fn host_config_hash(host: &Host) -> Result<Option<String>> {
     let path = Path::new(CONFIG_PATH);
     if let Some(target) = host.link(path)? {
@@ -236,7 +236,8 @@ fn remove_specs(host: &Host, report: &mut InstallReport) -> Result<()> {
     Ok(())
 }
 
-/// What an operator has drained by the pod's command is of no use to whatever comes next. That of the package's command stays.
+/// Removes the drain list of the pod's command, which later software would not know. Keeps that of the package's
+/// command.
 fn remove_drain(host: &Host, tree: &TrustedRoot, report: &mut InstallReport) -> Result<()> {
     let path = Path::new(DRAIN_PATH);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
@@ -252,8 +253,8 @@ fn remove_drain(host: &Host, tree: &TrustedRoot, report: &mut InstallReport) -> 
     Ok(())
 }
 
-/// Removes locks and empty directories in /run, where no container has anything there. A lock that somebody holds
-/// stays: a container may be starting.
+/// Removes locks and empty directories in /run if no container uses them. A held lock is kept, since a container may be
+/// starting.
 fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
     let run = Path::new(RUN_DIR);
     let is_container = |name: &String| name != LEASES && name != LOCKS;
@@ -265,7 +266,7 @@ fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
         let Some(_lock) = Lock::try_acquire(&directory, &directory.path, LEASES_LOCK)? else {
             return Ok(());
         };
-        // Nobody can add one now.
+        // No lease can be added now.
         if host.list(&leases)?.names != [LEASES_LOCK] {
             return Ok(());
         }
@@ -275,7 +276,7 @@ fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
     let locks = run.join(LOCKS);
     if let Some(directory) = tree.open(&locks)? {
         for name in host.list(&locks)?.names {
-            // This process holds that one itself.
+            // This process holds this lock itself.
             let is_own = name == WRITER_LOCK;
             if is_own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;

@@ -1,5 +1,5 @@
-//! The directory of the host that holds the hooks, one directory a version: looked at, made, and written to
-//! through descriptors of what was checked.
+//! The host's directory of hooks, with one directory per version. All access goes through descriptors of checked
+//! directories.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use super::record::{InstallRecord, RECORD_NAME, is_version};
 use crate::spec_writer::HOOK_NAME;
 
-/// Bytes of a hook: ours has a few millions.
+/// Limit for a hook in bytes: ours has a few million.
 pub(super) const MAX_HOOK_BYTES: u64 = 64 * 1024 * 1024;
-/// Bytes of a record that are read.
+/// Limit for a record in bytes.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 const NAMES: usize = 10_000;
 /// The lock that installers take while they change something.
@@ -32,7 +32,7 @@ const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: u32 = 0o644;
 pub(super) const HOOK_MODE: u32 = 0o755;
 
-/// A tree of directories that belong to root alone, in which a directory is looked up.
+/// A tree of directories that only root can change.
 #[derive(Debug)]
 pub(super) struct TrustedRoot {
     trusted: TrustedTree,
@@ -57,11 +57,11 @@ pub(super) struct InstalledContent {
 #[derive(Debug)]
 pub(super) struct HookDirectory {
     fd: OwnedFd,
-    /// Where it is, as this process sees it.
+    /// Its path as this process sees it.
     pub path: PathBuf,
 }
 
-/// What was looked at; `None` if there is nothing.
+/// Returns the result, or `None` if the file does not exist.
 fn if_present<T>(result: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -75,14 +75,14 @@ fn read_context(path: &Path) -> String {
 }
 
 impl TrustedRoot {
-    /// The tree of a host, in which these users own all that is used.
+    /// Opens the tree of a host, trusting these owners.
     pub(super) fn for_host(host: &Host, owners: TrustedOwners) -> Result<Self> {
         let root: PathBuf = host.outside_path(Path::new("/")).components().collect();
         let trusted = TrustedTree::for_tree(&root, owners).with_context(|| read_context(&root))?;
         Ok(TrustedRoot { trusted, root })
     }
 
-    /// The path of something of the host, as this process sees it.
+    /// Returns a path of the host as this process sees it.
     pub(super) fn outside_path(&self, path: &Path) -> PathBuf {
         let below = path.strip_prefix("/").unwrap_or(path);
         self.root.join(below)
@@ -98,7 +98,7 @@ impl TrustedRoot {
         Ok(dir.map(|dir| HookDirectory { fd: dir.into(), path: self.outside_path(path) }))
     }
 
-    /// How the file system is mounted that holds a directory, or will hold it.
+    /// Returns the mount flags of the file system that holds a directory, or will hold it.
     pub(super) fn mount_flags(&self, path: &Path) -> Result<StatVfsMountFlags> {
         for above in path.ancestors() {
             let Some(dir) = self.open_dir(above)? else {
@@ -113,7 +113,7 @@ impl TrustedRoot {
         Ok(StatVfsMountFlags::empty())
     }
 
-    /// Opens a directory, after making it and those above it where they are missing (mode 0755).
+    /// Opens a directory, creating it and its parents with mode 0755 if they are missing.
     pub(super) fn create_dir(&self, path: &Path) -> Result<HookDirectory> {
         let mut above: Vec<&Path> = path.ancestors().collect();
         above.reverse();
@@ -128,7 +128,7 @@ impl TrustedRoot {
             let name = child.file_name().unwrap_or_default();
             match mkdirat(&parent, name, DIRECTORY_MODE) {
                 Ok(()) => {}
-                // Another installer was faster.
+                // Another installer has created it.
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error).with_context(making),
             }
@@ -140,7 +140,7 @@ impl TrustedRoot {
         directory.with_context(|| format!("opening {}", self.outside_path(path).display()))
     }
 
-    /// What a directory of hooks holds; nothing where it does not exist.
+    /// Returns the content of a directory of hooks. Empty if it does not exist.
     pub(super) fn read_content(&self, path: &Path) -> Result<InstalledContent> {
         let Some(dir) = self.open_dir(path)? else {
             return Ok(InstalledContent::default());
@@ -199,7 +199,7 @@ impl AsFd for HookDirectory {
 }
 
 impl HookDirectory {
-    /// Keeps other installers out until the result is dropped.
+    /// Locks out other installers until the result is dropped.
     pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
         Ok(Lock::acquire(&self.fd, &self.path, name, mode, COMMAND_TIMEOUT)?)
@@ -214,7 +214,7 @@ impl HookDirectory {
         atomic::sync(&self.fd).map_err(|failed| self.write_error(failed))
     }
 
-    /// Replaces a file, completely or not at all.
+    /// Replaces a file atomically.
     pub(super) fn write_file(
         &self,
         name: &str,
@@ -237,7 +237,7 @@ impl HookDirectory {
         self.write_file(name, text.as_bytes(), FILE_MODE, |_| Ok(()))
     }
 
-    /// Gives a file another name, which it takes from whatever has it.
+    /// Renames a file, replacing the target.
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         renameat(&self.fd, from, &self.fd, to)
             .with_context(|| format!("renaming {}", self.path.join(from).display()))?;
@@ -251,14 +251,13 @@ impl HookDirectory {
         self.sync()
     }
 
-    /// Removes what is ours beside hooks: the record and the lock.
+    /// Removes our other files: the record and the lock.
     pub(super) fn remove_own(&self) -> Result<()> {
         self.remove(RECORD_NAME)?;
         self.remove(LOCK_NAME)
     }
 
-    /// Removes a directory in it; whether that was possible. It is not where something is left in it, or
-    /// where it is mounted.
+    /// Removes a subdirectory. Returns false if it is not empty or is a mount point.
     pub(super) fn remove_directory(&self, name: &OsStr) -> Result<bool> {
         match unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),

@@ -1,9 +1,9 @@
-//! What still names the hook of a version: specifications, bundles of containers, and the records of OCI
-//! runtimes. Specifications are searched for the path of that version's directory. In what belongs to a container only
-//! its hooks count, since a pod's owner chooses the rest; where that cannot be read, all of it is searched.
+//! Finds files that still name the hook of a version: specifications, bundles of containers, and the records of OCI
+//! runtimes. Specifications are searched for the path of the version's directory. In a container's files only its hooks
+//! count, since a pod's owner chooses the rest; if they cannot be parsed, the whole file is searched.
 //!
-//! A container of a user's own engine is not looked for. Its runtime has read its configuration, and at its end
-//! there is nothing that a hook of it could release: only root's containers have leases.
+//! Containers of users' own engines are not searched. Their runtimes have read the configuration already, and their
+//! hooks have nothing to release at the end: only root's containers have leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use onload_host::host::{Host, HostError};
 use onload_host::leases;
 use serde::Deserialize;
 
-/// Bytes of a file that are searched: no configuration of a container is longer.
+/// Limit for a searched file in bytes: no container configuration is longer.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
-/// What runc writes there, and crun's copy of the bundle's file.
+/// The state file of runc, and crun's copy of the bundle's configuration.
 const STATES: [&str; 2] = ["state.json", "config.json"];
 
-/// Who names which versions.
+/// The files and containers that name each version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HookUsers {
     named: BTreeMap<String, BTreeSet<PathBuf>>,
-    /// What could not be read, and why: it may name any.
+    /// Files that could not be read, with the reason. They may name any version.
     unread: BTreeSet<String>,
 }
 
 impl HookUsers {
-    /// Who names a version, for a line; `None` if nobody does.
+    /// Describes what names a version, for a message. `None` if nothing does.
     pub(super) fn describe(&self, version: &str) -> Option<String> {
         let Some(files) = self.named.get(version) else {
             let unread = self.unread.first()?;
@@ -49,7 +49,7 @@ impl HookUsers {
     }
 }
 
-/// Looks for everything that names one of these versions' directories below `directory`.
+/// Finds everything that names one of these versions' directories below `directory`.
 pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUsers {
     let mut users = HookUsers::default();
     if versions.is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUser
     for (file, is_specification) in candidate_files(host, &mut users) {
         let bytes = match host.bytes(&file, MAX_BYTES) {
             Ok(bytes) => bytes.unwrap_or_default(),
-            // A directory beside files.
+            // A directory among files.
             Err(error) if is_wrong_file_type(&error) => continue,
             Err(error) => {
                 users.unread.insert(format_chain(error));
@@ -84,7 +84,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUser
     users
 }
 
-/// What is read of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
+/// The parsed part of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
 /// under another name (libcontainer, `State` and `Config`).
 #[derive(Debug, Deserialize)]
 struct HookedConfig {
@@ -108,7 +108,7 @@ struct HookPath {
     path: String,
 }
 
-/// The paths of a container's hooks; `None` if it is not understood.
+/// Returns the paths of a container's hooks, or `None` if the file cannot be parsed.
 fn parse_hooks(bytes: &[u8]) -> Option<Vec<String>> {
     let container: HookedConfig = serde_json::from_slice(bytes).ok()?;
     let of_state = container.config.and_then(|state| state.hooks);
@@ -125,12 +125,12 @@ fn is_wrong_file_type(error: &HostError) -> bool {
     matches!(error, HostError::Read { .. }) && error.unread_path().is_none()
 }
 
-/// The files that may name a hook; whether each is a specification, which only root writes.
+/// Returns the files that may name a hook, and whether each is a specification, which only root writes.
 fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
         match container_dirs::list(host, path) {
             Ok(names) => names,
-            // A file beside directories.
+            // A file among directories.
             Err(error) if is_wrong_file_type(&error) => Vec::new(),
             Err(error) => {
                 users.unread.insert(format_chain(error));

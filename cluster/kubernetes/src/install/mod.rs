@@ -1,7 +1,7 @@
-//! `install` and `uninstall`: the hook of this version on the host, at a path of its own.
+//! `install` and `uninstall`: this version's hook on the host, at a path of its version.
 //!
-//! Specifications name the hook by its path, and so does the configuration of every container that was made by
-//! them. So each version has its own directory, and an old one stays until nothing names it.
+//! Specifications name the hook by its path, and so does the configuration of every container created from them. For
+//! this reason each version has its own directory, which is kept until nothing names it.
 
 mod apply;
 mod commands;

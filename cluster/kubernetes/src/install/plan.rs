@@ -1,5 +1,4 @@
-//! What has to change on a host so that a version is installed there, or none is: decided from what was found,
-//! without touching it.
+//! Plans the changes for installing or uninstalling a version, without changing the host.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,24 +10,24 @@ use super::hook_users::HookUsers;
 use super::record::{InstallRecord, InstalledHook};
 use crate::spec_writer::HOOK_NAME;
 
-/// How long a version has to have been the current one before another may go: a container of the other may be
-/// made already and not yet started, which no file shows.
+/// Time that a version must have been current before an older one may be removed: a container with the older one may
+/// have been created and not yet started, which no file shows.
 pub(super) const GRACE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstalledState {
-    /// Where the hooks are.
+    /// The directory of the hooks.
     pub directory: PathBuf,
     pub content: InstalledContent,
     /// The sha256 of the host's configuration, in hexadecimal, if it has one.
     pub config: Option<String>,
-    /// Who names which version.
+    /// The users of each version.
     pub users: HookUsers,
     /// Seconds after 1970.
     pub now: u64,
 }
 
-/// What is to be installed, each content with its sha256 in hexadecimal.
+/// The files to install, each with its sha256 in hexadecimal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstallInput {
     pub version: &'static str,
@@ -54,20 +53,20 @@ pub(super) enum InstallStep {
     RemoveConfig,
 }
 
-/// What was done and what was not, in lines for people.
+/// The steps that were done and those that were not, as lines for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstallReport {
     pub done: Vec<String>,
-    /// What is not ours and stays.
+    /// Files of others, which are kept.
     pub kept: Vec<String>,
-    /// What is ours and stays, since something names it.
+    /// Our files that are kept because something names them.
     pub in_use: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InstallPlan {
     pub steps: Vec<InstallStep>,
-    /// What stays.
+    /// The files that are kept.
     pub report: InstallReport,
     /// The record before the first change: it lists both the old and the new content.
     pub before: InstallRecord,
@@ -75,7 +74,7 @@ pub(super) struct InstallPlan {
     pub after: InstallRecord,
 }
 
-/// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
+/// Plans an installation. `None` if another file has the hook's name and must not be replaced.
 pub(super) fn install(state: &InstalledState, input: &InstallInput) -> Option<InstallPlan> {
     let record = &state.content.record;
     let mut plan =
@@ -118,8 +117,8 @@ fn plan_hook(state: &InstalledState, input: &InstallInput, plan: &mut InstallPla
     Some(())
 }
 
-/// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
-/// none that sets nothing.
+/// Plans the configuration: one that we installed is updated, the host's own is kept, and a host without one gets none
+/// if it would set nothing.
 fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) {
     let record = &state.content.record;
     let Some(new) = &input.config else {

@@ -1,8 +1,8 @@
-//! The record of what was installed on a host, by content. It stands beside the hooks, so that an uninstall, or
-//! an install of another version, tells its own files from others.
+//! The record of installed files, by content. It is stored with the hooks, so that an uninstallation, or an
+//! installation of another version, can distinguish our files from others.
 //!
-//! Another version may have written it. Unknown fields are ignored, and a `version` above [`FORMAT`] means that
-//! this program cannot tell what is whose.
+//! It may be from another version. Unknown fields are ignored, and with a `version` above [`FORMAT`] this program
+//! cannot distinguish files.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
-/// The newest format that is understood.
+/// The newest supported format.
 const FORMAT: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct InstallRecord {
 pub(super) struct InstalledHook {
     /// The sha256 of its content in hexadecimal; two while it is being replaced.
     pub sha256: Vec<String>,
-    /// Since when it is the current one, or was, in seconds after 1970.
+    /// When it became the current version, in seconds after 1970.
     #[serde(default)]
     pub since: u64,
 }
@@ -74,7 +74,7 @@ impl InstallRecord {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        // A map of texts and numbers has no value that JSON lacks.
+        // Cannot fail for texts and numbers.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes

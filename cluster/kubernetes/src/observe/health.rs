@@ -1,5 +1,5 @@
-//! Whether the daemon works, and whether it offers what it should: for the probes of its pod. Answers are given at a
-//! socket that no other pod and no other user of the node can reach, so that nobody can have the daemon killed.
+//! The daemon's health and readiness for the probes of its pod, served at a socket that other pods and users cannot
+//! reach, so that they cannot cause the daemon to be killed.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -22,25 +22,25 @@ use crate::resources::Resource;
 use crate::snapshot::KubernetesSnapshot;
 use crate::socket;
 
-/// The host is looked at more often; a daemon that has not for so long is stuck.
+/// A daemon without a survey of the host for this long counts as stuck.
 const STUCK: Duration = Duration::from_secs(300);
-/// How long an answer may take, to the daemon and to who asks.
+/// Time limit for an answer, on both sides.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon a socket that cannot be made is tried again.
+/// Wait before a socket that cannot be created is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Bytes of an answer.
+/// Limit for an answer in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonState {
     pub stuck: Option<String>,
-    /// Why pods do not get what the node has.
+    /// Why pods do not get the node's devices.
     pub not_ready: Option<String>,
 }
 
 impl DaemonState {
-    /// How a daemon is now that offers these classes by the device plugin, and the others by DRA.
+    /// Computes the state of a daemon that offers these classes by the device plugin, and the others by DRA.
     pub fn new(
         metrics: &DaemonMetrics,
         host: &KubernetesSnapshot,
@@ -68,7 +68,7 @@ impl DaemonState {
     }
 }
 
-/// What probes and readers of metrics ask.
+/// The daemon's state for probes and metrics.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     pub metrics: Arc<DaemonMetrics>,
@@ -83,19 +83,19 @@ impl Daemon {
     }
 }
 
-/// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
-/// again: devices are offered meanwhile.
+/// Serves the socket until the program ends. Failure to create it is logged and retried, while devices are offered all
+/// the same.
 pub async fn serve(path: PathBuf, daemon: Daemon) {
     let mut last_message = LastMessage::default();
     loop {
         match socket::bind(&path) {
             Ok((listener, _socket_file)) => {
                 tracing::info!(path = %path.display(), "answering health checks");
-                // Until a connection cannot be taken.
+                // Ends if accepting a connection fails.
                 while let Ok((mut stream, _)) = listener.accept().await {
-                    // Two texts are JSON in any case.
+                    // Cannot fail for two texts.
                     let text = serde_json::to_vec(&daemon.state()).unwrap_or_default();
-                    // Who does not read is not waited for long, and gets nothing.
+                    // A client that does not read is dropped after the time limit.
                     let _ = timeout(TIMEOUT, stream.write_all(&text)).await;
                 }
             }

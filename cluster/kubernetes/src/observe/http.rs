@@ -1,5 +1,5 @@
-//! `/metrics`, `/healthz` and `/readyz`, for whoever can reach the port: its connections are few and short, so that
-//! nobody takes the daemon's memory by them.
+//! `/metrics`, `/healthz` and `/readyz`. Any client that can reach the port may use them, so connections are limited in
+//! number and duration to bound the daemon's memory.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,15 +27,15 @@ use super::metrics::DaemonMetrics;
 use crate::serve::accept_connections;
 use crate::socket;
 
-/// Connections at a time; the kernel keeps some more waiting.
+/// Limit for concurrent connections; the kernel queues some more.
 const CONNECTIONS: usize = 32;
-/// How long a connection may last. It is one request, and an answer is made in milliseconds.
+/// Time limit for a connection. It has one request, and an answer takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon an address that cannot be bound is tried again.
+/// Wait before an address that cannot be bound is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The media type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// And of the format before it.
+/// The media type of the older text format.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -56,7 +56,7 @@ async fn serve_at(
     (listen, setting): &(ListenAddress, &'static str),
     daemon: &Daemon,
 ) -> Result<()> {
-    // The remedy has to follow the cause.
+    // Puts the remedy after the cause.
     let failed = |error: io::Error| {
         anyhow!("listening at {listen} for /metrics ({error}); set another {setting}")
     };
@@ -84,7 +84,7 @@ where
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = pin!(accept_connections(listener));
-    // The places are never closed.
+    // The semaphore is never closed.
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         let Some(Ok(stream)) = connections.next().await else {
             return;
@@ -99,7 +99,7 @@ where
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service_fn(answer));
         tokio::spawn(async move {
-            // Who goes away early or comes with something else is told nothing.
+            // Errors of a connection are ignored: the client disconnected or sent something else than HTTP.
             let _ = timeout(TIMEOUT, connection).await;
             drop(permit);
         });
@@ -129,7 +129,8 @@ fn respond(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) ->
     }
 }
 
-/// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
+/// Returns metrics as OpenMetrics for clients that accept it, such as Prometheus, or else in the older format, as for
+/// curl.
 fn metrics_response(metrics: &DaemonMetrics, headers: &HeaderMap) -> Response<String> {
     let mut accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepts.any(|value| value.contains("application/openmetrics-text")) {

@@ -7,23 +7,23 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Begins to log. Lines that cannot be written are lost: a full disk stops no container.
+/// Starts logging. Lines that cannot be written are dropped, so that a full disk does not block containers.
 pub fn init(level: LogLevel) {
     let level: LevelFilter = onload_agent::log::filter(level);
     let subscriber = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        // Names of modules are not part of the log's format: they change with the source.
+        // Module names are left out, since they change with the source.
         .with_target(false)
         .with_current_span(false)
         .with_span_list(false)
         .with_max_level(level)
         .with_writer(stderr)
-        // It would print what it could not write to standard error again, and panic.
+        // The layer would print a failed write to standard error again, and panic.
         .log_internal_errors(false)
         .finish();
-    // It warns of answers with their whole text, and of each watch that ends; what fails is in lines of our own.
+    // kube_client logs whole answers and the end of each watch; our own lines report failures.
     let targets = Targets::new().with_default(level).with_target("kube_client", LevelFilter::OFF);
-    // A second daemon in one process, as in tests, logs with the first one's.
+    // A second daemon in the same process, as in tests, uses the first one's log.
     let _ = tracing::subscriber::set_global_default(subscriber.with(targets));
 }

@@ -15,7 +15,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::resources::Resource;
 
-/// Seconds: answers take microseconds, and 10 s is when kubelet gives up.
+/// In seconds: answers take microseconds, and kubelet gives up after 10 s.
 const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0];
 
 const END: &str = "# EOF\n";
@@ -37,11 +37,11 @@ pub struct DaemonMetrics {
     api_requests: Family<LabelSet, Counter>,
     slices: Gauge,
     published: Gauges,
-    /// The ids of each resource that were given since the start.
+    /// The ids of each resource that were allocated since the start.
     allocated_ids: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
     /// When the host was looked at last, and whether it could be read.
     last_survey: Mutex<(Instant, bool)>,
-    /// What was measured of the host then, without the end of the text.
+    /// The host's metrics of that survey, without the end of the text.
     host_text: Mutex<String>,
 }
 
@@ -122,7 +122,7 @@ fn to_old_format(text: &str) -> String {
 }
 
 impl DaemonMetrics {
-    /// The text: the host's numbers, then our own, whose names begin otherwise.
+    /// Renders the metrics: the host's, and then our own, whose names have another prefix.
     pub fn render(&self) -> String {
         let host = self.host_text.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = host.clone();
@@ -131,7 +131,7 @@ impl DaemonMetrics {
         text
     }
 
-    /// The same as Prometheus's older text format 0.0.4 has it, where `_total` is a part of a counter's name.
+    /// Renders Prometheus's older text format 0.0.4, in which `_total` is a part of a counter's name.
     pub fn render_old(&self) -> String {
         to_old_format(&self.render())
     }
@@ -141,7 +141,7 @@ impl DaemonMetrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// So many slices are on the API server, with so many devices of a class.
+    /// Sets the number of slices on the API server, and of their devices by class.
     pub fn set_published(&self, slices: usize, devices: &BTreeMap<Class, usize>) {
         self.slices.set(number(slices));
         for (class, devices) in devices {
@@ -171,7 +171,7 @@ impl DaemonMetrics {
         self.registered.get_or_create(&labels).set(i64::from(is_registered));
     }
 
-    /// Whether kubelet has a resource.
+    /// Returns whether a resource is registered with kubelet.
     pub fn is_registered(&self, name: &ResourceName) -> bool {
         let registered = self.registered.get(&vec![resource_label(name)]);
         registered.is_some_and(|registered| registered.get() == 1)
@@ -197,7 +197,7 @@ impl DaemonMetrics {
         self.dra_registered.set(i64::from(is_registered));
     }
 
-    /// Whether kubelet has the DRA driver.
+    /// Returns whether the DRA driver is registered with kubelet.
     pub fn is_dra_registered(&self) -> bool {
         self.dra_registered.get() == 1
     }
@@ -208,7 +208,7 @@ impl DaemonMetrics {
         *self.last_survey.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// The numbers of the host itself, as `onload-ctk metrics` prints them, of the last look at it.
+    /// Sets the host's metrics of the last survey, as `onload-ctk metrics` prints them.
     pub fn set_host_text(&self, text: &str) {
         let text = text.strip_suffix(END).unwrap_or(text);
         text.clone_into(&mut self.host_text.lock().unwrap_or_else(PoisonError::into_inner));

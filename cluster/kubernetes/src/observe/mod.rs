@@ -1,4 +1,4 @@
-//! What the operator sees of the daemon: metrics, health, logs.
+//! Metrics, health and logs of the daemon.
 
 pub mod health;
 pub mod http;

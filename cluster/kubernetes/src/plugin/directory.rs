@@ -1,5 +1,4 @@
-//! The directory where kubelet and device plugins meet. Kubelet empties it when it starts, and then makes its
-//! own socket.
+//! kubelet's directory for device plugin sockets. kubelet empties it when it starts, and then creates its own socket.
 
 use std::convert::Infallible;
 use std::ffi::CStr;
@@ -21,29 +20,29 @@ use crate::mounted_directory::MountedDirectory;
 use crate::socket::{FileIdentity, identity};
 use crate::wire::KUBELET_SOCKET;
 
-/// How soon a directory that was not there is looked for again.
+/// Interval for checking whether a missing directory exists.
 const ABSENT: Duration = Duration::from_secs(1);
-/// How often the directory is looked at although nothing was told of it, while kubelet's socket is there.
+/// Interval for checking the directory without an event while kubelet's socket exists.
 const CHECK: Duration = Duration::from_secs(10);
 
-/// Kubelet, as the directory shows it.
+/// kubelet's state according to the directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KubeletState {
     pub socket: Option<FileIdentity>,
-    /// How many sockets of its were seen; a new one may have the numbers of the old.
+    /// The number of kubelet sockets seen so far; a new one may have the inode of the old.
     pub starts: u64,
 }
 
-/// A directory that is watched.
+/// A watched directory.
 #[derive(Debug)]
 struct WatchedDirectory {
-    /// What tells of changes; `None` where the kernel gives nothing that does, and the directory is looked at often.
+    /// The inotify descriptor. `None` if it could not be created, in which case the directory is checked often.
     events: Option<AsyncFd<OwnedFd>>,
     directory: MountedDirectory,
 }
 
-/// Tells of kubelet's coming and going, for ever, and of each change of the directory: a socket of ours may be gone. A
-/// directory that is not there is waited for.
+/// Publishes kubelet's state, and each change of the directory, since our sockets may be gone. Waits for a missing
+/// directory. Never returns without an error.
 pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infallible> {
     let mut is_logged = false;
     loop {
@@ -58,7 +57,7 @@ pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infal
     }
 }
 
-/// Until the directory is gone.
+/// Watches until the directory is gone.
 async fn watch_until_removed(
     path: &Path,
     watched: &WatchedDirectory,
@@ -69,7 +68,7 @@ async fn watch_until_removed(
     loop {
         let (socket, time) = identity(&path.join(KUBELET_SOCKET)).unzip();
         kubelet.send_modify(|kubelet| {
-            // Its making may be told of after it was seen.
+            // The event of its creation may arrive after it was seen.
             let is_made = is_told && changed != time;
             if socket.is_some() && (is_made || kubelet.socket != socket) {
                 kubelet.starts += 1;
@@ -77,12 +76,12 @@ async fn watch_until_removed(
             kubelet.socket = socket;
         });
         changed = time;
-        // inotify tells of the end of a directory when nobody has it open any more, and we have.
+        // inotify reports the deletion of a directory only after all descriptors are closed, and this program has one.
         let is_quiet = socket.is_some() && watched.events.is_some();
         let wait = if is_quiet { CHECK } else { ABSENT };
         is_told = match timeout(wait, watched.next()).await {
             Ok(result) => result.with_context(|| watch_context(path))?,
-            // Without events each change of the socket counts: a new one may have the numbers of the old.
+            // Without events each change of the socket counts, since a new one may have the inode of the old.
             Err(_) => watched.events.is_none(),
         };
         if !watched.directory.is_still_at(path) {
@@ -110,7 +109,7 @@ impl WatchedDirectory {
         Ok(Some(WatchedDirectory { events: events.ok(), directory }))
     }
 
-    /// Waits for changes; whether a socket of kubelet's was made.
+    /// Waits for changes. Returns whether kubelet created a socket.
     async fn next(&self) -> io::Result<bool> {
         let Some(events) = &self.events else {
             return pending().await;
@@ -126,8 +125,8 @@ impl WatchedDirectory {
     }
 }
 
-/// What tells of changes in a directory. A user has few instances of inotify(7), and all containers of root share
-/// them.
+/// Opens inotify(7) for a directory. This can fail because a user has few instances, which all of root's containers
+/// share.
 fn open_inotify(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let flags = WatchFlags::CREATE
@@ -137,8 +136,8 @@ fn open_inotify(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     inotify::add_watch(&events, path, flags)?;
-    // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That of an
-    // `OwnedFd` cannot.
+    // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered, which an
+    // `OwnedFd` does not do.
     #[allow(deprecated)]
     let events = AsyncFd::new(events);
     events

@@ -1,4 +1,4 @@
-//! The device plugin: a socket for each resource, which kubelet dials after we have registered it.
+//! The device plugin: a socket for each resource, to which kubelet connects after registration.
 
 mod directory;
 mod server;

@@ -1,4 +1,4 @@
-//! A resource from its first device on: served and registered with whatever kubelet there is.
+//! Serves a resource and registers it with each new kubelet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::serve::{end, serve, wait_stopped};
 use crate::socket::{self, SocketFile};
 use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 
-/// Begins the names of our sockets, so that no other plugin has them.
+/// Prefix of our socket names, to avoid those of other plugins.
 const PREFIX: &str = "onload-kubernetes.";
-/// Bytes of the path of a Unix socket (`UNIX_PATH_MAX`, without the final 0).
+/// Limit for the path of a Unix socket in bytes (`UNIX_PATH_MAX`, without the final 0).
 const MAX_PATH_BYTES: usize = 107;
-/// Bytes of a request: all ids that a resource can have, and as many again.
+/// Limit for a request in bytes: twice the size of all ids that a resource can have.
 const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 
-/// Where resources are offered, until `stop` holds true.
+/// The context for serving resources, until `stop` holds true.
 #[derive(Clone, Debug)]
 pub struct PluginContext {
     pub directory: PathBuf,
@@ -40,7 +40,8 @@ impl PluginContext {
         *self.stop.borrow() || self.stop.has_changed().is_err()
     }
 
-    /// The file name of a resource's socket. A `_` stands for the slash: none is before it in a name.
+    /// Returns the file name of a resource's socket, with `_` instead of the slash. There is no `_` before it in a
+    /// resource name.
     fn socket_name(&self, name: &ResourceName) -> String {
         let readable = format!("{PREFIX}{}.sock", name.as_str().replacen('/', "_", 1));
         let directory = self.directory.as_os_str().len();
@@ -53,7 +54,7 @@ impl PluginContext {
     }
 }
 
-/// Offers a resource to each kubelet that comes, until the end.
+/// Offers a resource to each new kubelet until the program ends.
 pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Arc<Resource>>) {
     let name = resource.borrow().name.clone();
     let mut kubelet = context.kubelet.clone();
@@ -68,8 +69,8 @@ pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Ar
             },
             () = wait_stopped(&context.stop) => return,
         };
-        // What failed with another kubelet says nothing of this one. Its socket is there before it listens, so the
-        // first attempt may be refused, and the next is to come soon.
+        // Resets the back-off for a new kubelet. Its socket exists before it listens, so the first attempt may be
+        // refused and the next must follow soon.
         if last.replace(start) != Some(start) {
             backoff = Backoff::default();
         }
@@ -85,10 +86,10 @@ pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Ar
             }
             Ok(None) => continue,
             Err(error) => {
-                // It is starting, or away for a while.
+                // kubelet is starting or temporarily away.
                 let is_deaf = error.is::<tonic::transport::Error>();
                 let reason = match is_deaf {
-                    // Each layer of the library says the same again.
+                    // Each layer of the library repeats the message.
                     true => format!("{error}: {}", error.root_cause()),
                     false => format!("{error:#}"),
                 };
@@ -109,12 +110,12 @@ pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Ar
     }
 }
 
-/// Waits for another kubelet; `false` if nobody will tell of one.
+/// Waits for another kubelet. Returns `false` if the watch has ended.
 async fn wait_for_restart(kubelet: &mut watch::Receiver<KubeletState>, start: u64) -> bool {
     kubelet.wait_for(|kubelet| kubelet.starts != start).await.is_ok()
 }
 
-/// Serves and registers a resource, and stays until kubelet no longer has it, and why. `None` if another kubelet came
+/// Serves and registers a resource until kubelet no longer has it, and returns why. `None` if another kubelet came
 /// first, or at the end.
 async fn serve_and_register(
     context: &PluginContext,
@@ -173,7 +174,7 @@ impl PluginServer {
         Ok(PluginServer { socket_file, stop, streams, server })
     }
 
-    /// Waits until kubelet no longer has the resource; `None` at the end.
+    /// Waits until kubelet no longer has the resource. Returns `None` at the end.
     async fn wait_until_lost(
         &mut self,
         context: &PluginContext,
@@ -181,7 +182,7 @@ impl PluginServer {
     ) -> Option<&'static str> {
         let mut kubelet = context.kubelet.clone();
         loop {
-            // The end closes the streams too, and is no loss.
+            // The program's end closes the streams too, which is not a loss.
             if context.is_stopped() {
                 return None;
             }
@@ -189,7 +190,7 @@ impl PluginServer {
             if now.starts != start {
                 return Some("kubelet started again");
             }
-            // Without kubelet's socket it has ended or is about to start, and empties the directory.
+            // If kubelet's socket is missing too, kubelet has ended or is starting and empties the directory.
             if !self.socket_file.exists() && now.socket.is_some() {
                 return Some("its socket was removed");
             }

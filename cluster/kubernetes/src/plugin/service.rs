@@ -1,4 +1,4 @@
-//! How kubelet is told of a resource, and what it asks of it.
+//! Registration of a resource with kubelet, and the device plugin service.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::wire::device_plugin::{
 };
 use crate::wire::{HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION};
 
-/// Inside Register kubelet dials us back and gives up after 10 s.
+/// During Register kubelet connects to us and gives up after 10 s.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 const OPTIONS: DevicePluginOptions =
@@ -55,13 +55,13 @@ pub struct PluginHost {
     pub metrics: Arc<DaemonMetrics>,
 }
 
-/// The service of a resource, until it is told to stop.
+/// The service of a resource, until `stop` holds true.
 #[derive(Clone, Debug)]
 pub(crate) struct PluginService {
     pub(crate) node: Arc<PluginHost>,
     pub(crate) resource: watch::Receiver<Arc<Resource>>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// How many of them are open. None before the first, which may end before anybody looks.
+    /// The number of open streams. `None` before the first one, which may end before it is noticed.
     pub(crate) streams: watch::Sender<Option<usize>>,
 }
 
@@ -132,7 +132,7 @@ impl PluginService {
         Ok(PreferredAllocationResponse { container_responses })
     }
 
-    /// Sends the devices whenever they differ from those that were sent last.
+    /// Sends the devices whenever they change.
     async fn send(mut self, to: mpsc::Sender<Result<ListAndWatchResponse, Status>>) {
         let mut sent = None;
         loop {

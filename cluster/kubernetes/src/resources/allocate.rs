@@ -1,5 +1,4 @@
-//! What a container gets with some devices of a resource. The answer is made of what is on disk, and
-//! remembers nothing.
+//! Decides what a container gets with devices of a resource, from the files on disk and without other state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,7 @@ use tonic::Status;
 
 use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
 
-/// Who writes the node's specifications.
+/// The writer of the node's specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpecAuthor {
     #[default]
@@ -20,7 +19,7 @@ pub enum SpecAuthor {
 }
 
 impl SpecAuthor {
-    /// Why a container would not find a device.
+    /// Returns why a container would not find a device.
     pub fn missing_spec_reason(self, name: &str) -> String {
         let remedy = match self {
             SpecAuthor::Operator => {
@@ -33,7 +32,7 @@ impl SpecAuthor {
         format!("no CDI specification has {name}; {remedy}")
     }
 
-    /// A reason of the host's, with what helps on this node.
+    /// Returns a reason with the remedy for this node.
     pub(crate) fn with_node_advice(self, reason: &str) -> String {
         match self {
             SpecAuthor::Operator => reason.to_owned(),
@@ -47,15 +46,15 @@ impl SpecAuthor {
 
 #[derive(Clone, Copy)]
 pub struct AllocateContext<'a> {
-    /// The CDI devices that specifications on disk have now.
+    /// The CDI devices in the specifications on disk.
     pub specs: &'a BTreeSet<String>,
     pub written_by: SpecAuthor,
     /// Why discovery does not offer a device with that name or address.
     pub exclusion_reason: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
 
-/// What each of some containers gets, in their order: all of them, or none. Kubernetes shows the text of a refusal to the
-/// owner of the pod.
+/// Returns what each container gets, in their order. Fails if one of them cannot get its devices. Kubernetes shows the
+/// error to the owner of the pod.
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
@@ -80,13 +79,13 @@ fn allocate_container(
     ids: &[String],
     context: AllocateContext<'_>,
 ) -> Result<ContainerAllocateResponse, Status> {
-    // In the order of the devices: the order of the ids means nothing.
+    // Sorted by device, since the order of the ids has no meaning.
     let mut devices = BTreeMap::new();
     for id in ids {
         let device = find_usable(resource, id, context)?;
         devices.insert((device.class, device.name.as_str()), device);
     }
-    // Each once.
+    // Without duplicates.
     let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
         if !context.specs.contains(name) {

@@ -1,16 +1,15 @@
-//! The ids of devices. Kubelet keeps them over restarts of ours and its own, so they depend on the device
-//! alone: not on how many others there are, nor on their order.
+//! The ids of devices. kubelet keeps them across restarts, so they depend only on the device, and not on the number or
+//! order of others.
 
 use std::collections::BTreeMap;
 
 use super::resource::PluginDevice;
 
-/// Gives each device its ids: a device that containers have one at a time its PCI address, since SR-IOV CNI
-/// takes an id for one, or its name; a shared one `NAME-0`, `NAME-1` and so on.
+/// Assigns ids to devices: an exclusive device has its PCI address, which SR-IOV CNI expects as id, or its name; a
+/// shared device has `NAME-0`, `NAME-1` and so on.
 ///
-/// The number behind the last `-` ends the name, so that two shared devices never have one id. An exclusive
-/// device without an address of its own could be called as a slot of another: that one has none, and is
-/// returned.
+/// The number after the last `-` ends the name, so that two shared devices never have the same id. An exclusive device
+/// without its own address could have the name of another one's slot: it gets no id and its index is returned.
 pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, Vec<usize>) {
     let mut ids = BTreeMap::new();
     let mut without = Vec::new();
@@ -28,14 +27,14 @@ pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, 
     (ids, without)
 }
 
-/// Several RDMA devices may be of one function; then none of them is called by its address.
+/// Returns the id of an exclusive device. If several RDMA devices are on one function, none of them uses its address.
 fn exclusive_id(device: &PluginDevice, devices: &[PluginDevice]) -> String {
     let of_function = |address| {
         let exclusive = devices.iter().filter(|device| device.slots.is_none());
         let same = exclusive.filter(|other| other.pci == Some(address));
         same.take(2).count()
     };
-    // A vfio device is called by its address anyway.
+    // The name of a vfio device is its address anyway.
     let name = device.name.clone();
     match device.pci {
         Some(address) if address.to_string() == name => name,

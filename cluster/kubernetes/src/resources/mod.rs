@@ -1,5 +1,5 @@
-//! Which resources a node has, and what containers get of them: pure functions of what the host offers and
-//! of what kubelet asks.
+//! The resources of a node and what containers get of them, as pure functions of the host's offers and kubelet's
+//! requests.
 
 mod allocate;
 mod folded_names;

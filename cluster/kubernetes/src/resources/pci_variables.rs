@@ -1,5 +1,5 @@
-//! The variables by which the SR-IOV network device plugin tells a container which functions it got. Programs
-//! on DPDK read `PCIDEVICE_<RESOURCE>`, and others the JSON of `PCIDEVICE_<RESOURCE>_INFO`.
+//! The variables with a container's PCI functions, compatible with the SR-IOV network device plugin. DPDK programs read
+//! `PCIDEVICE_<RESOURCE>`, others the JSON in `PCIDEVICE_<RESOURCE>_INFO`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use onload_sys::pci::PciAddress;
 use super::folded_names::{info_variable_name, variable_name};
 use super::resource::PluginDevice;
 
-/// A device as the variables tell it.
+/// A device for the variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VariableDevice<'a> {
     pub(crate) class: Class,
@@ -32,10 +32,10 @@ impl<'a> From<&'a PluginDevice> for VariableDevice<'a> {
     }
 }
 
-/// What is said of a function: by kind, then by key.
+/// The information on a function by kind and key.
 type FunctionInfo = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
 
-/// The variables for these devices of a resource; none without a PCI function.
+/// Returns the variables for these devices of a resource. Empty without a PCI function.
 pub(crate) fn pci_variables<'a>(
     name: &ResourceName,
     devices: impl Iterator<Item = VariableDevice<'a>>,
@@ -49,7 +49,7 @@ pub(crate) fn pci_variables<'a>(
         return BTreeMap::new();
     }
     let addresses: Vec<&str> = functions.keys().map(String::as_str).collect();
-    // A map of maps of texts is JSON in any case.
+    // Cannot fail for maps of texts.
     let json = serde_json::to_string(&functions).unwrap_or_default();
     BTreeMap::from([(info_variable_name(name), json), (variable_name(name), addresses.join(","))])
 }
@@ -71,7 +71,7 @@ fn function_info(device: VariableDevice<'_>, address: PciAddress) -> FunctionInf
             let container = device.nodes.iter().find(|node| node.ends_with("/vfio/vfio"));
             keys.extend(container.map(|node| ("mount", node.clone())));
             node("noiommu-", &mut keys, "dev-mount");
-            // The group's node has a number for its name.
+            // The node of an IOMMU group has a number as its name.
             let of_group = device.nodes.iter().find(|node| {
                 let name = node.rsplit('/').next().unwrap_or_default();
                 node.contains("/vfio/") && name.bytes().all(|byte| byte.is_ascii_digit())

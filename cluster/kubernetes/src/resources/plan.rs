@@ -1,8 +1,8 @@
-//! Which resources there are: those that the operator named, one for each pool, and one for each class.
+//! Plans the resources: those that the operator named, one for each pool, and one for each class.
 //!
-//! A device whose holders are counted, or that one container has at a time, is in one resource only, so that no two
-//! containers are promised it: in that of the operator's, else in that of its first pool, else in that of its class.
-//! Onload's interfaces and RDMA devices that nobody counts the holders of can be in several.
+//! An exclusive device, or one with a limit of containers, is in one resource only, so that it is never promised twice:
+//! in the operator's, or else in that of its first pool, or else in that of its class. Onload interfaces and RDMA
+//! devices without a limit can be in several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::resource::{PluginDevice, Resource};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourcePlan {
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
-    /// What is left out, and why: lines for the operator.
+    /// Devices that are left out with the reason, as lines for the operator.
     pub left_out: BTreeSet<String>,
     /// Resources that are not offered, since a name that follows from theirs is another one's.
     pub conflicting: BTreeSet<ResourceName>,
@@ -35,7 +35,7 @@ struct ResourceDraft<'c> {
     slots: Option<u32>,
 }
 
-/// The resources of a host with these offers and specifications, as the configuration wants them.
+/// Plans the resources of a host from its offers, specifications and configuration.
 pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> ResourcePlan {
     let mut plan = ResourcePlan::default();
     let mut drafts = draft_resources(config, &mut plan.left_out);
@@ -43,7 +43,7 @@ pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> R
     drafts.retain(|draft| !conflicts.contains_key(&draft.name));
     plan.conflicting = conflicts.keys().cloned().collect();
     plan.left_out.extend(conflicts.into_values());
-    // The first resource that has a device, and whether its holders are counted.
+    // The first resource of each device, and whether its containers are limited.
     let mut assigned: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
@@ -71,7 +71,7 @@ pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> R
     plan
 }
 
-/// The operator's resources, those of pools, and those of classes, in the order in which they choose.
+/// Returns the operator's resources, those of pools, and those of classes, in order of precedence.
 fn draft_resources<'c>(
     config: &'c Config,
     left_out: &mut BTreeSet<String>,
@@ -120,7 +120,7 @@ fn draft_resources<'c>(
     drafts
 }
 
-/// Onload without an interface is no device of which a node has a number.
+/// Returns whether a source includes a device. Onload without an interface is excluded, since it cannot be counted.
 fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
     match source {
         ResourceSource::Class(class) => device.class == class && !device.is_loopback(),
@@ -128,8 +128,8 @@ fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
     }
 }
 
-/// What is said of a device that another resource has. That the pools' devices are not in the resource of
-/// their class is as it should be.
+/// Returns the warning for a device that another resource has. Devices of pools are expected to be missing from the
+/// resource of their class.
 fn overlap_reason(
     device: &HostDevice,
     draft: &ResourceDraft<'_>,
@@ -168,9 +168,9 @@ fn plugin_device(
     }
 }
 
-/// The device nodes that a container gets, by their paths there.
+/// Returns the paths of the device nodes in a container.
 pub(crate) fn container_nodes(device: &HostDevice, specs: &Registry) -> Vec<String> {
-    // Of the others nothing is told.
+    // Only these classes report their nodes.
     if !device.class.pins_memory() {
         return Vec::new();
     }
@@ -198,7 +198,7 @@ pub fn is_pod_lease(lease: &Lease) -> bool {
     })
 }
 
-/// A resource of these devices. Where kubelet could not receive them all in a message, each has fewer slots.
+/// Builds a resource of these devices. The slots of each are reduced if kubelet could not receive all in one message.
 fn build_resource(
     name: ResourceName,
     mut devices: Vec<PluginDevice>,

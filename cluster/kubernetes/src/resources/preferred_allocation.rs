@@ -1,9 +1,9 @@
-//! Which of the free devices a container should get: those that it has to have, then different devices, then all from
-//! one NUMA node and, there, from one PCIe root.
+//! Chooses among the free devices for a container: first the required ones, then different devices, then all from one
+//! NUMA node and there from one PCIe root.
 //!
-//! Two slots of one device are the last resort: who asks for two interfaces wants two, wherever they are. Among equals
-//! the device with the most free slots comes first, which spreads containers over the devices. What is free is known
-//! from the request: kubelet lists it.
+//! Two slots of one device are the last resort, since a container that requests two interfaces expects different ones.
+//! Among equals the device with the most free slots comes first, which spreads containers over the devices. kubelet
+//! lists the free slots in its request.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ struct FreeDevice<'a> {
     device: usize,
     ids: VecDeque<&'a str>,
     taken: usize,
-    /// Its PCIe root on its node, among all that there are.
+    /// The index of its PCIe root on its NUMA node.
     root: usize,
 }
 
@@ -30,11 +30,11 @@ pub fn choose_preferred(
     resource: &Resource,
     request: &ContainerPreferredAllocationRequest,
 ) -> Result<Vec<String>> {
-    // A negative number of devices is none.
+    // A negative number counts as 0.
     let size = usize::try_from(request.allocation_size).unwrap_or(0);
     let must = request.must_include_device_i_ds.iter();
     let must: BTreeSet<&str> = must.map(String::as_str).collect();
-    // One that we no longer have cannot be preferred.
+    // Devices that no longer exist are ignored.
     let available = request.available_device_i_ds.iter();
     let available: BTreeSet<&str> =
         available.map(String::as_str).filter(|id| resource.ids.contains_key(*id)).collect();
@@ -56,7 +56,7 @@ pub fn choose_preferred(
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
     let scopes = rank_scopes(resource, &free, size - must.len());
     let mut slots = 1;
-    // Enough are free: each turn takes a slot of each device that has one.
+    // There are enough free slots: each round takes a slot of each device that has one.
     while chosen.len() < size {
         for scope in &scopes {
             take_slots(&mut free, scope, size, slots, &mut chosen);
@@ -101,7 +101,7 @@ fn free_devices<'a>(
     free
 }
 
-/// Where to take that many from, the best place first. Later ones complete what an earlier one lacks.
+/// Returns the scopes to take this number of slots from, best first. Later ones complete an insufficient earlier one.
 fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> Vec<DeviceScope> {
     let (mut roots, mut nodes) = (BTreeMap::new(), BTreeMap::new());
     let all: DeviceScope = free.iter().map(|free| free.device).collect();
@@ -134,15 +134,15 @@ fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> V
     best.into_iter().chain(&nodes).cloned().chain([all]).collect()
 }
 
-/// How many devices have a free slot of which the container has none yet.
+/// Returns the number of devices with a free slot of which the container has none yet.
 fn free_count(free: &[FreeDevice<'_>], scope: &DeviceScope) -> usize {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     inside.filter(|free| free.taken == 0 && !free.ids.is_empty()).count()
 }
 
-/// Better scopes have a lower rank: those with devices that the container has to have, then those that
-/// suffice, then the one with the most slots free of a device, then the smallest that suffices, so that larger
-/// ones stay whole for those who ask for more. Of those that do not suffice the largest comes first.
+/// Returns the rank of a scope, lower for better ones: those with required devices, then those that suffice, then the
+/// one with the most free slots per device, then the smallest that suffices, which keeps larger ones for larger
+/// requests. Among insufficient scopes the largest comes first.
 fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, needed: usize) -> impl Ord + use<> {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     let has: usize = inside.clone().map(|free| free.taken).sum();
@@ -152,8 +152,7 @@ fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, needed: usize) -> impl Ord
     (Reverse(has), !fits, Reverse(max_ids), gap)
 }
 
-/// Takes from the devices of a scope until the container has so many slots of each; those beside devices that it has
-/// come first.
+/// Takes slots from the devices of a scope up to this number of each, preferring devices near those already chosen.
 fn take_slots(
     free: &mut [FreeDevice<'_>],
     scope: &DeviceScope,

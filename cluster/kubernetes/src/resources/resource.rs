@@ -1,4 +1,4 @@
-//! A resource: devices of which containers ask for a number.
+//! A resource: devices that containers request by number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,7 @@ use onload_sys::pci::PciAddress;
 pub struct Resource {
     pub name: ResourceName,
     pub devices: Vec<PluginDevice>,
-    /// The ids that kubelet knows it by, each with the index of its device. A device that containers share
-    /// has several.
+    /// The ids at kubelet, each with the index of its device. A shared device has several.
     pub ids: BTreeMap<String, usize>,
 }
 
@@ -23,20 +22,20 @@ pub struct PluginDevice {
     pub name: String,
     pub cdi: Vec<String>,
     pub pci: Option<PciAddress>,
-    /// The root of the PCIe tree that it is in.
+    /// Its PCIe root.
     pub pcie_root: Option<String>,
     pub numa_node: Option<u32>,
-    /// The device nodes that a container gets with it, by their paths there.
+    /// The paths of its device nodes in a container.
     pub nodes: Vec<String>,
-    /// How many containers may have it; `None` if it is one at a time.
+    /// The number of containers that may have it; `None` if it is exclusive.
     pub slots: Option<u32>,
     pub health: Health,
-    /// How many of its slots containers of others leave, and who those are, where they have some.
+    /// The number of slots that other engines' containers leave free, and their names, if they have any.
     pub remaining: Option<(u32, String)>,
 }
 
 impl Resource {
-    /// A resource without devices, as one that lost them has.
+    /// Creates a resource without devices, for one that has lost them.
     pub fn empty(name: ResourceName) -> Self {
         Resource { name, devices: Vec::new(), ids: BTreeMap::new() }
     }
@@ -50,7 +49,7 @@ impl Resource {
         self.devices.get(*self.ids.get(id)?)
     }
 
-    /// How many ids are healthy, and how many are not.
+    /// Returns the numbers of healthy and unhealthy ids.
     pub fn count(&self) -> (usize, usize) {
         let ids = self.ids.iter();
         let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some());
@@ -58,12 +57,12 @@ impl Resource {
         (self.ids.len() - unhealthy, unhealthy)
     }
 
-    /// Why no container can have that id now; `None` if one can, or there is no such id.
+    /// Returns why an id cannot be allocated now. `None` if it can, or does not exist.
     pub fn unhealthy_reason(&self, id: &str) -> Option<&str> {
         self.slot_reason(id, *self.ids.get(id)?)
     }
 
-    /// The last slots are those that others have: kubelet is told to give the first ones first, so pods have those.
+    /// The last slots count as those of other engines' containers, since pods get the first ones.
     fn slot_reason(&self, id: &str, index: usize) -> Option<&str> {
         let device = self.devices.get(index)?;
         if let Health::Unhealthy(reason) = &device.health {
@@ -78,7 +77,7 @@ impl Resource {
     }
 }
 
-/// Which slot of a shared device an id is.
+/// Returns the slot of a shared device's id.
 pub(super) fn parse_slot(id: &str) -> Option<u32> {
     id.rsplit_once('-')?.1.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! The protocols of kubelet, made of the files in `proto/` (cluster/agent/tests/generated.rs): device plugins, the
-//! registration of plugins that kubelet dials, and DRA drivers with the health of their devices.
+//! kubelet's protocols, generated from the files in `proto/` (cluster/agent/tests/generated.rs): device plugins, plugin
+//! registration, and DRA drivers with the health of their devices.
 
 #![allow(
     unreachable_pub,
@@ -27,17 +27,17 @@ pub mod dra_v1beta1 {
     include!("../../generated/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
 }
 
-/// The health of allocated devices. Its package is v1alpha1 and nothing before it, unlike those of DRA.
+/// The health of allocated devices. Its package name is just v1alpha1, unlike those of DRA.
 pub mod dra_health {
     include!("../../generated/v1alpha1.rs");
 }
 
-/// Which pods have devices of device plugins, by kubelet's pod-resources socket.
+/// The devices of pods, from kubelet's pod-resources socket.
 pub mod pod_resources {
     include!("../../generated/v1.rs");
 }
 
-/// What a device plugin says when it registers; kubelet knows no other.
+/// The version in a device plugin's registration, the only one that kubelet accepts.
 pub const VERSION: &str = "v1beta1";
 /// The name of kubelet's socket in the directory of the device plugins.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";

@@ -18,7 +18,7 @@ use onload_sys::pci::PciAddress;
 
 use crate::moves::lifecycle::RestoreError;
 use crate::moves::netns::Netns;
-use crate::record::lease::PCI_FUNCTIONS;
+use onload_lease::users::PCI_FUNCTIONS;
 
 /// How virtual functions are found and configured.
 #[derive(Clone, Debug, Default)]

@@ -61,7 +61,7 @@ impl Preparer {
         let _ = self.reports.send(report);
     }
 
-    /// Removes what there is of a claim; whether it had a specification.
+    /// Removes the files of a claim. Returns whether it had a specification.
     pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
         self.metadata.remove(uid)?;
         self.claim_specs.remove(uid)

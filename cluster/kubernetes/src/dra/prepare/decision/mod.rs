@@ -35,14 +35,15 @@ pub(crate) struct PrepareContext<'a> {
     pub(crate) specs: &'a BTreeSet<String>,
 }
 
-/// What kubelet is answered, and what has to be done before.
+/// The answer to kubelet, and the files to write before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PrepareDecision {
     pub(crate) devices: Vec<Device>,
     pub(crate) leased: Vec<ClaimDevice>,
-    /// What nobody else may have then: the physical function of a virtual one, and those made of a physical one.
+    /// Devices that must be unused at the same time: the physical function of a virtual function, and the virtual
+    /// functions of a physical one.
     pub(crate) other_functions: Vec<ClaimDevice>,
-    /// What containers are told that asked for resources.
+    /// Variables for containers that requested extended resources.
     pub(crate) variables: VariablesByRequest,
     pub(crate) metadata: Vec<DeviceMetadata>,
 }
@@ -91,7 +92,7 @@ impl PrepareContext<'_> {
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
         decision.metadata.push(self.describe(allocated, device));
         if allocated.is_admin && (is_leased || device.sharing == Sharing::Exclusive) {
-            // Who only watches takes a device away from nobody, also where no hook leases it.
+            // Admin access does not reserve a device, even if no hook leases it.
             return Ok(Vec::new());
         }
         let names = self.cdi_devices(device, class)?;
@@ -101,7 +102,7 @@ impl PrepareContext<'_> {
             let vf = interface::vf_config(self.snapshot, &entry.device, is_leased, allocated)?;
             // An interface is one CDI device.
             entry.interface.clone_from(&pod_interface);
-            // The device's own hook does what the operator alone says.
+            // The device's own hook applies only the operator's settings.
             let is_set = pod_interface.is_some() || allocated.parameters.vlan.is_some();
             entry.vf = vf.filter(|_| is_set);
         }
@@ -117,8 +118,8 @@ impl PrepareContext<'_> {
             let family = self.excluded_functions(&allocated.request, device);
             decision.other_functions.extend(family);
         }
-        // An interface has nothing but its hook, which would want the function as the operator alone says. That of a vfio
-        // function leaves to the claim's what that has set up, and brings nodes.
+        // An interface's specification has only its hook, which would require the operator's settings of the function.
+        // The hook of a vfio function keeps what the claim's hook has set up, and its specification provides nodes.
         if !(is_set_up && class == Class::Netdev) {
             ids.extend(names.iter().map(|name| qualified_name(class, name)));
         }
@@ -142,7 +143,7 @@ impl PrepareContext<'_> {
         })
     }
 
-    /// What a device plugin tells of the functions of each request that is for a resource.
+    /// Returns the variables that a device plugin sets, for each request of an extended resource.
     fn device_variables(&self, devices: &[AllocatedDevice]) -> Result<VariablesByRequest> {
         let mut requests: BTreeMap<&str, (&ResourceName, Vec<&HostDevice>)> = BTreeMap::new();
         for allocated in devices {
@@ -189,7 +190,7 @@ impl PrepareContext<'_> {
         claim_devices.collect()
     }
 
-    /// What discovery says of a device that has this name, or had it.
+    /// Returns discovery's reason for a device that has or had this name.
     fn exclusion_reason(&self, pool: &str, device: &str) -> Option<String> {
         let class = self.node.parse_pool(pool)?;
         let mut exclusions = self.snapshot.exclusions.iter();
@@ -267,7 +268,7 @@ fn claim_device(
     }
 }
 
-/// The class whose edits a container gets: those of an interface without the preload are of a class of their own.
+/// Returns the class whose edits a container gets: an interface without preload has the edits of another class.
 fn effective_class(device: &HostDevice, allocated: &AllocatedDevice) -> Result<Class> {
     let Some(preload) = &allocated.parameters.preload else {
         return Ok(device.class);
