@@ -231,7 +231,7 @@ fn a_cgroup_path_with_escapes_is_of_nobody_we_know() {
 fn lines_keep_to_the_terminal() {
     let tree = accelerated();
     tree.file("/proc/77/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n");
-    let shown = run(crate::common::on(tree.root(), &["status"]).env("COLUMNS", "40")).done().stdout;
+    let shown = run(on(tree.root(), &["status"]).env("COLUMNS", "40")).done().stdout;
     assert!(shown.lines().all(|line| line.chars().count() <= 40), "{shown}");
 }
 

@@ -21,7 +21,7 @@ pub mod variable;
 pub mod verified_node;
 mod vlans;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use onload_cdi::{ContainerEdits, deduplicate};
 use onload_core::class::Class;
@@ -97,7 +97,7 @@ pub(crate) fn decide_without_policy(
 ) -> Result<Decision> {
     let classes: Vec<Class> = subject.request.devices.keys().copied().collect();
     let specs =
-        Rc::new(if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? });
+        Arc::new(if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? });
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);

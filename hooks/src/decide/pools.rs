@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
@@ -44,7 +44,7 @@ pub struct PoolRequest {
     pub bundle: PathBuf,
     /// The place of the first request.
     pub origin: Origin,
-    specs: Rc<OnloadSpecs>,
+    specs: Arc<OnloadSpecs>,
 }
 
 impl PoolRequest {
@@ -135,7 +135,7 @@ pub(super) struct Chosen {
 /// Chooses members for the pools in a request, in addition to those in the container's tickets.
 pub(super) fn choose(
     subject: DecisionSubject<'_>,
-    specs: &Rc<OnloadSpecs>,
+    specs: &Arc<OnloadSpecs>,
     settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
@@ -172,7 +172,7 @@ fn choose_members(
     subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
     named: &[(DeviceId, Token)],
-    specs: &Rc<OnloadSpecs>,
+    specs: &Arc<OnloadSpecs>,
     pools: &dyn Pools,
     origin: &Origin,
 ) -> Result<(ReservedMembers, Option<PoolChoice>)> {
@@ -194,7 +194,7 @@ fn choose_members(
         id: id.clone(),
         bundle: subject.container.bundle.to_owned(),
         origin: origin.clone(),
-        specs: Rc::clone(specs),
+        specs: Arc::clone(specs),
     };
     let reservation = pools.choose(&request)?;
     let members = reservation

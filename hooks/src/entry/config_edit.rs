@@ -65,13 +65,13 @@ pub(crate) fn edit(
 fn decide_and_reserve(
     input: &DecisionInput,
     container: ContainerRef<'_>,
-    mut reserver: Reserver<'_>,
+    reserver: Reserver<'_>,
     stage: CreatorStage,
     host: &LocalHost,
 ) -> Result<FilterOutcome> {
     let none = StandIns::default();
     let fetch = moves::fetch(&none);
-    reserver.fetch = Some(&fetch);
+    let reserver = reserver.with_fetch(&fetch);
     let mut outcome = filter::apply_request(input, container, host, &reserver)?;
     let choice = outcome.choice.take();
     let reservation = reserver.reserve(choice.as_ref())?;

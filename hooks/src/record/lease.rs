@@ -64,6 +64,14 @@ pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
 impl<'a> Reserver<'a> {
+    /// Allows this process to restore devices by `fetch`.
+    pub(crate) fn with_fetch<'b>(self, fetch: Fetch<'b>) -> Reserver<'b>
+    where
+        'a: 'b,
+    {
+        Reserver { fetch: Some(fetch), ..self }
+    }
+
     /// For a process that creates the container, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Reserver { stays: true, ..Reserver::before(host, entry_point) }

@@ -539,6 +539,6 @@ fn an_rdma_device_is_not_on_the_function_of_an_interface_of_the_same_name() {
 
 #[test]
 fn speeds_from_1_gbit_on_have_one_unit() {
-    let speeds = [100, 1000, 2500, 25_000, 1_025].map(super::format_speed);
+    let speeds = [100, 1000, 2500, 25_000, 1_025].map(format_speed);
     assert_eq!(speeds, ["100 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "25 Gbit/s", "1.025 Gbit/s"]);
 }

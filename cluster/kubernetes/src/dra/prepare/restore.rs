@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use onload_core::lease::ClaimUid;
+use onload_core::claim_uid::ClaimUid;
 use onload_sys::text::to_one_line;
 use tokio::time::sleep;
 
