@@ -217,6 +217,10 @@ def whole(bench, socket, service):
     with Part(f"nri: containerd {version}"):
         if not check("the plugin registers", start() and f"registered with containerd {version}" in journal(), journal()):
             return
+        pid = run("systemctl", "show", "--property=MainPID", "--value", UNIT).out.strip()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_RAWIO and CAP_SYS_PTRACE.
+        check("the plugin has the capabilities that its unit lists", "CapEff:\t00000000000a0006\n" in status, status)
         gets_everything(bench, client)
         preload_is_merged(client)
         pools_are_reserved(client)
