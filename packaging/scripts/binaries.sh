@@ -61,6 +61,8 @@ as_packaged() {
         "--remap-path-prefix=$PWD=/build"
         # A hash of the linked file, debugging information included, which paths stand in.
         -Clink-arg=-Wl,--build-id=none
+        # They would be a ninth of onload-hook.
+        "-Clink-arg=-Wl,-T,$PWD/packaging/scripts/no-unwind-tables.ld,--no-eh-frame-hdr"
     )
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") CARGO_TARGET_DIR=target/build "$@"
 }
