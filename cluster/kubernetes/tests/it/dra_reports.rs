@@ -144,8 +144,10 @@ async fn after_a_reboot_files_of_claims_that_are_gone_go_too() {
     for file in node.files_of_claims() {
         fs::remove_file(node.host.spec_dir().join(file)).unwrap();
     }
+    node.api.delete("default", "c");
     let (_daemon, driver) = node.started().await;
     node.api.until_written(|_| !path.exists()).await;
+    node.function("c", UID);
     driver.prepare(claim("c", UID)).await.unwrap();
     assert!(path.exists());
 }
