@@ -132,7 +132,7 @@ fn the_chart_is_what_the_script_makes_of_the_base() {
     };
     let (made, kept) = (files(&made), files(&chart()));
     assert!(made == kept, "run packaging/helm/chart");
-    assert_eq!(made.len(), 12);
+    assert_eq!(made.len(), 13);
 }
 
 #[test]
@@ -245,6 +245,35 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
 }
 
 #[test]
+fn monitoring_adds_the_rules_and_serves_the_metrics() {
+    let values =
+        with(&json!({"monitoring": {"enabled": true, "labels": {"release": "prometheus"}}}));
+    let Some(usual) = rendered("x", &with(&json!({}))) else {
+        return;
+    };
+    let (usual, mut chart) = (usual.unwrap(), rendered("x", &values).unwrap().unwrap());
+    let mut take = |kind: &str, name: &str| chart.remove(&(kind.into(), name.into())).unwrap();
+    let monitor = take("PodMonitor", "onload-kubernetes");
+    let rules = take("PrometheusRule", "onload-ctk");
+    for object in [&monitor, &rules] {
+        assert_eq!(object["metadata"]["namespace"], "x");
+        assert_eq!(object["metadata"]["labels"], json!({"release": "prometheus"}));
+    }
+    let alerts = fs::read_to_string(sources().join("packaging/monitoring/alerts.yaml")).unwrap();
+    assert_eq!(rules["spec"], objects(&alerts)[0]);
+
+    let mut found = BTreeMap::new();
+    for (name, object) in &usual {
+        differences(&name.0, object, &chart[name], &mut found);
+    }
+    assert_eq!(usual.len(), chart.len());
+    let environment = found.remove("DaemonSet/spec/template/spec/containers/0/env").unwrap();
+    assert!(found.is_empty(), "{found:?}");
+    let listen = json!({"name": "ONLOAD_KUBERNETES_LISTEN", "value": "0.0.0.0:9478"});
+    assert!(environment.as_array().unwrap().contains(&listen), "{environment}");
+}
+
+#[test]
 fn what_contradicts_itself_or_is_no_value_is_refused() {
     let twice = json!({"config": "slots = 1\n[kubernetes]\nslots = 20\n", "offer": "dra"});
     let Some(refused) = rendered("x", &with(&twice)) else {
@@ -307,5 +336,5 @@ fn the_archive_of_a_commit_has_the_same_bytes_and_the_whole_chart() {
         let path = format!("onload-ctk/{file}");
         assert!(files.contains(path.as_str()), "{file}: {listed}");
     }
-    assert_eq!(files.len(), 14);
+    assert_eq!(files.len(), 15);
 }
