@@ -34,6 +34,7 @@ mod list_validate;
 mod messages;
 mod metrics;
 mod mistakes;
+mod monitoring;
 mod near;
 mod near_held;
 mod overview;

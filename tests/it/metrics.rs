@@ -167,8 +167,8 @@ fn huge_pages_are_counted_in_bytes_by_node() {
     assert_has(&text, "onload_ctk_hugepages_bytes{node=\"2\",size=\"1Gi\"} 2147483648.0");
 }
 
-#[test]
-fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
+/// A host whose kernel counts errors of an RDMA port and of an interface.
+pub(crate) fn with_counters() -> Tree {
     let tree = rdma();
     let port = "/sys/devices/pci0000:3b/0000:3b:00.0/infiniband/mlx5_0/ports/1";
     tree.attribute(&format!("{port}/hw_counters/out_of_buffer"), "12");
@@ -177,6 +177,12 @@ fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
     tree.attribute(&format!("{port}/counters/odd"), "N/A");
     let interface = "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1";
     tree.attribute(&format!("{interface}/statistics/rx_errors"), "7");
+    tree
+}
+
+#[test]
+fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
+    let tree = with_counters();
     let text = metrics(&tree);
     assert_has(
         &text,

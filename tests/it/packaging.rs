@@ -9,7 +9,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::common::{Tree, names_in, needs};
+use crate::common::{Commands, Tree, names_in, needs};
 
 const CONFIG: &str = "etc/onload-ctk/config.toml";
 /// Those that the package enables.
@@ -341,6 +341,21 @@ fn scripts_are_what_a_shell_takes() {
         }
     }
     assert_eq!(scripts, 3 + 3 + 1 + 9);
+}
+
+#[test]
+fn compose_files_name_devices_that_a_host_offers() {
+    let host = Tree::sample("debian13-2numa-onload-rxe-vfio");
+    let files = [("rdma", "rxe0"), ("redis", ""), ("testpmd", "0000:81:10.0")];
+    assert_eq!(names_in(&packaging("compose")), files.map(|(name, _)| format!("{name}.yaml")));
+    for (name, device) in files {
+        let text = read(&format!("compose/{name}.yaml")).replace("${DEVICE:?}", device);
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("device_ids: ["));
+        let names = line.unwrap().trim_end_matches(']').split(", ");
+        let names = names.map(|name| name.trim_matches('"'));
+        let arguments: Vec<&str> = ["cdi", "preview"].into_iter().chain(names).collect();
+        host.run(&arguments).done();
+    }
 }
 
 #[test]

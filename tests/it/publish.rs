@@ -11,7 +11,9 @@ use tempfile::TempDir;
 
 use crate::common::{needs, package};
 
-const PLACEHOLDER: &str = "https://git.invalid/onload/onload-ctk";
+/// `repository` in Cargo.toml; scripts/set-repository changes this line too.
+const REPOSITORY: &str = "https://git.invalid/onload/onload-ctk";
+const PLACEHOLDER: &str = "https://placeholder.invalid/x/ctk";
 const IMAGE: &str = "onload.dev/onload-kubernetes";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -107,22 +109,23 @@ fn one_command_moves_the_project_to_another_repository() {
     let before = scripts.map(|script| checkout.read(script));
 
     checkout.fails("scripts/set-repository github.com/x/y", "expected https://HOST/OWNER/NAME");
-    for (url, image, owner) in [
-        ("https://github.com/Example/ctk", "ghcr.io/example/onload-kubernetes", "Example"),
-        ("https://codeberg.org/another/onload", "onload.dev/onload-kubernetes", "another"),
-        ("https://github.com/third/onload-ctk", "ghcr.io/third/onload-kubernetes", "third"),
+    for (url, registry, owner) in [
+        ("https://github.com/Example/ctk", "ghcr.io/example", "Example"),
+        ("https://codeberg.org/another/onload", "onload.dev", "another"),
+        ("https://github.com/third/onload-ctk", "ghcr.io/third", "third"),
     ] {
         checkout.sh(&format!("scripts/set-repository {url}"));
         assert!(checkout.read("Cargo.toml").contains(&format!("\nrepository = \"{url}\"\n")));
         assert!(checkout.read("README.md").contains(&format!("git clone {url} onload-ctk")));
         assert!(checkout.read(".github/CODEOWNERS").ends_with(&format!("* @{owner}\n")));
         for manifest in ["kubernetes/daemonset.yaml", "helm/onload-ctk/values.yaml"] {
-            assert!(checkout.read(&format!("packaging/{manifest}")).contains(image), "{url}");
+            let image = format!("{registry}/onload-kubernetes");
+            assert!(checkout.read(&format!("packaging/{manifest}")).contains(&image), "{url}");
         }
     }
     for file in DERIVED {
         let text = checkout.read(file);
-        assert!(!text.contains(PLACEHOLDER), "{file}");
+        assert!(!text.contains(REPOSITORY), "{file}");
         assert!(scripts.contains(&file) || !text.contains(IMAGE), "{file}");
     }
     assert_eq!(scripts.map(|script| checkout.read(script)), before);
@@ -133,7 +136,7 @@ fn released() -> Checkout {
     let checkout =
         Checkout::new(&["packaging/publish", "packaging/scripts/project.sh", "Cargo.toml"]);
     let manifest = checkout.read("Cargo.toml");
-    checkout.write("Cargo.toml", &manifest.replace(PLACEHOLDER, "https://github.com/x/ctk"));
+    checkout.write("Cargo.toml", &manifest.replace(REPOSITORY, "https://github.com/x/ctk"));
     checkout.write("CHANGELOG.md", &format!("# Changelog\n\n## {VERSION} (today)\n"));
     checkout.sh(&format!("git add . && git commit -q -m release && git tag v{VERSION}"));
     checkout.write("target/dist/package", "");
@@ -195,7 +198,8 @@ fn what_is_not_ready_is_not_published() {
     checkout.fails("packaging/publish check", "CHANGELOG.md has no section");
     checkout.sh("git commit -q -a -m next");
     checkout.fails("packaging/publish check", "this commit has no tag v");
-    fs::copy(package().join("Cargo.toml"), checkout.path("Cargo.toml")).unwrap();
+    let manifest = checkout.read("Cargo.toml");
+    checkout.write("Cargo.toml", &manifest.replace("https://github.com/x/ctk", PLACEHOLDER));
     checkout.fails("packaging/publish check", "is a placeholder; run scripts/set-repository");
 }
 
@@ -244,6 +248,8 @@ fn host(os_release: &str) -> Option<Host> {
     let files =
         ["packaging/release", "packaging/install.sh", "packaging/scripts/project.sh", "Cargo.toml"];
     let checkout = Checkout::new(&files);
+    let manifest = checkout.read("Cargo.toml");
+    checkout.write("Cargo.toml", &manifest.replace(REPOSITORY, PLACEHOLDER));
     let installer = checkout.sh("packaging/release --installer");
     assert!(installer.contains(&format!("\nversion={VERSION}\nrepository={PLACEHOLDER}\n")));
     let os_release_file = checkout.path("os-release").display().to_string();
