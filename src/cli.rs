@@ -37,11 +37,11 @@ use crate::help;
 #[command(add = FileList(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
 #[command(mut_args(|flag| add_variable(PREFIX, flag)), mut_subcommands(|command| add_variables(PREFIX, command)))]
 pub struct Cli {
-    #[command(flatten)]
-    pub global: GlobalArgs,
     /// Output format of onload-ctk without a command
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: ListFormat,
+    #[command(flatten)]
+    pub global: GlobalArgs,
     /// What to do; none shows where this host stands.
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -65,7 +65,7 @@ fn describe_environment(root: &Command) -> String {
     let options = root.get_arguments().filter(|argument| argument.is_global_set());
     let options = options.map(|option| {
         let help = option.get_help().map(ToString::to_string).unwrap_or_default();
-        (option.to_string(), help)
+        (format_option(option), help)
     });
     write_columns(&mut text, &options.collect::<Vec<_>>());
     text += "\n";
@@ -82,6 +82,16 @@ fn describe_environment(root: &Command) -> String {
     variables.push(("NO_COLOR".to_owned(), "print no colours".to_owned()));
     write_columns(&mut text, &variables);
     text
+}
+
+/// Formats an option as `-v, --verbose` or `--color <WHEN>`. clap does so only for a command that is built.
+fn format_option(option: &Arg) -> String {
+    let short = option.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
+    let long = option.get_long().unwrap_or_default();
+    let has_value = option.get_action().takes_values();
+    let values = option.get_value_names().filter(|_| has_value).unwrap_or_default();
+    let values: String = values.iter().map(|value| format!(" <{value}>")).collect();
+    format!("{short}--{long}{values}")
 }
 
 /// Appends each variable with the option that it stands for, such as `cdi generate --diff`.

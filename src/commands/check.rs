@@ -58,10 +58,10 @@ pub fn run(
     if args.format == ListFormat::Json {
         let files = differences
             .iter()
-            .map(|(file, state, text)| json!({"file": file, "state": state, "finding": text}));
+            .map(|(file, state, text)| json!({"file": file.display().to_string(), "state": state, "finding": text}));
         printer.print_json(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "directory": path,
+            "directory": path.display().to_string(),
             "up_to_date": is_fresh,
             "files": files.collect::<Vec<_>>(),
         }))?;

@@ -19,6 +19,8 @@ use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const HANGING: &str = "           ";
 const WORD: usize = 7;
+const WORST_FIRST: [CheckVerdict; 3] =
+    [CheckVerdict::Fail, CheckVerdict::Unknown, CheckVerdict::Warn];
 
 pub fn run(
     global: &GlobalArgs,
@@ -103,8 +105,7 @@ pub(super) fn format_finding(check: &Check) -> String {
 
 /// A failed check decides, then one whose result is unknown.
 fn worst_verdict(checks: &[Check]) -> CheckVerdict {
-    let mut order = [CheckVerdict::Fail, CheckVerdict::Unknown, CheckVerdict::Warn].into_iter();
-    let worst = order.find(|verdict| count_verdict(checks, *verdict) > 0);
+    let worst = WORST_FIRST.into_iter().find(|verdict| count_verdict(checks, *verdict) > 0);
     worst.unwrap_or(CheckVerdict::Pass)
 }
 
@@ -120,8 +121,9 @@ fn print(
     verbose: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let problems: Vec<&Check> =
+    let mut problems: Vec<&Check> =
         checks.iter().filter(|check| check.finding.verdict.is_problem()).collect();
+    problems.sort_by_key(|check| WORST_FIRST.iter().position(|v| *v == check.finding.verdict));
     if !problems.is_empty() {
         printer.print(format_args!("{HEADING}Problems{HEADING:#}\n"))?;
     }

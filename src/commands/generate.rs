@@ -350,11 +350,11 @@ fn print_json(
             FileAction::Leave => "leave",
             FileAction::Undecided => "undecided",
         };
-        json!({"file": directory.join(&step.name), "action": action})
+        json!({"file": directory.join(&step.name).display().to_string(), "action": action})
     });
     printer.print_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "directory": directory,
+        "directory": directory.display().to_string(),
         "dry_run": is_dry_run,
         "files": files.collect::<Vec<_>>(),
     }))?;

@@ -125,11 +125,15 @@ impl<'a> PoolView<'a> {
     }
 
     fn members_text(&self) -> String {
-        let members = self.named_pool.pool.members.iter();
-        let (held, free): (Vec<_>, Vec<_>) = members.partition(|member| self.is_held(member));
-        let free: Vec<&str> = free.iter().map(|member| member.name.as_str()).collect();
-        let mut members = format_ranges(&free, MAX_LISTED, bus_pattern);
-        members.extend(held.iter().map(|member| self.member_text(member)));
+        let all = &self.named_pool.pool.members;
+        let mut members: Vec<String> = all.iter().map(|member| self.member_text(member)).collect();
+        if members.len() > MAX_LISTED {
+            let (held, free): (Vec<_>, Vec<_>) =
+                all.iter().partition(|member| self.is_held(member));
+            let free: Vec<&str> = free.iter().map(|member| member.name.as_str()).collect();
+            members = format_ranges(&free, MAX_LISTED, bus_pattern);
+            members.extend(held.iter().map(|member| self.member_text(member)));
+        }
         let share = match self.named_pool.pool.share {
             1 => String::new(),
             UNCOUNTED => "; each for any number of containers".to_owned(),

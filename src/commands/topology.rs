@@ -1,6 +1,10 @@
 //! `topology`: where everything of a host is, and who holds what.
 
+use std::fs;
+
+use onload_core::timestamp;
 use onload_host::devices::inventory::Inventory;
+use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::discover_with_pools;
 use onload_report::status::list_grants;
@@ -44,10 +48,22 @@ pub fn run(
     }
     match args.format {
         PictureFormat::Text => print(&topology, printer)?,
-        PictureFormat::Svg => printer.print(render_svg(&draw(&topology)))?,
+        PictureFormat::Svg => printer.print(render_svg(&draw(&topology, &title(&host))))?,
         PictureFormat::Json => print_json(&topology, printer)?,
     }
     Ok(ExitAnswer::Yes)
+}
+
+/// The title of the picture: of the running host with its name and the time.
+fn title(host: &Host) -> String {
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname");
+    match hostname {
+        Ok(hostname) if host.is_running() => {
+            let time = timestamp::format_rfc3339(timestamp::unix_seconds());
+            format!("Devices of {}, {time}", hostname.trim_end())
+        }
+        _ => "Devices of this host".to_owned(),
+    }
 }
 
 fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {

@@ -58,7 +58,7 @@ pub fn run(
             printer.warning(format_args!("{}: {warning}", path.display()));
         }
         results.push(json!({
-            "file": path,
+            "file": path.display().to_string(),
             "valid": problems.is_empty(),
             "problems": problems,
             "warnings": warnings,

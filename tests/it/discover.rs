@@ -13,6 +13,7 @@ use crate::common::{
     CHECKSUM, Commands, Pci, Tree, captured, device_names, each, needs, on, reason, run, strace,
     text,
 };
+use crate::metrics::with_functions;
 use serde_json::{Value, json};
 
 /// The keys of an object, in their order.
@@ -413,8 +414,8 @@ fn the_table_shows_each_port_of_an_hca_with_what_belongs_to_it() {
     };
     let mlx4 = row("mlx4_0");
     let ports = [
-        "port 1 InfiniBand ACTIVE 56 Gb/sec (4X FDR) on ib0",
-        "port 2 Ethernet DOWN 10 Gb/sec (1X QDR) on ens4d1",
+        "port 1 InfiniBand ACTIVE 56 Gbit/s (4X FDR) on ib0",
+        "port 2 Ethernet DOWN 10 Gbit/s (1X QDR) on ens4d1",
     ];
     assert!(mlx4.contains(&ports.join(", ")), "{mlx4}");
     let mlx5 = row("mlx5_0");
@@ -940,4 +941,33 @@ fn no_file_of_the_kernel_is_read_twice() {
         assert!(twice.is_empty(), "{twice:?}");
     }
     assert!(opened(&captured()).len() > 100);
+}
+
+#[test]
+fn more_than_eight_functions_of_a_card_share_a_row_and_an_entry_of_their_pool() {
+    let few = with_functions(8).run(&["discover"]).done().stdout;
+    assert_eq!(few.matches(", VF of 0000:81:00.0").count(), 8, "{few}");
+    let many = with_functions(12).run(&["discover"]).done().stdout;
+    let rows: Vec<&str> = many.lines().filter(|line| line.contains("0000:81:01.0")).collect();
+    let range = "0000:81:01.0 … 0000:81:02.3 (12)";
+    assert_eq!(rows.len(), 2, "{many}");
+    assert!(
+        rows[0].contains(range) && rows[0].ends_with("vfio-pci, VFs of 0000:81:00.0"),
+        "{many}"
+    );
+    assert!(rows[1].ends_with(&format!("any   12 of 12  {range}")), "{many}");
+}
+
+#[test]
+fn the_line_of_tcpdirect_has_the_reason() {
+    let line = |tree: &Tree| {
+        let shown = tree.run(&["discover"]).done().stdout;
+        shown.lines().find(|line| line.starts_with("TCPDirect")).unwrap().to_owned()
+    };
+    assert_eq!(line(&Tree::new()), "TCPDirect  not offered: it needs Onload");
+    let af_xdp = line(&Tree::sample("debian13-2numa-onload-rxe-vfio"));
+    assert!(
+        af_xdp.starts_with("TCPDirect  not offered: ens1: Onload reaches it by AF_XDP"),
+        "{af_xdp}"
+    );
 }

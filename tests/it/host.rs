@@ -49,7 +49,7 @@ fn without_the_sections_there_is_nothing_to_change() {
         let note = "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]\n";
         assert_eq!((plan.stdout.as_str(), plan.stderr.as_str()), ("", note), "{config}");
         let json = tree.run(&["host", "plan", "--format", "json"]).done().json();
-        assert_eq!(json, json!({"steps": [], "refused": [], "warnings": []}));
+        assert_eq!(json, json!({"schema_version": 1, "steps": [], "refused": [], "warnings": []}));
         // Of this machine too: no section asks for anything.
         let file = tree.path("/etc/onload-ctk/config.toml");
         let apply = run(program().arg("--config").arg(file).args(["host", "apply"])).done();
@@ -76,7 +76,10 @@ fn a_plan_names_each_step_to_programs() {
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
     let plan = tree.run(&["host", "plan", "--format", "json"]).answered_no();
     let step = json!({"resource": "hugepages", "name": "2Mi on node 0", "setting": "pages", "now": "64", "wanted": "128"});
-    assert_eq!(plan.json(), json!({"steps": [step], "refused": [], "warnings": []}));
+    assert_eq!(
+        plan.json(),
+        json!({"schema_version": 1, "steps": [step], "refused": [], "warnings": []})
+    );
 }
 
 #[test]

@@ -151,6 +151,7 @@ fn devices_are_counted_by_class_and_health_with_reasons() {
     assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0");
     assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0");
     assert!(!after.contains("device_unhealthy{class=\"nic\""), "{after}");
+    tree.boot("this boot");
     tree.run(&["drain", "nic"]).done();
     assert_has(&metrics(&tree), &unhealthy("drained"));
     let written =
@@ -262,7 +263,7 @@ fn containers_are_counted_by_state_and_every_state_has_a_series() {
 }
 
 /// A physical function with so many virtual ones on vfio-pci.
-fn with_functions(count: u32) -> Tree {
+pub(crate) fn with_functions(count: u32) -> Tree {
     let tree = Tree::new();
     tree.vfio().hook();
     let parent = tree.pci(Pci::network("0000:81:00.0", "8086:154c", "igb"));

@@ -55,7 +55,7 @@ fn a_sample_host_says_what_it_has() {
     let (_, tree) = hosts.find(|(name, _)| *name == host).unwrap();
     let [host, devices, specs, ..] = lines(&tree);
     assert_eq!(host, "Onload ef17681d 2026-07-22 master");
-    assert_eq!(devices, "1 nic, 2 rdma, 2 vfio, 4 hugepages, 1 ptp");
+    assert_eq!(devices, "1 nic, 2 rdma, 2 vfio, 2 hugepages, 3 ptp");
     assert_eq!(specs, "8 files missing");
 }
 

@@ -108,6 +108,7 @@ fn commands_that_change_something_report_it() {
     assert_eq!(check.json()["up_to_date"], true);
     check_output("cdi list", &tree.run(&["cdi", "list", "--format", "json"]).done());
 
+    tree.boot("this boot");
     let drain = tree.run(&["drain", "nic", "--format", "json"]).done();
     check_output("drain", &drain);
     let undrain = tree.run(&["undrain", "nic", "--format", "json"]).done();

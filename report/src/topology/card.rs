@@ -25,11 +25,11 @@ pub(super) fn draw_card(
     function: &TopologyFunction,
 ) -> i32 {
     let card = canvas.add(Some(panel), Rect::new(x, y, width, 0), Shape::Card);
-    let stripe = canvas.add(
-        Some(card),
-        Rect::new(x, y, STRIPE, 0),
-        Shape::Segment(function_paint(function)),
-    );
+    // A GPU is never offered, so its state says nothing.
+    let stripe = (function.gpu.is_none() || function.class().is_some()).then(|| {
+        let shape = Shape::Segment(function_paint(function));
+        canvas.add(Some(card), Rect::new(x, y, STRIPE, 0), shape)
+    });
     let mut content = CardContent {
         canvas,
         card,
@@ -44,7 +44,9 @@ pub(super) fn draw_card(
     content.virtual_functions(&function.virtual_functions);
     let bottom = content.y + PAD - GAP;
     canvas.end(card, bottom);
-    canvas.end(stripe, bottom);
+    if let Some(stripe) = stripe {
+        canvas.end(stripe, bottom);
+    }
     bottom
 }
 
@@ -89,6 +91,19 @@ pub(super) fn draw_chips<'d>(
     y + CHIP
 }
 
+/// Shortens the speed and width of a PCIe link: `Gen3 x8` instead of `8.0 GT/s on 8 lanes`.
+pub(super) fn short_link(link: &str) -> String {
+    const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
+    let parts = link.split_once(" GT/s on ").and_then(|(speed, width)| {
+        let generation = SPEEDS.iter().position(|known| *known == speed)? + 1;
+        Some((generation, width.split_once(" lane")?.0))
+    });
+    match parts {
+        Some((generation, lanes)) => format!("Gen{generation} x{lanes}"),
+        None => link.to_owned(),
+    }
+}
+
 fn function_paint(function: &TopologyFunction) -> Paint {
     Paint { class: function.class(), state: function.state() }
 }
@@ -119,7 +134,7 @@ impl CardContent<'_> {
         let driver = function.driver.as_deref().unwrap_or("no driver");
         let mut details = vec![driver.to_owned(), function.id.clone()];
         details.extend(function.interfaces.first().and_then(state_and_speed));
-        details.extend(function.link.clone());
+        details.extend(function.link.as_deref().map(short_link));
         self.line(0, &details.join(SEPARATOR));
         for text in function.gpu.iter().flat_map(TopologyGpu::details) {
             self.line(0, &text);

@@ -10,40 +10,74 @@ use super::panel;
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 24;
 const GAP: i32 = 16;
-pub fn draw(topology: &Topology) -> Drawing {
-    let mut canvas = Canvas::default();
-    let top = draw_heading(&mut canvas, topology) + GAP;
+
+/// Draws a topology below a title.
+pub fn draw(topology: &Topology, title: &str) -> Drawing {
     let (whole, half) = (WIDTH - 2 * MARGIN, (WIDTH - 2 * MARGIN - GAP) / 2);
-    // The left end of each column, and how far it is filled.
-    let (mut columns, width) = match topology.nodes.len() {
-        ..2 => (vec![(MARGIN, top)], whole),
-        _ => (vec![(MARGIN, top), (MARGIN + half + GAP, top)], half),
+    // The left end of each column.
+    let (lefts, width) = match topology.nodes.len() {
+        ..2 => (vec![MARGIN], whole),
+        _ => (vec![MARGIN, MARGIN + half + GAP], half),
     };
-    for node in &topology.nodes {
-        let (panel, height) = panel::draw_panel(node, width);
-        // The shorter column, and of two that are alike the left one.
-        if let Some((x, end)) = columns.iter_mut().min_by_key(|(_, end)| *end) {
-            canvas.append(panel, (*x, *end));
-            *end += height + GAP;
-        }
+    let panels: Vec<(Canvas, i32)> =
+        topology.nodes.iter().map(|node| panel::draw_panel(node, width)).collect();
+    let mut canvas = Canvas::default();
+    let shapes = panels.iter().flat_map(|(panel, _)| &panel.items).map(|item| &item.shape);
+    let legend = Legend::of_shapes(shapes);
+    let top = draw_heading(&mut canvas, topology, title, &legend) + GAP;
+    let mut ends = vec![top; lefts.len()];
+    for (index, (panel, height)) in panels.into_iter().enumerate() {
+        // Nodes are read from left to right, in the order of their numbers.
+        let column = index % lefts.len();
+        canvas.append(panel, (lefts[column], ends[column]));
+        ends[column] += height + GAP;
     }
-    let end = columns.into_iter().map(|(_, end)| end).max().unwrap_or(top);
+    let end = ends.into_iter().max().unwrap_or(top);
     Drawing { width: WIDTH, height: end - GAP + MARGIN, items: canvas.items }
 }
 
-/// Title, what there is in numbers, and the legend; gives the lower edge.
-fn draw_heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
+/// Draws the title, the numbers of devices and the legend. Returns the lower edge.
+fn draw_heading(canvas: &mut Canvas, topology: &Topology, title: &str, legend: &Legend) -> i32 {
     let room = WIDTH - 2 * MARGIN;
     let position = (MARGIN, MARGIN - 4);
-    let title = "Devices of this host";
-    let title = canvas.add_text(None, position, room / 2, TextStyle::Title, title);
+    let title = canvas.add_text(None, position, room, TextStyle::Title, title);
     let position = (MARGIN, title.bottom());
     let line = canvas.add_text(None, position, room, TextStyle::Detail, &summary(topology));
-    let is_paired = all_functions(topology).any(|function| {
-        let gpu = function.gpu.as_ref();
-        gpu.is_some_and(|gpu| !gpu.rdma.is_empty())
-    });
-    draw_legend(canvas, line.bottom() + 8, is_paired)
+    draw_legend(canvas, line.bottom() + 8, legend)
+}
+
+/// What a picture contains, and so what its legend explains.
+#[derive(Default)]
+struct Legend {
+    classes: Vec<Class>,
+    states: Vec<Occupancy>,
+    has_pair: bool,
+    /// Whether there are CPUs that are not isolated, and isolated ones.
+    cpus: [bool; 2],
+}
+
+impl Legend {
+    fn of_shapes<'s>(shapes: impl Iterator<Item = &'s Shape>) -> Legend {
+        let mut legend = Legend::default();
+        for shape in shapes {
+            match shape {
+                Shape::Chip(paint) | Shape::Segment(paint) => {
+                    // Only what is free or held has the colour of its class.
+                    let is_coloured = matches!(paint.state, Occupancy::Free | Occupancy::Held);
+                    let class = paint.class.filter(|_| is_coloured);
+                    let class = class.filter(|class| !legend.classes.contains(class));
+                    legend.classes.extend(class);
+                    if !legend.states.contains(&paint.state) {
+                        legend.states.push(paint.state);
+                    }
+                }
+                Shape::Pair => legend.has_pair = true,
+                Shape::Cpu { is_isolated } => legend.cpus[usize::from(*is_isolated)] = true,
+                _ => {}
+            }
+        }
+        legend
+    }
 }
 
 fn summary(topology: &Topology) -> String {
@@ -76,7 +110,7 @@ fn bus_functions(bus: &Bus) -> Vec<&TopologyFunction> {
     direct.chain(bridged).collect()
 }
 
-fn draw_legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
+fn draw_legend(canvas: &mut Canvas, y: i32, legend: &Legend) -> i32 {
     let mut x = MARGIN;
     let mut sample = |canvas: &mut Canvas, shape: Shape, text: &str| {
         let rect = match shape {
@@ -87,23 +121,27 @@ fn draw_legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
         let text = canvas.add_text(None, (x + 18, y), WIDTH, TextStyle::Detail, text);
         x = text.right() + 18;
     };
-    for class in Class::ALL.into_iter().filter(|class| class.is_in_topology()) {
+    for class in Class::ALL.into_iter().filter(|class| legend.classes.contains(class)) {
         let paint = Paint { class: Some(class), state: Occupancy::Held };
         sample(canvas, Shape::Segment(paint), class.as_str());
     }
     for (state, text) in [
         (Occupancy::Free, "free"),
         (Occupancy::Held, "held"),
+        (Occupancy::Drained, "drained"),
         (Occupancy::NotOffered, "not offered"),
     ] {
-        let paint = Paint { class: None, state };
-        sample(canvas, Shape::Segment(paint), text);
+        if legend.states.contains(&state) {
+            sample(canvas, Shape::Segment(Paint { class: None, state }), text);
+        }
     }
-    if is_paired {
+    if legend.has_pair {
         sample(canvas, Shape::Pair, "a GPU and its NIC");
     }
     for (is_isolated, text) in [(false, "CPU"), (true, "isolated CPU")] {
-        sample(canvas, Shape::Cpu { is_isolated }, text);
+        if legend.cpus[usize::from(is_isolated)] {
+            sample(canvas, Shape::Cpu { is_isolated }, text);
+        }
     }
     y + TextStyle::Detail.height()
 }

@@ -20,6 +20,7 @@ text { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, 
 .cpu { fill: #c9d3de; } .isolated { fill: #d9467a; } .pages { fill: #e4e9ef; } .used { fill: #6b7a8c; }
 .none { color: #6b7a8c; } .nic { color: #1d6fd8; } .zf { color: #0b8494; } .rdma { color: #7a3fd0; }
 .vfio { color: #c25e00; } .ptp { color: #1f8a4c; } .pps { color: #7d7a00; } .netdev { color: #a3348f; }
+.hugepages { color: #8a5a2b; } .gdrcopy { color: #b3261e; }
 .free { fill: currentColor; fill-opacity: .16; stroke: currentColor; }
 .held { fill: currentColor; stroke: currentColor; }
 .not-offered { fill: none; stroke: #9aa5b1; stroke-dasharray: 3 2; }
@@ -32,6 +33,7 @@ text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 .cpu { fill: #3d4b5c; } .isolated { fill: #f272a0; } .pages { fill: #2a3543; } .used { fill: #93a1b2; }
 .none { color: #93a1b2; } .nic { color: #63a9ff; } .zf { color: #3cc5d6; } .rdma { color: #b48cff; }
 .vfio { color: #ffa24d; } .ptp { color: #5bd08a; } .pps { color: #d3cf4a; } .netdev { color: #ea86d8; }
+.hugepages { color: #d8a878; } .gdrcopy { color: #ff8a80; }
 .not-offered { stroke: #5d6b7b; }
 .label.held { fill: #0e1319; } .label.not-offered { fill: #9fabb8; }
 }
@@ -116,4 +118,18 @@ fn rectangle(rect: &Rect, rounded: i32) -> Rectangle {
 fn line(rect: &Rect, style: TextStyle, text: &str, class: String) -> Text {
     let y = rect.y + style.height() / 2 + style.size() * 7 / 20;
     Text::new(text).set("x", rect.x).set("y", y).set("class", class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_that_can_be_drawn_has_a_colour_in_light_and_in_dark() {
+        let off_pci = [Class::Hugepages, Class::Gdrcopy];
+        for class in Class::ALL.into_iter().filter(|class| class.is_in_topology()).chain(off_pci) {
+            let rule = format!(".{class} {{ color: #");
+            assert_eq!(STYLE.matches(&rule).count(), 2, "{class}");
+        }
+    }
 }

@@ -14,6 +14,8 @@ use onload_test_tree::sample::NAMES;
 use super::*;
 use crate::status::{ContainerEngine, ContainerGrants};
 
+const TITLE: &str = "Devices of this host";
+
 fn topology(host: &Host, leases: Option<&[LeaseEntry]>) -> Topology {
     configured(host, &Config::default(), leases)
 }
@@ -231,7 +233,7 @@ fn gpus(count: u32) -> Topology {
 #[test]
 fn lines_of_pairs_beside_each_other_have_lanes_of_their_own() {
     let lanes = |topology: &Topology| {
-        let items = draw(topology).items.into_iter();
+        let items = draw(topology, TITLE).items.into_iter();
         let lines = items.filter(|item| item.shape == Shape::Pair && item.rect.width == 2);
         lines.map(|item| item.rect).collect::<Vec<_>>()
     };
@@ -262,7 +264,7 @@ fn is_inside(inner: &Rect, outer: &Rect) -> bool {
 #[test]
 fn nothing_overlaps_and_all_is_inside_of_what_it_belongs_to() {
     for (name, topology) in all() {
-        let drawing = draw(&topology);
+        let drawing = draw(&topology, TITLE);
         assert_eq!(drawing.width, 1200);
         let page = Rect::new(0, 0, drawing.width, drawing.height);
         let mut by_parent: BTreeMap<Option<usize>, Vec<&Item>> = BTreeMap::new();
@@ -288,7 +290,7 @@ fn nothing_overlaps_and_all_is_inside_of_what_it_belongs_to() {
 #[test]
 fn a_text_is_as_wide_as_its_place() {
     for (name, topology) in all() {
-        for item in draw(&topology).items {
+        for item in draw(&topology, TITLE).items {
             let Shape::Text(style, text) = &item.shape else {
                 continue;
             };
@@ -303,7 +305,7 @@ fn a_text_is_as_wide_as_its_place() {
 fn a_picture_is_one_document_whatever_names_are_in_it() {
     use ::svg::parser::{Event, Parser};
     for (name, topology) in all() {
-        let drawing = draw(&topology);
+        let drawing = draw(&topology, TITLE);
         let text = render_svg(&drawing);
         let mut tags: BTreeMap<&str, usize> = BTreeMap::new();
         for event in Parser::new(&text) {
@@ -324,7 +326,7 @@ fn a_picture_is_one_document_whatever_names_are_in_it() {
 #[test]
 fn virtual_functions_stand_below_their_physical_one_and_are_folded() {
     let topology = large();
-    let drawing = draw(&topology);
+    let drawing = draw(&topology, TITLE);
     let texts = drawing.items.iter().filter_map(|item| match &item.shape {
         Shape::Text(_, text) => Some(text.as_str()),
         _ => None,
@@ -541,4 +543,47 @@ fn an_rdma_device_is_not_on_the_function_of_an_interface_of_the_same_name() {
 fn speeds_from_1_gbit_on_have_one_unit() {
     let speeds = [100, 1000, 2500, 25_000, 1_025].map(format_speed);
     assert_eq!(speeds, ["100 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "25 Gbit/s", "1.025 Gbit/s"]);
+}
+
+#[test]
+fn a_picture_explains_only_what_it_shows() {
+    let texts = |topology: &Topology| -> Vec<String> {
+        let items = draw(topology, "Devices of web1").items.into_iter();
+        let free_standing = items.filter(|item| item.parent.is_none());
+        let texts = free_standing.filter_map(|item| match item.shape {
+            Shape::Text(_, text) => Some(text),
+            _ => None,
+        });
+        texts.collect()
+    };
+    let empty = texts(&topology(&Tree::new().host(), Some(&[])));
+    assert_eq!(empty, ["Devices of web1", "0 devices free, 0 held, 0 not offered"]);
+    let x2 = texts(&of_sample("x2-2port-sriov"));
+    for shown in ["nic", "vfio", "free", "not offered", "CPU"] {
+        assert!(x2.iter().any(|text| text == shown), "{shown} in {x2:?}");
+    }
+    for absent in ["rdma", "netdev", "held", "drained", "a GPU and its NIC"] {
+        assert!(!x2.iter().any(|text| text == absent), "{absent} in {x2:?}");
+    }
+}
+
+#[test]
+fn nodes_are_drawn_from_left_to_right_in_the_order_of_their_numbers() {
+    let topology = of_sample("debian13-4numa-21vfs");
+    let headings = draw(&topology, TITLE).items.into_iter().filter_map(|item| match item.shape {
+        Shape::Text(TextStyle::Heading, text) => Some((item.rect, text)),
+        _ => None,
+    });
+    let headings: Vec<_> = headings.collect();
+    let left = headings[0].0.x;
+    for (index, (rect, text)) in headings.iter().enumerate() {
+        assert_eq!(rect.x == left, index % 2 == 0, "{text}");
+    }
+}
+
+#[test]
+fn a_link_is_shown_by_generation_and_lanes() {
+    let links = ["8.0 GT/s on 8 lanes", "2.5 GT/s on 1 lane", "32.0 GT/s on 16 lanes", "odd"];
+    let shown = links.map(card::short_link);
+    assert_eq!(shown, ["Gen3 x8", "Gen1 x1", "Gen5 x16", "odd"]);
 }
