@@ -761,8 +761,8 @@ pub struct ConfigureArgs {
     /// Container engine
     #[arg(long, value_name = "ENGINE", value_parser = engine_parser())]
     pub runtime: Engine,
-    /// Configuration file of the engine, if it is not the usual one: for k3s, RKE2, MicroK8s or rootless docker. A
-    /// path on the host
+    /// Configuration file of the engine, if it is not the usual one: for rootless docker, or k3s, RKE2, k0s or MicroK8s
+    /// beside another containerd. A path on the host
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Also make "onload" the default runtime

@@ -40,6 +40,8 @@ pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(crate) const DEFAULT: &str = "default_runtime_name";
 /// The runtime that containerd has by itself, and its default one where no file names another.
 pub(crate) const BUILT_IN: &str = "runc";
+/// What MicroK8s replaces with runc in its template (`microk8s-resources/wrappers/run-containerd-with-args`).
+const MICROK8S_DEFAULT: &str = "${RUNTIME}";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours replaces.
@@ -256,7 +258,7 @@ pub(crate) fn refuse_without_default<'d>(
 
 fn default_name<'d>(document: &'d DocumentMut, layout: &ConfigLayout) -> &'d str {
     let name = get(document, &layout.default_name()).and_then(Item::as_str);
-    name.unwrap_or(BUILT_IN)
+    name.filter(|name| *name != MICROK8S_DEFAULT).unwrap_or(BUILT_IN)
 }
 
 fn runtime_names<'d>(

@@ -16,6 +16,7 @@ use crate::containerd::{
 };
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::kubernetes::is_k0s_managed;
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
 use crate::toml::{
@@ -40,8 +41,10 @@ pub(crate) fn is_drop_in(file: &Path) -> bool {
 }
 
 pub(crate) fn main_file(file: &Path) -> PathBuf {
-    let above = file.parent().and_then(Path::parent);
-    above.unwrap_or(Path::new("/")).join("config.toml")
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    // k0s imports containerd.d into containerd.toml.
+    let name = if directory.ends_with("containerd.d") { "containerd.toml" } else { "config.toml" };
+    directory.with_file_name(name)
 }
 
 pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
@@ -71,6 +74,10 @@ fn find_layout(main: &str, file: &Path) -> anyhow::Result<ConfigLayout> {
     let document = parse(main)?;
     refuse_disabled(&document)?;
     let layout = ConfigLayout::detect(&document)?;
+    // k0s imports what is in this directory, and merges it itself for containerd 1.
+    if is_k0s_managed(main) {
+        return Ok(layout);
+    }
     if layout.version < FIRST_VERSION {
         bail!(
             "it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file",
@@ -140,19 +147,24 @@ pub(crate) fn configure(
                 default_runtime::later_file_warning(other, text, &key)
             }));
     }
-    let other_documents = documents.iter().map(|(_, other)| other);
-    refuse_without_default(&document, &layout, other_documents)?;
+    // With containerd 1 the runtimes are in a file that k0s alone writes.
+    if layout.version >= FIRST_VERSION {
+        let other_documents = documents.iter().map(|(_, other)| other);
+        refuse_without_default(&document, &layout, other_documents)?;
+    }
     let text = Some(render(&document, old));
     Ok(NewText { text, warnings })
 }
 
-/// On unless a file says otherwise.
+/// On unless a file says otherwise; in containerd 1, off.
 fn enable_cdi(
     document: &mut DocumentMut,
     layout: &ConfigLayout,
     documents: &[(&RelatedFile, DocumentMut)],
 ) -> anyhow::Result<()> {
-    if find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
+    let is_on_by_default = layout.version >= FIRST_VERSION;
+    let is_on = find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool);
+    if !is_on.unwrap_or(is_on_by_default) {
         let cri = get_or_create_section(document, &layout.cri_path())?;
         set_value(cri, "enable_cdi", Value::from(true));
     }

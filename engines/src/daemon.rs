@@ -46,6 +46,8 @@ pub struct Flag {
 pub struct DaemonFlags {
     /// With the source of each.
     words: Vec<(String, String)>,
+    /// What its unit sets, with the source of each.
+    environment: BTreeMap<String, (String, String)>,
 }
 
 impl DaemonFlags {
@@ -85,7 +87,7 @@ impl DaemonFlags {
 
     pub(crate) fn of_snap() -> DaemonFlags {
         let words = SNAP_FLAGS.map(|flag| (flag.to_owned(), DOCKER_SNAP.to_owned()));
-        DaemonFlags { words: words.to_vec() }
+        DaemonFlags { words: words.to_vec(), ..DaemonFlags::default() }
     }
 
     fn from_units(
@@ -100,14 +102,15 @@ impl DaemonFlags {
                 Some(properties) => start.add_properties(&unit, &properties),
                 None => {
                     for file in unit_files(host, &unit)? {
-                        let text = host.text(&file)?.unwrap_or_default();
+                        // The specifier in RKE2's own units (systemd.unit(5)).
+                        let text = host.text(&file)?.unwrap_or_default().replace("%N", service);
                         start.add_file(&file.display().to_string(), &text);
                     }
                 }
             }
-            let words = start.into_words(host)?;
-            if !words.is_empty() {
-                return Ok(DaemonFlags { words });
+            let flags = start.into_flags(host)?;
+            if !flags.words.is_empty() {
+                return Ok(flags);
             }
         }
         Ok(DaemonFlags::default())
@@ -122,7 +125,11 @@ impl DaemonFlags {
             String::from_utf8_lossy(arguments.as_deref().unwrap_or_default()).into_owned();
         let source = format!("the running {}", kind.program());
         let words = arguments.split_terminator('\0').map(|word| (word.to_owned(), source.clone()));
-        DaemonFlags { words: words.collect() }
+        DaemonFlags { words: words.collect(), ..DaemonFlags::default() }
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(|(value, _)| value.as_str())
     }
 
     /// The last value of a flag, which is known by several names.
@@ -288,9 +295,9 @@ impl UnitStart {
         }
     }
 
-    fn into_words(mut self, host: &Host) -> Result<Vec<(String, String)>, HostError> {
+    fn into_flags(mut self, host: &Host) -> Result<DaemonFlags, HostError> {
         let Some((command, source)) = self.command.take() else {
-            return Ok(Vec::new());
+            return Ok(DaemonFlags::default());
         };
         for file in take(&mut self.environment_files) {
             let text = if file.is_absolute() { host.text(&file)? } else { None };
@@ -302,7 +309,8 @@ impl UnitStart {
             }
         }
         let words = split_words(&command).into_iter();
-        Ok(words.flat_map(|word| self.expand(&word, &source)).collect())
+        let words = words.flat_map(|word| self.expand(&word, &source)).collect();
+        Ok(DaemonFlags { words, environment: self.environment })
     }
 
     /// A word `$NAME` becomes several words; `${NAME}` stays in its word (systemd.service(5), "Command lines").
@@ -441,8 +449,8 @@ mod tests {
         let mut start = UnitStart::default();
         start.add_file("/u", "[Unit]\nExecStart=no\n[Service]\nEnvironment='A=1 2' B=3\nExecStart=x --a $A --b=${B}${A} $C $$D\n");
         let host = Host::open(Tree::new().root()).unwrap();
-        let words = start.into_words(&host).unwrap();
-        let words: Vec<&str> = words.iter().map(|(word, _)| word.as_str()).collect();
+        let flags = start.into_flags(&host).unwrap();
+        let words: Vec<&str> = flags.words.iter().map(|(word, _)| word.as_str()).collect();
         assert_eq!(words, ["x", "--a", "1", "2", "--b=31 2", "$$D"]);
     }
 }

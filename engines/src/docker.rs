@@ -141,6 +141,16 @@ pub(crate) fn read_flags(settings: &mut EngineSettings, flags: &DaemonFlags) {
     let features = flags.find_all(&["feature"]);
     let cdi = features.iter().rev().find_map(|flag| flag.value.strip_prefix("cdi"));
     settings.cdi = cdi.map(|value| matches!(value, "" | "=true" | "=1")).or(settings.cdi);
+    let collisions = settings.keys.iter().filter_map(|key| {
+        // A flag that may be given several times has the singular of its key; dockerd joins runtimes alone.
+        let singular = match key.strip_suffix("ies") {
+            Some(stem) => format!("{stem}y"),
+            None => key.strip_suffix('s').unwrap_or(key).to_owned(),
+        };
+        let short = if key == "hosts" { "H" } else { key.as_str() };
+        Some((flags.find(&[key.as_str(), singular.as_str(), short])?, key.clone()))
+    });
+    settings.collisions = collisions.collect();
 }
 
 pub(crate) fn read_settings(
@@ -154,6 +164,8 @@ pub(crate) fn read_settings(
     }
     let object: Value =
         serde_json::from_str(text).map_err(|error| ErrorChain(&error).to_string())?;
+    settings.keys =
+        object.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect();
     let value_at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
     settings.cdi = value_at(&CDI).and_then(Value::as_bool);
     let texts = |dirs: &Vec<Value>| {

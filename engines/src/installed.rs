@@ -15,6 +15,9 @@ pub const PROGRAM_DIRS: [&str; 5] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/bin"];
 /// The program in docker's snap.
 pub const DOCKER_SNAP: &str = "/snap/docker/current/bin/dockerd";
+/// Where `install.sh` puts RKE2 if /usr/local is read-only.
+const RKE2_IN_OPT: &str = "/opt/rke2/bin/rke2";
+const MICROK8S_SNAP: &str = "/snap/microk8s/current/bin/containerd";
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
 /// Its program, and its version where that is known.
@@ -35,8 +38,13 @@ pub fn find_installed(
 /// Finds an engine's program. A docker that is no snap takes precedence.
 pub fn find_program(host: &Host, kind: EngineKind) -> Result<Option<PathBuf>, HostError> {
     let programs = PROGRAM_DIRS.map(|directory| Path::new(directory).join(kind.program()));
-    let snap = (kind == EngineKind::Docker).then(|| PathBuf::from(DOCKER_SNAP));
-    for program in programs.into_iter().chain(snap) {
+    let other = match kind {
+        EngineKind::Docker => Some(DOCKER_SNAP),
+        EngineKind::Rke2 => Some(RKE2_IN_OPT),
+        EngineKind::MicroK8s => Some(MICROK8S_SNAP),
+        _ => None,
+    };
+    for program in programs.into_iter().chain(other.map(PathBuf::from)) {
         if matches!(host.entry(&program)?, Some(EntryKind::File { .. })) {
             return Ok(Some(program));
         }

@@ -12,19 +12,33 @@ pub enum EngineKind {
     Podman,
     Nomad,
     K3s,
+    Rke2,
+    K0s,
+    MicroK8s,
     Kubelet,
 }
 
 impl EngineKind {
-    pub const ALL: [EngineKind; 7] = [
+    pub const ALL: [EngineKind; 10] = [
         EngineKind::Docker,
         EngineKind::Containerd,
         EngineKind::Crio,
         EngineKind::Podman,
         EngineKind::Nomad,
         EngineKind::K3s,
+        EngineKind::Rke2,
+        EngineKind::K0s,
+        EngineKind::MicroK8s,
         EngineKind::Kubelet,
     ];
+
+    /// Distributions of Kubernetes that bring a containerd of their own.
+    pub const WITH_CONTAINERD: [EngineKind; 4] =
+        [EngineKind::K3s, EngineKind::Rke2, EngineKind::K0s, EngineKind::MicroK8s];
+
+    pub fn brings_containerd(self) -> bool {
+        EngineKind::WITH_CONTAINERD.contains(&self)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +48,9 @@ impl EngineKind {
             EngineKind::Podman => "podman",
             EngineKind::Nomad => "nomad",
             EngineKind::K3s => "k3s",
+            EngineKind::Rke2 => "rke2",
+            EngineKind::K0s => "k0s",
+            EngineKind::MicroK8s => "microk8s",
             EngineKind::Kubelet => "kubelet",
         }
     }
@@ -52,7 +69,8 @@ impl EngineKind {
             EngineKind::Crio => &["cri-o"],
             EngineKind::Podman => &["podman"],
             EngineKind::Nomad => &["nomad"],
-            EngineKind::K3s => &[],
+            EngineKind::K3s | EngineKind::K0s | EngineKind::MicroK8s => &[],
+            EngineKind::Rke2 => &["rke2-server", "rke2-agent"],
             EngineKind::Kubelet => &["kubelet"],
         }
     }
@@ -68,6 +86,9 @@ impl EngineKind {
             EngineKind::Podman => "https://podman.io/docs/installation",
             EngineKind::Nomad => "https://developer.hashicorp.com/nomad/install",
             EngineKind::K3s => "https://get.k3s.io",
+            EngineKind::Rke2 => "https://docs.rke2.io/install/quickstart",
+            EngineKind::K0s => "https://docs.k0sproject.io/stable/install/",
+            EngineKind::MicroK8s => "https://microk8s.io/docs/getting-started",
             EngineKind::Kubelet => {
                 "https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/install-kubeadm/"
             }
@@ -78,6 +99,9 @@ impl EngineKind {
         match self {
             EngineKind::Podman => &[],
             EngineKind::K3s => &["k3s", "k3s-agent"],
+            EngineKind::Rke2 => &["rke2-server", "rke2-agent"],
+            EngineKind::K0s => &["k0sworker", "k0scontroller"],
+            EngineKind::MicroK8s => &["snap.microk8s.daemon-containerd"],
             EngineKind::Docker => &["docker", "snap.docker.dockerd"],
             EngineKind::Containerd => &["containerd"],
             EngineKind::Crio => &["crio"],
@@ -90,6 +114,9 @@ impl EngineKind {
         match self {
             EngineKind::Docker => &["dockerd"],
             EngineKind::K3s => &["k3s-server", "k3s-agent"],
+            EngineKind::Rke2 => &["rke2"],
+            EngineKind::K0s => &["k0s"],
+            EngineKind::MicroK8s => &["containerd"],
             _ => self.services(),
         }
     }
@@ -100,10 +127,12 @@ impl EngineKind {
             EngineKind::Containerd => Some((EngineVersion(1, 7, 0), "CDI")),
             EngineKind::Crio => Some((EngineVersion(1, 24, 0), "CDI")),
             EngineKind::Podman => Some((EngineVersion(4, 1, 0), "CDI")),
-            EngineKind::K3s | EngineKind::Kubelet => {
+            EngineKind::K3s | EngineKind::Rke2 | EngineKind::Kubelet => {
                 Some((EngineVersion(1, 28, 0), "CDI in device plugins"))
             }
-            EngineKind::Nomad => None,
+            // What is asked of MicroK8s is its containerd; k0s does not know --version.
+            EngineKind::MicroK8s => EngineKind::Containerd.oldest_supported(),
+            EngineKind::K0s | EngineKind::Nomad => None,
         }
     }
 
@@ -116,11 +145,15 @@ impl EngineKind {
     pub fn newest_cdi(self, version: EngineVersion) -> Option<CdiVersion> {
         let readers: CdiReaders = match self {
             EngineKind::Docker => version::DOCKER,
-            EngineKind::Containerd => version::CONTAINERD,
+            EngineKind::Containerd | EngineKind::MicroK8s => version::CONTAINERD,
             EngineKind::Crio => version::CRIO,
             EngineKind::Podman => version::PODMAN,
             // They have another engine read.
-            EngineKind::Nomad | EngineKind::K3s | EngineKind::Kubelet => &[],
+            EngineKind::Nomad
+            | EngineKind::K3s
+            | EngineKind::Rke2
+            | EngineKind::K0s
+            | EngineKind::Kubelet => &[],
         };
         let mut known = readers.iter().rev().filter(|(from, _)| *from <= version);
         known.next().map(|(_, cdi)| *cdi)
@@ -134,6 +167,9 @@ impl EngineKind {
             EngineKind::Podman => "podman info",
             EngineKind::Nomad => "nomad config validate /etc/nomad.d",
             EngineKind::K3s => "journalctl -u k3s -u k3s-agent",
+            EngineKind::Rke2 => "journalctl -u rke2-server -u rke2-agent",
+            EngineKind::K0s => "journalctl -u k0sworker -u k0scontroller",
+            EngineKind::MicroK8s => "journalctl -u snap.microk8s.daemon-containerd",
             EngineKind::Kubelet => "journalctl -u kubelet",
         }
     }

@@ -16,6 +16,7 @@ mod hcl;
 pub mod installed;
 mod json;
 pub mod kind;
+pub mod kubernetes;
 mod nomad;
 mod nri;
 pub mod oci_runtime;

@@ -9,12 +9,8 @@ use crate::daemon::DaemonFlags;
 use crate::files::RelatedFiles;
 use crate::kind::EngineKind;
 use crate::settings::EngineSettings;
-use crate::{containerd, crio, docker, nomad, podman};
+use crate::{containerd, crio, docker, kubernetes, nomad, podman};
 
-/// The data directory of k3s unless `--data-dir` names another one.
-const K3S_DATA_DIR: &str = "/var/lib/rancher/k3s";
-/// Below that, the file that k3s writes for its containerd at each start (k3s, `pkg/agent/containerd`).
-const K3S_FILE: &str = "agent/etc/containerd/config.toml";
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +28,7 @@ pub fn read(
 ) -> Result<Result<EngineSettings, SettingsError>, HostError> {
     let mut settings = EngineSettings::default();
     let mut queue = VecDeque::new();
-    for files in config_files(kind, flags) {
+    for files in config_files(host, kind, flags)? {
         queue.extend(files.paths(host)?);
     }
     while let Some(file) = queue.pop_front() {
@@ -65,27 +61,30 @@ pub fn read(
             let gates = gates.replace(',', "\n").replace('=', ":");
             settings.cdi = is_kubelet_cdi_enabled(&gates).or(settings.cdi);
         }
-        EngineKind::K3s | EngineKind::Nomad | EngineKind::Podman => {}
+        _ => {}
     }
     Ok(Ok(settings))
 }
 
-fn config_files(kind: EngineKind, flags: &DaemonFlags) -> Vec<RelatedFiles> {
+fn config_files(
+    host: &Host,
+    kind: EngineKind,
+    flags: &DaemonFlags,
+) -> Result<Vec<RelatedFiles>, HostError> {
     let named = |names: &[&str], usual: &str| {
         vec![RelatedFiles::File(flags.path(names).unwrap_or_else(|| usual.into()))]
     };
-    match kind {
+    Ok(match kind {
         EngineKind::Docker => named(&["config-file"], docker::FILE),
         EngineKind::Containerd => named(&["config", "c"], containerd::FILE),
-        EngineKind::K3s => {
-            let dir = flags.path(&["data-dir", "d"]).unwrap_or_else(|| K3S_DATA_DIR.into());
-            vec![RelatedFiles::File(dir.join(K3S_FILE))]
+        EngineKind::K3s | EngineKind::Rke2 | EngineKind::K0s | EngineKind::MicroK8s => {
+            vec![RelatedFiles::File(kubernetes::config_file(host, kind, flags)?)]
         }
         EngineKind::Kubelet => named(&["config"], KUBELET),
         EngineKind::Nomad => nomad::related_files(Path::new(nomad::FILE)),
         EngineKind::Crio => crio::related_files(&crio::drop_in_file(flags), flags),
         EngineKind::Podman => podman::related_files(Path::new(podman::FILE)),
-    }
+    })
 }
 
 /// Gives the files that it imports, and the reason where it is not understood.
@@ -97,13 +96,13 @@ fn read_settings(
 ) -> Result<Vec<RelatedFiles>, String> {
     match kind {
         EngineKind::Docker => docker::read_settings(settings, file, text)?,
-        EngineKind::Containerd | EngineKind::K3s => {
+        kind if kind == EngineKind::Containerd || kind.brings_containerd() => {
             return containerd::read_settings(settings, file, text);
         }
         EngineKind::Crio => crio::read_settings(settings, file, text)?,
         EngineKind::Podman => podman::read_settings(settings, file, text)?,
         EngineKind::Kubelet => settings.cdi = is_kubelet_cdi_enabled(text),
-        EngineKind::Nomad => {
+        _ => {
             let allows = nomad::allows_runtime(file, text).map_err(|error| error.to_string())?;
             settings.has_runtime |= allows == Some(true);
         }

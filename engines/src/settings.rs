@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::Table;
 
+use crate::daemon::Flag;
 use crate::our_runtime::RUNTIME_NAME;
 use crate::toml::{get, list, strings};
 
@@ -25,6 +26,10 @@ pub struct EngineSettings {
     pub nri: Option<bool>,
     pub runtimes: Vec<RuntimeNames>,
     pub is_default: bool,
+    /// Flags of dockerd, each with the key of its file that sets the same: dockerd does not start then.
+    pub collisions: Vec<(Flag, String)>,
+    /// The keys of docker's file.
+    pub(crate) keys: Vec<String>,
     /// What stays over a reboot: docker's `data-root`, CRI-O's `root`.
     pub(crate) data_dir: Option<PathBuf>,
     /// What a reboot clears: docker's `exec-root`, containerd's `state`, CRI-O's `runroot`.
@@ -53,7 +58,11 @@ pub struct EngineSpecDirs {
 }
 
 /// What k3s makes containerd's file from, in the same directory: of containerd 2's format, and of the one before.
-const K3S_TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
+pub(crate) const K3S_TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
+
+pub(crate) fn k3s_templates(written: &Path) -> [PathBuf; 2] {
+    K3S_TEMPLATES.map(|name| written.with_file_name(name))
+}
 
 impl EngineSettings {
     /// The template of the format that k3s writes.
@@ -66,8 +75,7 @@ impl EngineSettings {
     }
 
     pub fn k3s_templates(&self) -> [PathBuf; 2] {
-        let written = self.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-        K3S_TEMPLATES.map(|name| written.with_file_name(name))
+        k3s_templates(self.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/")))
     }
 
     pub(crate) fn set_spec_dirs(

@@ -13,6 +13,7 @@ use crate::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, NewText, OriginalText, RelatedFile,
     RelatedFiles,
 };
+use crate::kubernetes::{BundledContainerd, K0S_DROP_IN, is_k0s_managed};
 use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use crate::variant::EngineVariant;
@@ -41,6 +42,7 @@ pub struct EngineSetup {
     pub file: PathBuf,
     /// Those of its daemon; none if it is unknown whether that reads the file.
     flags: DaemonFlags,
+    variant: Option<EngineVariant>,
     form: SetupForm,
     set_default: bool,
     nri: bool,
@@ -72,8 +74,24 @@ impl EngineSetup {
             Engine::Containerd => SetupForm::Whole,
             Engine::Crio | Engine::Podman | Engine::Nomad => SetupForm::DropIn,
         };
-        let flags = DaemonFlags::default();
-        EngineSetup { engine, file, flags, form, set_default: false, nri: false }
+        let (flags, variant) = (DaemonFlags::default(), EngineVariant::from_path(&file));
+        EngineSetup { engine, file, flags, variant, form, set_default: false, nri: false }
+    }
+
+    /// A file of the containerd that a distribution of Kubernetes brings, wherever that is.
+    pub fn for_bundled(bundled: &BundledContainerd, file: PathBuf) -> EngineSetup {
+        let variant = EngineVariant::from_kind(bundled.kind);
+        EngineSetup { variant, ..EngineSetup::for_file(Engine::Containerd, file) }
+    }
+
+    /// Another file of the same daemon.
+    pub fn for_other_file(&self, file: PathBuf) -> EngineSetup {
+        EngineSetup { flags: self.flags.clone(), ..EngineSetup::for_file(self.engine, file) }
+    }
+
+    /// Whether a distribution of Kubernetes brings the engine.
+    pub fn is_bundled(&self) -> bool {
+        self.variant.is_some_and(EngineVariant::brings_containerd)
     }
 
     pub fn with_default(self, set_default: bool) -> EngineSetup {
@@ -108,15 +126,13 @@ impl EngineSetup {
     /// None where every command reads it.
     pub fn restart_command(&self) -> Option<String> {
         let service = self.engine.service()?;
-        let known = EngineVariant::from_path(&self.file)
-            .map(|variant| variant.restart_command().to_owned());
+        let known = self.variant.map(|variant| variant.restart_command().to_owned());
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
     /// Without a restart; none where it does not.
     pub fn reload_command(&self) -> Option<&'static str> {
-        let is_docker =
-            self.engine == Engine::Docker && EngineVariant::from_path(&self.file).is_none();
+        let is_docker = self.engine == Engine::Docker && self.variant.is_none();
         is_docker.then_some("systemctl reload docker")
     }
 
@@ -142,7 +158,7 @@ impl EngineSetup {
 
     /// On an error the file has to stay as it is.
     pub fn configure(&self, files: &EngineFiles) -> anyhow::Result<FileDecision> {
-        self.refuse_variant()?;
+        self.refuse_variant(files.now.as_deref())?;
         let new_text = self.configure_text(files.now.as_deref(), &files.other_files)?;
         let decision = |file, backup| FileDecision { file, backup, warnings: new_text.warnings };
         if new_text.text == files.now {
@@ -166,7 +182,7 @@ impl EngineSetup {
     }
 
     /// k3s and its like write some files anew at each start, and a snap is confined.
-    fn refuse_variant(&self) -> anyhow::Result<()> {
+    fn refuse_variant(&self, now: Option<&str>) -> anyhow::Result<()> {
         // As on Flatcar, where /usr is read-only and an update replaces it.
         if let Some(flag) = self.flags.find(&CONFIG_FLAGS)
             && self.file.starts_with("/usr")
@@ -181,16 +197,18 @@ impl EngineSetup {
                 self.engine.file().display()
             );
         }
-        let variant = EngineVariant::from_path(&self.file);
-        if variant == Some(EngineVariant::DockerSnap) {
+        if self.variant == Some(EngineVariant::DockerSnap) {
             bail!(
                 "this docker is a snap, which cannot execute {RUNTIME_PATH} of the host; install docker from a package ({})",
                 self.engine.kind().release_page()
             );
         }
-        let instead = variant.and_then(|variant| variant.template_name(&self.file));
-        if let Some(instead) = instead {
+        let template = self.variant.and_then(|variant| variant.template_name(&self.file, now));
+        if let Some(instead) = template {
             bail!("the engine rewrites it at each start; name {instead} beside it with --file");
+        }
+        if self.form == SetupForm::Whole && now.is_some_and(is_k0s_managed) {
+            bail!("k0s rewrites it at each start; name {K0S_DROP_IN} with --file");
         }
         Ok(())
     }
@@ -232,8 +250,7 @@ impl EngineSetup {
             Engine::Containerd => self.flags.path(&["state"]),
             Engine::Crio | Engine::Podman | Engine::Nomad => None,
         };
-        let known =
-            || EngineVariant::from_path(&self.file).map(|variant| variant.state_dir(&self.file));
+        let known = || self.variant.map(|variant| variant.state_dir(&self.file));
         let configured = flag.or(configured.map(PathBuf::from)).or_else(known);
         Ok(configured.unwrap_or_else(|| PathBuf::from(default)))
     }

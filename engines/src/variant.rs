@@ -1,11 +1,14 @@
-//! Files of engines that stand elsewhere than usual: which program reads one, how that is restarted,
-//! and where its containers are.
+//! Engines whose files stand elsewhere than usual: how each is restarted, and where its containers are.
 //!
 //! k3s and RKE2 write containerd's `config.toml` anew at each start, of a template beside it if there
 //! is one (k3s, `pkg/agent/containerd/config.go`); so does MicroK8s of `containerd-template.toml`
 //! (`microk8s-resources/default-args`). Rootless docker keeps all of its own in the user's home.
 
 use std::path::{Path, PathBuf};
+
+use crate::kind::EngineKind;
+use crate::kubernetes::{MICROK8S_TEMPLATE, read_format};
+use crate::settings::{CONTAINERD_2, K3S_TEMPLATES};
 
 /// Below the data directory of k3s and RKE2, `/var/lib/rancher/…` unless said otherwise.
 const RANCHER: &str = "agent/etc/containerd";
@@ -14,6 +17,8 @@ const RANCHER_STATE: &str = "/run/k3s/containerd";
 const MICROK8S: &str = "/var/snap/microk8s";
 /// The state of MicroK8s (`microk8s-resources/default-args/containerd`).
 const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
+const K0S: &str = "/etc/k0s";
+const K0S_STATE: &str = "/run/k0s/containerd";
 const DOCKER_SNAP: &str = "/var/snap/docker";
 const DOCKER_SNAP_DATA: &str = "/var/snap/docker/common/var-lib-docker";
 /// Below the home of a user of rootless docker.
@@ -23,6 +28,7 @@ const ROOTLESS: &str = ".config/docker/daemon.json";
 pub(crate) enum EngineVariant {
     K3s,
     Rke2,
+    K0s,
     MicroK8s,
     RootlessDocker,
     DockerSnap,
@@ -36,6 +42,9 @@ impl EngineVariant {
             let is_rke2 = file.components().any(|part| part.as_os_str() == "rke2");
             return Some(if is_rke2 { EngineVariant::Rke2 } else { EngineVariant::K3s });
         }
+        if file.starts_with(K0S) {
+            return Some(EngineVariant::K0s);
+        }
         if file.starts_with(MICROK8S) {
             return Some(EngineVariant::MicroK8s);
         }
@@ -45,10 +54,26 @@ impl EngineVariant {
         file.ends_with(ROOTLESS).then_some(EngineVariant::RootlessDocker)
     }
 
+    /// The variant of a distribution that brings a containerd.
+    pub(crate) fn from_kind(kind: EngineKind) -> Option<EngineVariant> {
+        Some(match kind {
+            EngineKind::K3s => EngineVariant::K3s,
+            EngineKind::Rke2 => EngineVariant::Rke2,
+            EngineKind::K0s => EngineVariant::K0s,
+            EngineKind::MicroK8s => EngineVariant::MicroK8s,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn brings_containerd(self) -> bool {
+        !matches!(self, EngineVariant::RootlessDocker | EngineVariant::DockerSnap)
+    }
+
     pub(crate) fn restart_command(self) -> &'static str {
         match self {
             EngineVariant::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
             EngineVariant::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
+            EngineVariant::K0s => "systemctl restart k0sworker (on a controller: k0scontroller)",
             EngineVariant::MicroK8s => "snap restart microk8s.daemon-containerd",
             EngineVariant::RootlessDocker => "systemctl --user restart docker",
             EngineVariant::DockerSnap => "snap restart docker",
@@ -58,6 +83,7 @@ impl EngineVariant {
     pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
         match self {
             EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(RANCHER_STATE),
+            EngineVariant::K0s => PathBuf::from(K0S_STATE),
             EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
             EngineVariant::DockerSnap => PathBuf::from(DOCKER_SNAP_DATA),
             EngineVariant::RootlessDocker => {
@@ -67,15 +93,16 @@ impl EngineVariant {
         }
     }
 
-    pub(crate) fn template_name(self, file: &Path) -> Option<&'static str> {
+    /// The template that a file with this text was made of.
+    pub(crate) fn template_name(self, file: &Path, text: Option<&str>) -> Option<&'static str> {
         let name = file.file_name()?;
         match self {
             EngineVariant::K3s | EngineVariant::Rke2 if name == "config.toml" => {
-                Some("config-v3.toml.tmpl")
+                let is_old = text.is_some_and(|text| read_format(text) < CONTAINERD_2);
+                let [newest, older] = K3S_TEMPLATES;
+                Some(if is_old { older } else { newest })
             }
-            EngineVariant::MicroK8s if name == "containerd.toml" => {
-                Some("containerd-template.toml")
-            }
+            EngineVariant::MicroK8s if name == "containerd.toml" => Some(MICROK8S_TEMPLATE),
             _ => None,
         }
     }
@@ -99,6 +126,8 @@ mod tests {
         assert_eq!(place(moved), Some(EngineVariant::K3s));
         let snap = "/var/snap/microk8s/current/args/containerd-template.toml";
         assert_eq!(place(snap), Some(EngineVariant::MicroK8s));
+        let k0s = "/etc/k0s/containerd.d/99-onload-ctk.toml";
+        assert_eq!(place(k0s), Some(EngineVariant::K0s));
         let user = "/home/u/.config/docker/daemon.json";
         assert_eq!(place(user), Some(EngineVariant::RootlessDocker));
         assert_eq!(place("/etc/docker/daemon.json"), None);
@@ -115,7 +144,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_anew_has_another_to_name() {
         let directory = Path::new("/var/lib/rancher/k3s/agent/etc/containerd");
-        let instead = |name| EngineVariant::K3s.template_name(&directory.join(name));
+        let instead = |name| EngineVariant::K3s.template_name(&directory.join(name), None);
         assert_eq!(instead("config.toml"), Some("config-v3.toml.tmpl"));
         assert_eq!(instead("config.toml.tmpl"), None);
         assert_eq!(instead("config-v3.toml.d/99-onload-ctk.toml"), None);

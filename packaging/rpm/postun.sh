@@ -4,7 +4,7 @@ if [ "$1" = 0 ]; then
     onload_ctk_leave_runtime
     onload_ctk_forget_containers
     onload_ctk_forget_runs
-    rm -f /etc/onload-ctk/drain.json
+    rm -f /etc/onload-ctk/drain.json /etc/onload-ctk/engine-files
     # rpm removes only directories that a package lists, and cargo-generate-rpm lists none.
     for directory in /etc/onload-ctk \
         /usr/share/onload-ctk/hooks.d/oci /usr/share/onload-ctk/hooks.d/podman \

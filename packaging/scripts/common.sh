@@ -200,11 +200,11 @@ onload_ctk_forget_in() {
         echo "onload-ctk: $engine keeps its configuration; see above" >&2
 }
 
-# The files of k3s, RKE2 and MicroK8s that lead to our runtime, where they are as a rule: they were named
+# The files of k3s, RKE2, k0s and MicroK8s that lead to our runtime, where they are as a rule: they may have been named
 # with --file.
 onload_ctk_named() {
     grep -ls /usr/bin/onload-container-runtime /var/lib/rancher/*/agent/etc/containerd/config*.tmpl \
-        /var/lib/rancher/*/agent/etc/containerd/config*.d/*.toml \
+        /var/lib/rancher/*/agent/etc/containerd/config*.d/*.toml /etc/k0s/containerd.toml /etc/k0s/containerd.d/*.toml \
         /var/snap/microk8s/current/args/containerd-template.toml || true
 }
 
@@ -232,6 +232,7 @@ onload_ctk_running() {
         /run/containerd/io.containerd.runtime.v2.task/*/*/options.json \
         /run/containerd/io.containerd.runtime.v2.task/*/*/runtime \
         /run/k3s/containerd/io.containerd.runtime.v2.task/*/*/options.json \
+        /run/k0s/containerd/io.containerd.runtime.v2.task/*/*/options.json \
         /var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/*/*/options.json && return 0
     arguments=$(mktemp) || return 0
     onload_ctk_found=1

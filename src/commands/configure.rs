@@ -11,7 +11,8 @@ use onload_core::onload::RUNTIMES;
 use onload_engines::allow;
 use onload_engines::daemon::DaemonFlags;
 use onload_engines::engine::Engine;
-use onload_engines::installed::{PROGRAM_DIRS, find_installed};
+use onload_engines::installed::{self, PROGRAM_DIRS, find_installed};
+use onload_engines::kubernetes::{BundledContainerd, find_bundled};
 use onload_engines::oci_runtime::{KNOWN, find_runtime_behind};
 use onload_engines::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use onload_engines::setup::EngineSetup;
@@ -24,6 +25,7 @@ use rustix::process::geteuid;
 use super::behind::read_named_runtime;
 use super::doctor::{check_host, checks_named, format_finding};
 use super::engine_file::{DecidedFile, EngineFile};
+use super::engine_record::EngineRecord;
 use super::restart::{EngineService, ReloadMethod};
 use super::{open_traced_host, print_diff, process, unchanged_message};
 use crate::cli::{ConfigureArgs, GlobalArgs};
@@ -42,9 +44,12 @@ pub fn run(
 ) -> anyhow::Result<ExitAnswer> {
     let host = open_traced_host(global)?;
     refuse(&host, global, args)?;
+    let mut record = EngineRecord::read(&host)?;
+    let setups = find_setups(&host, global, args, &record, printer)?;
+    refuse_restart(args, &setups)?;
     let service =
         if args.restart && !args.dry_run { EngineService::open(args.runtime)? } else { None };
-    let files = find_setups(&host, args)?.into_iter();
+    let files = setups.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
@@ -93,7 +98,18 @@ pub fn run(
         let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
         let is_on = args.runtime == Engine::Docker && has_cdi;
         let is_settled = is_on || too_old.is_some();
+        if args.file.is_none() && !args.remove {
+            for setup in files.iter().map(|file| &file.file.setup).filter(|setup| !setup.is_usual())
+            {
+                record.add(&host, args.runtime, &setup.file)?;
+            }
+        }
         let changed = apply_files(&host, &mut files, is_settled, service.as_ref(), printer)?;
+        if args.file.is_none() && args.remove {
+            let in_use = files.iter().filter(|file| file.is_runtime_in_use());
+            let kept: Vec<&Path> = in_use.map(|file| file.file.setup.file.as_path()).collect();
+            record.retain(&host, args.runtime, &kept)?;
+        }
         if !changed && !args.remove && args.file.is_none() {
             reload_unread(global, args.runtime, service.as_ref(), printer)?;
         }
@@ -195,14 +211,6 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
         if !file.is_absolute() || file.file_name().is_none() {
             bail!("--file {}: name the file by its whole path", file.display());
         }
-        if args.restart {
-            let command = EngineSetup::for_file(args.runtime, file.clone()).restart_command();
-            let command = command.unwrap_or_else(|| "nothing has to be restarted".to_owned());
-            bail!(
-                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
-                file.display()
-            );
-        }
     }
     if args.nri && !matches!(args.runtime, Engine::Containerd | Engine::Crio) {
         bail!(
@@ -218,6 +226,20 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
         );
     }
     Ok(())
+}
+
+/// Fails if it is unknown whether the engine's usual service reads the file.
+fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> anyhow::Result<()> {
+    let is_unknown = |setup: &&EngineSetup| args.file.is_some() || setup.is_bundled();
+    let Some(setup) = setups.iter().find(is_unknown).filter(|_| args.restart) else {
+        return Ok(());
+    };
+    let command = setup.restart_command();
+    let command = command.unwrap_or_else(|| "nothing has to be restarted".to_owned());
+    bail!(
+        "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
+        setup.file.display()
+    );
 }
 
 /// Fails if our runtime as the default would start no container, or start it by another runtime than until now.
@@ -298,27 +320,91 @@ fn find_program(host: &Host, program: Option<&Path>) -> anyhow::Result<Option<Pa
 }
 
 /// The files that are to be edited: the one that was named; else a drop-in where the main file has it
-/// read, or the main file. A removal looks at both.
-fn find_setups(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Vec<EngineSetup>> {
+/// read, or the main file. A removal looks at both, and at those that another unit or file named before.
+fn find_setups(
+    host: &Host,
+    global: &GlobalArgs,
+    args: &ConfigureArgs,
+    record: &EngineRecord,
+    printer: &mut Printer,
+) -> anyhow::Result<Vec<EngineSetup>> {
     let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
     let show_unit = |unit: &str| process::show_unit(host, unit);
+    let bundled = match args.runtime {
+        Engine::Containerd => find_bundled(host, &show_unit)?,
+        _ => Vec::new(),
+    };
     let flags = DaemonFlags::read(host, args.runtime.kind(), &show_unit)?;
     let main = EngineSetup::for_daemon(args.runtime, flags);
-    if let Some(file) = args.file.as_ref().filter(|file| **file != main.file) {
-        return Ok(vec![setup(EngineSetup::for_file(args.runtime, file.clone()))]);
-    }
-    let drop_in = EngineSetup::find_drop_in(args.runtime).filter(|_| args.file.is_none());
-    let Some(drop_in) = drop_in else {
-        return Ok(vec![setup(main)]);
+    let for_file = |file: &Path| match bundled.iter().find(|bundled| bundled.owns(file)) {
+        Some(bundled) => EngineSetup::for_bundled(bundled, file.to_owned()),
+        None => main.for_other_file(file.to_owned()),
     };
-    let has_drop_in = host.entry(&drop_in.file)?.is_some();
+    if let Some(file) = &args.file {
+        let is_main = *file == main.file;
+        return Ok(vec![setup(if is_main { main } else { for_file(file) })]);
+    }
+    let drop_in = EngineSetup::find_drop_in(args.runtime);
+    let is_bundled = !bundled.is_empty()
+        && installed::find_program(host, args.runtime.kind())?.is_none()
+        && host.entry(&main.file)?.is_none();
     if args.remove {
-        let drop_in = has_drop_in.then_some(drop_in);
-        return Ok(drop_in.into_iter().chain([main]).collect());
+        let templates = bundled.iter().flat_map(BundledContainerd::editable_files);
+        let recorded = record.files(args.runtime).map(Path::to_owned);
+        let usual = [args.runtime.file().to_owned()];
+        let mut other_files = Vec::new();
+        for file in templates.chain(recorded).chain(usual) {
+            if file != main.file && has_trace(host, &file)? && !other_files.contains(&file) {
+                other_files.push(file);
+            }
+        }
+        let other_setups: Vec<_> = other_files.iter().map(|file| for_file(file)).collect();
+        let drop_in = match drop_in {
+            Some(drop_in) if host.entry(&drop_in.file)?.is_some() => Some(drop_in),
+            _ => None,
+        };
+        let main = (!is_bundled || other_setups.is_empty()).then_some(main);
+        return Ok(drop_in.into_iter().chain(main).chain(other_setups).collect());
+    }
+    if is_bundled {
+        let bundled = choose_bundled(&bundled)?;
+        let named = read_named_runtime(host, global.config.as_deref())?;
+        if find_runtime_behind(host, &named)?.is_none() {
+            let (name, runc) = (bundled.kind.name(), bundled.runc.display());
+            printer.warning(format!(
+                "the OCI runtime behind \"{RUNTIME_NAME}\" was not found; to use the one of {name}, write path = \"{runc}\" under [runtime] in {CONFIG_PATH}"
+            ));
+        }
+        return Ok(vec![setup(EngineSetup::for_bundled(bundled, bundled.editable_file(host)?))]);
+    }
+    for bundled in &bundled {
+        let file = bundled.editable_file(host).map(|file| file.display().to_string());
+        printer.warning(format!(
+            "{} has a containerd of its own, which this does not configure; to do so, add --file {}",
+            bundled.kind.name(),
+            file.unwrap_or("FILE".to_owned())
+        ));
     }
     let text = host.text(&main.file).ok().flatten();
-    let is_read = text.is_some_and(|text| drop_in.is_read_by(&text));
-    Ok(vec![setup(if is_read { drop_in } else { main })])
+    let is_read =
+        |drop_in: &EngineSetup| text.as_ref().is_some_and(|text| drop_in.is_read_by(text));
+    Ok(vec![setup(drop_in.filter(is_read).unwrap_or(main))])
+}
+
+/// Whether a file or its backup shows that we changed it.
+fn has_trace(host: &Host, file: &Path) -> anyhow::Result<bool> {
+    let backup = file.with_file_name(config_file::backup_name(file));
+    let text = host.text(file).ok().flatten();
+    Ok(host.entry(&backup)?.is_some() || text.is_some_and(|text| text.contains(RUNTIME_NAME)))
+}
+
+/// The only distribution of Kubernetes on a host.
+fn choose_bundled(bundled: &[BundledContainerd]) -> anyhow::Result<&BundledContainerd> {
+    let [only] = bundled else {
+        let names = bundled.iter().map(|bundled| bundled.kind.name()).collect::<Vec<_>>();
+        bail!("{} are installed; name the file of one with --file", names.join(" and "));
+    };
+    Ok(only)
 }
 
 /// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known,

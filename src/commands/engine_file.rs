@@ -102,7 +102,7 @@ impl EngineFile {
         is_dry_run: bool,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
-        if self.is_named {
+        if self.is_named || self.setup.is_bundled() {
             return Ok(());
         }
         let program = self.setup.engine.kind().program();

@@ -9,6 +9,7 @@ pub mod discover;
 pub mod doctor;
 pub mod drain;
 mod engine_file;
+mod engine_record;
 pub mod explain;
 pub mod generate;
 pub mod host;

@@ -19,7 +19,7 @@ const ORDERS: [&str; 13] = [
     "lease/src: run_dir drain move_record file users request slot store returning acquire tickets",
     "host/src: netlink spec_index host settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
-    "engines/src: version kind installed oci_runtime our_runtime files daemon toml json hcl settings variant default_runtime nri containerd
+    "engines/src: version kind installed oci_runtime our_runtime files daemon toml json hcl settings kubernetes variant default_runtime nri containerd
         containerd_drop_in template docker crio podman nomad reader container_dirs engine setup runtime_containers allow",
     "report/src: status metrics doctor topology",
     "hooks/src: decide image config record moves live entry",

@@ -514,6 +514,94 @@ const RESTARTED: &str =
 const STAYS_DOWN: &str = r#"{"RestartPolicy":{"Name":"always"},"Runtime":"runc","DeviceRequests":[{"Driver":"cdi","DeviceIDs":["onload.dev/nic=all"]}]}"#;
 
 #[test]
+fn a_flag_and_a_key_that_keep_dockerd_from_starting_are_named() {
+    let unit = |flags: &str| format!("[Service]\nExecStart=/usr/bin/dockerd {flags}\n");
+    let (moby, debian) = ("/usr/lib/systemd/system/docker.service", "/etc/default/docker");
+    for (json, flags, options, wanted) in [
+        (
+            r#"{"default-runtime": "onload"}"#,
+            "--default-runtime=nvidia",
+            "",
+            "\"default-runtime\" and --default-runtime=nvidia of /usr/lib/systemd/system/docker.service",
+        ),
+        (
+            r#"{"features": {"cdi": true}}"#,
+            "$DOCKER_OPTS",
+            "--feature containerd-snapshotter",
+            "\"features\" and --feature=containerd-snapshotter of /etc/default/docker",
+        ),
+        (r#"{"hosts": ["unix:///run/docker.sock"]}"#, "-H fd://", "", "\"hosts\" and -H=fd://"),
+        (
+            r#"{"cdi-spec-dirs": ["/etc/cdi", "/var/run/cdi"]}"#,
+            "--cdi-spec-dir /etc/cdi",
+            "",
+            "\"cdi-spec-dirs\" and --cdi-spec-dir=/etc/cdi",
+        ),
+        (
+            r#"{"insecure-registries": ["192.0.2.1"]}"#,
+            "--insecure-registry=192.0.2.2",
+            "",
+            "\"insecure-registries\" and",
+        ),
+    ] {
+        let tree = docker("28.2.0", json);
+        let change = |tree: &Tree| {
+            tree.file(moby, unit(flags) + "EnvironmentFile=-/etc/default/docker\n");
+            tree.file(debian, format!("DOCKER_OPTS=\"{options}\"\n"));
+        };
+        assert_turns(
+            "engine",
+            &tree,
+            change,
+            "fail",
+            wanted,
+            "${EDITOR:-vi} /etc/docker/daemon.json",
+        );
+    }
+    // dockerd joins runtimes.
+    let tree = docker(
+        "28.2.0",
+        r#"{"runtimes": {"onload": {"path": "/usr/bin/onload-container-runtime"}}}"#,
+    );
+    tree.file(moby, unit("--add-runtime nvidia=/usr/bin/nvidia-container-runtime"));
+    assert!(found(&tree, "engine").iter().all(|found| found["verdict"] == "pass"));
+}
+
+#[test]
+fn the_containerd_of_a_distribution_of_kubernetes_is_an_engine() {
+    let rke2 = |tree: &Tree, text: &str| {
+        tree.file("/data/agent/etc/containerd/config.toml", text.to_owned());
+    };
+    let tree = Tree::new();
+    tree.file("/usr/local/bin/rke2", "");
+    tree.file("/etc/rancher/rke2/config.yaml", "data-dir: /data\n");
+    rke2(&tree, "version = 3\n");
+    let off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
+    let remedy = "/data/agent/etc/containerd/config-v3.toml.tmpl: enable_cdi = true";
+    assert_turns("engine-cdi", &tree, |tree| rke2(tree, off), "fail", "CDI is off", remedy);
+    let tree = Tree::new();
+    tree.file("/usr/local/bin/k0s", "");
+    tree.file("/etc/k0s/containerd.toml", "# k0s_managed=true\nversion = 3\n");
+    let old = "# k0s_managed=true\nimports = [\"/run/k0s/containerd-cri.toml\"]\nversion = 2\n";
+    let change = |tree: &Tree| {
+        tree.file("/etc/k0s/containerd.toml", old);
+    };
+    let remedy = "--runtime containerd --file /etc/k0s/containerd.d/99-onload-ctk.toml";
+    assert_turns("engine-cdi", &tree, change, "fail", "CDI is off", remedy);
+    let tree = Tree::new();
+    tree.file("/snap/microk8s/current/bin/containerd", "");
+    let (written, off) =
+        ("/var/snap/microk8s/current/args/containerd.toml", "enable_cdi = false\n");
+    let plugin = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\n";
+    tree.file(written, format!("{plugin}enable_cdi = true\n"));
+    let change = |tree: &Tree| {
+        tree.file(written, format!("{plugin}{off}"));
+    };
+    let remedy = "--file /var/snap/microk8s/current/args/containerd-template.toml";
+    assert_turns("engine-cdi", &tree, change, "fail", "CDI is off", remedy);
+}
+
+#[test]
 fn what_gives_gpu_memory_to_rdma_is_known_in_each_form() {
     let without = || {
         let tree = paired();
@@ -960,6 +1048,30 @@ checks! {
     a_guid_of_zeros_is_a_matter_of_the_firmware: "rdma-guid", rdma(),
         |tree| { tree.attribute("/sys/class/infiniband/mlx5_0/node_guid", "0000:0000:0000:0000"); }
         => "warn", "its node GUID is zero", "firmware that has a GUID";
+    a_port_whose_interface_is_down_is_warned_of: "rdma-port", rdma(),
+        |tree| {
+            tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+            tree.attribute("/sys/class/net/ens1/flags", "0x1002");
+        }
+        => "warn", "none of its ports is active: port 1 is DOWN", "ip link set dev ens1 up";
+    a_port_without_a_carrier_is_not_brought_up_a_second_time: "rdma-port", rdma(),
+        |tree| {
+            tree.attribute("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+            tree.attribute("/sys/class/net/ens1/flags", "0x1003");
+        }
+        => "warn", "port 1 is DOWN", "ip -statistics link show dev ens1";
+    a_port_of_infiniband_without_a_subnet_manager_is_warned_of: "rdma-port", rdma(),
+        |tree| {
+            tree.attribute("/sys/class/infiniband/mlx4_0/ports/1/state", "2: INIT");
+            tree.attribute("/sys/class/infiniband/mlx4_0/ports/2/state", "1: DOWN");
+        }
+        => "warn", "port 1 is INIT, port 2 is DOWN", "sminfo -C mlx4_0 -P 1";
+    a_port_of_infiniband_without_a_link_is_warned_of: "rdma-port", rdma(),
+        |tree| {
+            tree.attribute("/sys/class/infiniband/mlx4_0/ports/1/state", "1: DOWN");
+            tree.attribute("/sys/class/infiniband/mlx4_0/ports/2/state", "1: DOWN");
+        }
+        => "warn", "port 1 is DOWN, port 2 is DOWN", "cat /sys/class/infiniband/mlx4_0/ports/1/phys_state";
     a_node_without_a_link_by_its_number_is_warned_of: "device-links", gdrcopy(),
         |tree| { tree.remove("/dev/char"); }
         => "warn", "/dev/char/510:0, the link to /dev/gdrdrv, is missing", "ln -s /dev/gdrdrv /dev/char/510:0";

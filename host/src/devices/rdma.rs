@@ -9,18 +9,17 @@ use onload_sys::text::parse_digits;
 use super::attributes::{Attributes, count, int, text, version};
 use super::device::{Health, HostDevice, build_devices};
 use super::function_index::FunctionIndex;
-use crate::discover::rdma::{RdmaDevice, RdmaPort};
+use crate::discover::rdma::{RdmaDevice, RdmaPort, describe_inactive_ports};
 
 pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
     build_devices(&function_index.inventory.rdma, |device| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
-        let ports_trouble = || port_trouble(&device.ports).filter(|_| !device.waits_for_container);
         let host_device = HostDevice {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
-            health: Health::from_trouble(device.trouble.clone().or_else(ports_trouble)),
+            health: Health::from_trouble(device.trouble.clone().or_else(|| device.port_trouble())),
             ..HostDevice::new(class, &device.device)?
         };
         Some(function_index.place_device(host_device, device.pci_address))
@@ -53,30 +52,8 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
 
 /// Returns the first active port, or else the first port.
 fn first_active(ports: &[RdmaPort]) -> Option<&RdmaPort> {
-    let active = ports.iter().find(|port| is_active(port));
+    let active = ports.iter().find(|port| port.is_active());
     active.or(ports.first())
-}
-
-/// `ACTIVE`, or `ACTIVE_DEFER` (`enum ib_port_state`, include/rdma/ib_verbs.h).
-fn is_active(port: &RdmaPort) -> bool {
-    let state = port.state.as_deref();
-    state.is_some_and(|state| state.starts_with("ACTIVE"))
-}
-
-/// Returns the problem if no port is active.
-fn port_trouble(ports: &[RdmaPort]) -> Option<String> {
-    let states: Option<Vec<String>> = ports
-        .iter()
-        .map(|port| Some(format!("port {} is {}", port.port, port.state.as_deref()?)))
-        .collect();
-    let states = states.filter(|states| !states.is_empty())?;
-    if ports.iter().any(is_active) {
-        return None;
-    }
-    Some(format!(
-        "none of its ports is active: {}; bring its link up, on InfiniBand with a subnet manager",
-        states.join(", ")
-    ))
 }
 
 /// Returns the device that represents each PCI function. A subfunction's device belongs to its tenant and never
@@ -87,7 +64,7 @@ pub(super) fn by_function<'d>(
     let mut devices: Vec<&RdmaDevice> = devices.filter(|one| !one.is_subfunction).collect();
     devices.sort_by_cached_key(|one| {
         let is_away = one.nodes.is_empty();
-        (is_away, port_trouble(&one.ports).is_some(), sort_key(&one.name))
+        (is_away, describe_inactive_ports(&one.ports).is_some(), sort_key(&one.name))
     });
     let mut devices_by_function = BTreeMap::new();
     for device in devices {
@@ -105,7 +82,7 @@ fn sort_key(name: &str) -> (String, Option<u32>) {
 
 /// Returns the rate of its fastest usable port in Mbit/s.
 pub(super) fn max_rate(device: &RdmaDevice) -> Option<u64> {
-    let usable = device.ports.iter().filter(|port| is_active(port));
+    let usable = device.ports.iter().filter(|port| port.is_active());
     usable.filter_map(|port| parse_mbps(port.rate.as_deref()?)).max()
 }
 
@@ -175,7 +152,7 @@ mod tests {
     fn a_device_without_an_active_port_says_so_of_each() {
         let ports = [port(1, Some("DOWN")), port(2, Some("INIT"))];
         assert_eq!(
-            port_trouble(&ports).as_deref(),
+            describe_inactive_ports(&ports).as_deref(),
             Some(
                 "none of its ports is active: port 1 is DOWN, port 2 is INIT; bring its link up, on InfiniBand with a subnet manager"
             )
@@ -190,7 +167,7 @@ mod tests {
             vec![port(1, Some("DOWN")), port(2, None)],
             vec![],
         ] {
-            assert_eq!(port_trouble(&ports), None, "{ports:?}");
+            assert_eq!(describe_inactive_ports(&ports), None, "{ports:?}");
         }
     }
 

@@ -79,6 +79,11 @@ impl RdmaDevice {
         guid.contains('0') && guid.bytes().all(|byte| b"0:".contains(&byte))
     }
 
+    /// Why nothing can be sent by it, unless it waits for a container to set it up or is in one.
+    pub fn port_trouble(&self) -> Option<String> {
+        describe_inactive_ports(&self.ports).filter(|_| !self.waits_for_container)
+    }
+
     /// Returns whether librdmacm can connect through it.
     pub fn has_connection_manager(&self) -> bool {
         has_connection_manager(self.transport)
@@ -102,6 +107,29 @@ pub struct RdmaPort {
     /// The rate in the kernel's notation, for instance `100 Gb/sec (4X EDR)`.
     pub rate: Option<String>,
     pub netdevs: Vec<String>,
+}
+
+impl RdmaPort {
+    /// `ACTIVE`, or `ACTIVE_DEFER` (`enum ib_port_state`, include/rdma/ib_verbs.h).
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.as_deref().is_some_and(|state| state.starts_with("ACTIVE"))
+    }
+}
+
+/// Why nothing can be sent: each port says that it is not active.
+pub(crate) fn describe_inactive_ports(ports: &[RdmaPort]) -> Option<String> {
+    let states: Option<Vec<String>> = ports
+        .iter()
+        .map(|port| Some(format!("port {} is {}", port.port, port.state.as_deref()?)))
+        .collect();
+    let states = states.filter(|states| !states.is_empty())?;
+    if ports.iter().any(RdmaPort::is_active) {
+        return None;
+    }
+    Some(format!(
+        "none of its ports is active: {}; bring its link up, on InfiniBand with a subnet manager",
+        states.join(", ")
+    ))
 }
 
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
@@ -246,6 +274,9 @@ pub(crate) fn read(
                 context.add_companion(&mut read);
                 if read.has_zero_guid() {
                     probe.warn(format!("rdma {}: {ZERO_GUID}; see onload-ctk doctor", read.name));
+                }
+                if let Some(trouble) = read.port_trouble() {
+                    probe.warn(format!("rdma {}: {trouble}; see onload-ctk doctor", read.name));
                 }
                 context.exclude_management(own_characters);
                 let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));

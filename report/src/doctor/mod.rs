@@ -112,6 +112,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
         "no RDMA device with a connection manager",
     ),
     (CheckFamily::Rdma, "rdma-guid", rdma::check_guids, "no RDMA device with a node GUID"),
+    (CheckFamily::Rdma, "rdma-port", rdma::check_ports, "no RDMA device with ports"),
     (
         CheckFamily::Rdma,
         "rdma-libraries",

@@ -9,6 +9,7 @@ use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
 use onload_host::discover::rdma::{RdmaDevice, ZERO_GUID};
+use onload_host::host::HostError;
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
 use onload_sys::text::quote_for_shell;
@@ -17,6 +18,8 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
 
+/// Whether somebody has set an interface up (include/uapi/linux/if.h).
+const IFF_UP: u32 = 1;
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 const CONNECTION_MANAGER_CLASS: &str = "/sys/class/misc/rdma_cm";
@@ -85,6 +88,49 @@ pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
         }
     };
     Ok(vec![finding.with_path(CONNECTION_MANAGER_CLASS)])
+}
+
+/// Whether each device has an active port, unless it is in a container or waits for one.
+pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
+    let devices = context.inventory.rdma.iter().filter(|device| !device.ports.is_empty());
+    let inactive = devices.clone().filter_map(|device| Some((device, device.port_trouble()?)));
+    let findings =
+        inactive.map(|(device, trouble)| inactive_ports_finding(context, device, trouble));
+    let findings = findings.collect::<Result<Vec<_>, _>>()?;
+    if !findings.is_empty() || devices.clone().next().is_none() {
+        return Ok(findings);
+    }
+    Ok(vec![Finding::pass("each device has an active port").with_path("/sys/class/infiniband")])
+}
+
+/// Which remedy there is depends on what the first port lacks: an interface that is up, a link, or a subnet manager, which
+/// configures a port of InfiniBand whose link is up.
+fn inactive_ports_finding(
+    context: &CheckContext<'_>,
+    device: &RdmaDevice,
+    trouble: String,
+) -> Result<Finding, HostError> {
+    let ports = format!("/sys/class/infiniband/{}/ports", device.name);
+    let Some(port) = device.ports.first() else {
+        return Ok(Finding::pass(trouble));
+    };
+    let has_link = port.state.as_deref().is_some_and(|state| state != "DOWN");
+    let remedy = match port.netdevs.first() {
+        Some(name) if port.link_layer.as_deref() == Some("Ethernet") => {
+            let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
+            let flags =
+                flags.and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
+            if flags.is_some_and(|flags| flags & IFF_UP == 0) {
+                format!("ip link set dev {} up", quote_for_shell(name))
+            } else {
+                format!("ip -statistics link show dev {}", quote_for_shell(name))
+            }
+        }
+        _ if has_link => format!("sminfo -C {} -P {}", quote_for_shell(&device.name), port.port),
+        _ => format!("cat {ports}/{}/phys_state", port.port),
+    };
+    let finding = Finding::warn(trouble, Remedy::run(remedy));
+    Ok(finding.with_subject(&device.name).with_path(ports))
 }
 
 /// Whether each device has a node GUID.

@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use onload_core::onload::RUNTIMES;
 use onload_engines::installed::DOCKER_SNAP;
 use onload_engines::kind::EngineKind;
+use onload_engines::kubernetes::editable_files;
 use onload_engines::oci_runtime::find_runtime_behind;
 use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings};
@@ -50,6 +51,9 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
                 let finding = Finding::warn(text, install).with_path(&engine.program);
                 settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
+            Ok(settings) if !settings.collisions.is_empty() => {
+                collision_finding(settings).with_subject(name)
+            }
             Ok(settings) => {
                 let unused = if engine.is_used {
                     ""
@@ -75,6 +79,22 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
         return Ok(vec![finding.with_path("/usr/bin")]);
     }
     Ok(findings)
+}
+
+/// dockerd refuses a directive that is a flag and in its file.
+fn collision_finding(settings: &EngineSettings) -> Finding {
+    let collisions = settings.collisions.iter().map(|(flag, key)| {
+        let dashes = if flag.name.len() == 1 { "-" } else { "--" };
+        format!("{key:?} and {dashes}{}={} of {}", flag.name, flag.value, flag.source)
+    });
+    let file = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+    let text = format!(
+        "dockerd does not start: {} sets the same as a flag does; remove the key or the flag: {}",
+        file.display(),
+        collisions.collect::<Vec<_>>().join(", ")
+    );
+    let edit = Remedy::run(format!("${{EDITOR:-vi}} {}", quote_for_shell(file)));
+    Finding::fail(text, edit).with_path(file)
 }
 
 pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
@@ -128,11 +148,13 @@ fn is_cdi_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<Opti
     let by_version = |first: EngineVersion| engine.version.map(|version| version >= first);
     let default = match engine.kind {
         EngineKind::Crio | EngineKind::Podman | EngineKind::Nomad => return None,
-        EngineKind::Containerd | EngineKind::K3s if settings.is_off => return None,
+        _ if settings.is_off => return None,
         EngineKind::Docker => by_version(version::DOCKER_CDI),
         EngineKind::Containerd => by_version(version::CONTAINERD_CDI),
         // Its own number says nothing of the containerd in it; the file that it writes does.
-        EngineKind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
+        EngineKind::K3s | EngineKind::Rke2 | EngineKind::K0s | EngineKind::MicroK8s => {
+            settings.format.map(|format| format >= CONTAINERD_2)
+        }
         EngineKind::Kubelet => by_version(KUBELET_CDI),
     };
     let by_format = settings.format.filter(|format| *format >= CONTAINERD_2);
@@ -146,7 +168,7 @@ fn cdi_off_finding(
 ) -> Result<Finding, HostError> {
     let text = "CDI is off: containers that ask for onload.dev/… do not start";
     Ok(match engine.kind {
-        EngineKind::K3s => {
+        kind @ (EngineKind::K3s | EngineKind::Rke2) => {
             let text = format!(
                 "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
             );
@@ -154,7 +176,8 @@ fn cdi_off_finding(
             let section = format!("[plugins.\"{}\"]", template::plugin_name(&file));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
             let service = daemon::daemon_start(context, engine.kind)?;
-            let service = service.map_or("k3s", |(_, service)| service);
+            let usual = kind.services().first().copied().unwrap_or_default();
+            let service = service.map_or(usual, |(_, service)| service);
             let restart = Distribution::detect(context.host)?.restart_remedy(service);
             Finding::fail(text, switch_on).with_remedy(restart)
         }
@@ -162,6 +185,15 @@ fn cdi_off_finding(
             let file = "/var/lib/kubelet/config.yaml";
             let line = "DevicePluginCDIDevices: true";
             Finding::fail(text, Remedy::write_under(file, "featureGates:", line))
+        }
+        kind @ (EngineKind::K0s | EngineKind::MicroK8s) => {
+            let written = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+            let file = editable_files(kind, written).swap_remove(0);
+            let configure = format!(
+                "onload-ctk runtime configure --runtime containerd --file {}",
+                quote_for_shell(&file)
+            );
+            Finding::fail(text, Remedy::run(configure))
         }
         kind => {
             let name = kind.name();
@@ -274,7 +306,11 @@ fn is_wrapper_wanted(
     let allows = !context.config.annotations.allow.is_empty();
     let is_off = engine.settings.as_ref().is_ok_and(|settings| settings.is_off);
     Ok(match engine.kind {
-        EngineKind::Kubelet | EngineKind::K3s => false,
+        EngineKind::Kubelet
+        | EngineKind::K3s
+        | EngineKind::Rke2
+        | EngineKind::K0s
+        | EngineKind::MicroK8s => false,
         EngineKind::Containerd if is_off => false,
         EngineKind::Containerd | EngineKind::Crio => {
             allows && !nri::answers_annotations(context, engine)?
@@ -296,6 +332,10 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
         let Some((start_time, service)) = daemon::daemon_start(context, engine.kind)? else {
             return Ok(None);
         };
+        // k0s restarts its containerd itself when a drop-in changes.
+        if engine.kind == EngineKind::K0s {
+            return Ok(None);
+        }
         let files = start_files(engine.kind, settings);
         let mut newest = None;
         for file in &files {
@@ -331,11 +371,14 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
     })
 }
 
-/// k3s writes its containerd's file from its templates at each start, so that file is always newer than k3s.
+/// k3s and its like write their containerd's file from their templates at each start, so that file is always newer than they.
 fn start_files(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
-        EngineKind::K3s => files.skip(1).chain(settings.k3s_templates()).collect(),
+        kind if kind.brings_containerd() => {
+            let written = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+            files.skip(1).chain(editable_files(kind, written)).collect()
+        }
         _ => files.collect(),
     }
 }

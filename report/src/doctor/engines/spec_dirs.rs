@@ -85,7 +85,8 @@ fn add_dir_remedy(
         EngineKind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
         _ => format!("cdi_spec_dirs = [{list}]"),
     };
-    let file = if kind == EngineKind::K3s && settings.files.first() == Some(&spec_dirs.file) {
+    let is_rancher = matches!(kind, EngineKind::K3s | EngineKind::Rke2);
+    let file = if is_rancher && settings.files.first() == Some(&spec_dirs.file) {
         settings.k3s_template()
     } else {
         spec_dirs.file.clone()

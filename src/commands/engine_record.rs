@@ -1,0 +1,87 @@
+//! The record of engine files that are not in their usual places: the unit or file that named one may have changed by the
+//! time of its removal.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use onload_engines::engine::Engine;
+use onload_host::host::Host;
+
+use crate::config_file::{ConfigDir, ConfigFile};
+
+const DIR: &str = "/etc/onload-ctk";
+const NAME: &str = "engine-files";
+const HEADER: &str = "# Files that \"onload-ctk runtime configure\" has changed; its --remove looks for them here.\n";
+
+pub(super) struct EngineRecord {
+    /// With the engine's name.
+    files: Vec<(String, PathBuf)>,
+    directory: Option<ConfigDir>,
+    config_file: Option<ConfigFile>,
+}
+
+impl EngineRecord {
+    pub(super) fn read(host: &Host) -> anyhow::Result<EngineRecord> {
+        let open = host.directory(Path::new(DIR))?;
+        let path = host.outside_path(Path::new(DIR));
+        let directory = open.map(|open| ConfigDir::new(path, open));
+        let config_file = match &directory {
+            Some(directory) => directory.read(OsStr::new(NAME))?,
+            None => None,
+        };
+        let text = config_file.as_ref().map(|file| file.text.as_str()).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        let files = lines.filter(|(_, path)| path.starts_with('/'));
+        let files = files.map(|(engine, path)| (engine.to_owned(), path.into())).collect();
+        Ok(EngineRecord { files, directory, config_file })
+    }
+
+    pub(super) fn files(&self, engine: Engine) -> impl Iterator<Item = &Path> {
+        let files = self.files.iter().filter(move |(name, _)| name == engine.name());
+        files.map(|(_, path)| path.as_path())
+    }
+
+    pub(super) fn add(&mut self, host: &Host, engine: Engine, path: &Path) -> anyhow::Result<()> {
+        if self.files(engine).any(|known| known == path) {
+            return Ok(());
+        }
+        self.files.push((engine.name().to_owned(), path.to_owned()));
+        self.write(host)
+    }
+
+    /// Forgets the files of an engine but these.
+    pub(super) fn retain(
+        &mut self,
+        host: &Host,
+        engine: Engine,
+        kept: &[&Path],
+    ) -> anyhow::Result<()> {
+        let count = self.files.len();
+        self.files.retain(|(name, file)| name != engine.name() || kept.contains(&file.as_path()));
+        if self.files.len() < count { self.write(host) } else { Ok(()) }
+    }
+
+    fn write(&mut self, host: &Host) -> anyhow::Result<()> {
+        let mut text = HEADER.to_owned();
+        for (engine, path) in &self.files {
+            writeln!(text, "{engine} {}", path.display())?;
+        }
+        let directory = match self.directory.take() {
+            Some(directory) => directory,
+            None => {
+                let open = host.create_directory(Path::new(DIR))?;
+                ConfigDir::new(host.outside_path(Path::new(DIR)), open)
+            }
+        };
+        let name = OsStr::new(NAME);
+        let result = if self.files.is_empty() {
+            directory.remove(name)
+        } else {
+            directory.write(name, &text, self.config_file.as_ref())
+        };
+        self.directory = Some(directory);
+        result.context("recording which files of engines were changed")
+    }
+}
