@@ -9,6 +9,7 @@ use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
 use onload_host::host::HostError;
 use onload_lease::run_dir::RUN_DIR;
+use onload_sys::text::quote_for_shell;
 
 use super::cgroup::{self, ContainerEngine};
 use super::facts::{self, ContainerFacts, PreloadEnvironment, ProgramLinkage, ProgramStart};
@@ -187,6 +188,7 @@ impl<'l> ContainerReader<'l> {
             facts.interfaces = self.read_interfaces(&facts.processes);
         }
         facts.accelerated = self.accelerated_interfaces(facts);
+        facts.channel_commands = self.channel_commands(facts);
         if facts.has_node(rdma::NODES) {
             facts.rdma = self.read_rdma_libraries(facts);
         }
@@ -240,8 +242,8 @@ impl<'l> ContainerReader<'l> {
         }
         let labels = self.names.labels(*engine, id);
         let runtime = self.names.runtime(*engine, id, config);
-        let bundle = self.names.bundle_dir(*engine, id);
-        unanswered_verdict(config, &labels, runtime.as_deref(), *engine, bundle.as_deref())
+        let bundle = self.names.bundle_dir(*engine, id)?;
+        unanswered_verdict(config, &labels, runtime.as_deref(), *engine, &bundle)
     }
 
     fn read_processes(&self, group: &ContainerGroup) -> Vec<ContainerProcess> {
@@ -268,6 +270,26 @@ impl<'l> ContainerReader<'l> {
             Some(true) => self.input.inventory.attached.clone(),
             _ => accelerated.map(|interface| interface.name.clone()).collect(),
         }
+    }
+
+    /// One interface for each: ethtool reads no more than one.
+    fn channel_commands(&self, facts: &ContainerFacts) -> Vec<String> {
+        let show = |name: &String| format!("ethtool -l {}", quote_for_shell(name));
+        if facts.has_host_network == Some(true) {
+            return facts.accelerated.iter().map(show).collect();
+        }
+        let pid = facts.processes.first().map_or(0, |process| process.pid);
+        let interfaces = facts.interfaces.iter().flatten();
+        let interfaces = interfaces.filter(|interface| interface.is_accelerated == Some(true));
+        let commands = interfaces.flat_map(|interface| {
+            let own = interface
+                .is_physical
+                .then(|| format!("nsenter --target {pid} --net {}", show(&interface.name)));
+            let lower =
+                interface.ports.iter().filter_map(|port| self.accelerators.host_ports.get(port));
+            own.into_iter().chain(lower.map(show))
+        });
+        commands.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// By what its programs use the RDMA devices whose nodes it has.

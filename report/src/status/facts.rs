@@ -47,6 +47,8 @@ pub(super) struct ContainerFacts {
     pub(super) interfaces: Option<Vec<ContainerInterface>>,
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
+    /// Each shows the channels of an interface by which Onload sends for it.
+    pub(super) channel_commands: Vec<String>,
     pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
     /// What holds stacks of this host, if a program of this container was refused one because none was free.
     #[serde(skip)]
@@ -62,7 +64,7 @@ pub(super) struct ContainerFacts {
 }
 
 /// A program that uses sockets of the kernel, and no socket of Onload; or sockets of both, and those of the kernel by an
-/// interface that Onload has.
+/// interface that Onload has, or all of them by others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KernelSocketProgram {
     pub(super) pid: u32,

@@ -54,9 +54,13 @@ impl<'l> KernelSocketReader<'l> {
         let network = (interfaces, facts.has_host_network == Some(false));
         let candidates = facts.processes.iter();
         let candidates = candidates.filter(|process| {
-            let mut addresses = process.kernel_addresses.iter().flatten();
-            let is_left = |address| is_for_onload(address, facts, accelerators) == Some(true);
-            process.has_kernel_socket() && (!process.is_accelerated() || addresses.any(is_left))
+            let addresses = || process.kernel_addresses.iter().flatten();
+            let is_of =
+                |answer| move |address| is_for_onload(address, facts, accelerators) == Some(answer);
+            process.has_kernel_socket()
+                && (!process.is_accelerated()
+                    || addresses().any(is_of(true))
+                    || addresses().all(is_of(false)))
         });
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {
@@ -104,10 +108,13 @@ impl<'l> KernelSocketReader<'l> {
             let sockets: BTreeSet<u64> = sockets.collect();
             let found = kernel_sockets(self.host, pid, &sockets, accelerators);
             for process in &mut network_processes {
-                process.kernel_addresses = found.as_ref().map(|found| {
-                    let addresses = process.sockets.iter().filter_map(|socket| found.get(socket));
-                    addresses.copied().take(MAX_ADDRESSES).collect()
-                });
+                let own_sockets = || {
+                    let sockets = process.sockets.iter();
+                    sockets.filter_map(|socket| found.as_ref()?.get(socket))
+                };
+                let addresses = own_sockets().flatten().copied().take(MAX_ADDRESSES).collect();
+                process.has_local_socket = own_sockets().any(Option::is_none);
+                process.kernel_addresses = found.as_ref().map(|_| addresses);
             }
         }
     }
@@ -312,15 +319,15 @@ fn allowed_interfaces(
     AllowedInterfaces::Something
 }
 
-/// Returns the local addresses of those of these sockets that are of the kernel's TCP and UDP, for other machines, in the network
-/// of a process; `None` if a table cannot be read. Sockets that Onload has taken over are in no table under a descriptor of the
-/// program.
+/// Returns those of these sockets that are of the kernel's TCP and UDP, in the network of a process, each with its local address
+/// if it is for other machines; `None` if a table cannot be read. Sockets that Onload has taken over are in no table under a
+/// descriptor of the program.
 fn kernel_sockets(
     host: &Host,
     pid: u32,
     inodes: &BTreeSet<u64>,
     accelerators: &AcceleratedInterfaces<'_>,
-) -> Option<BTreeMap<u64, IpAddr>> {
+) -> Option<BTreeMap<u64, Option<IpAddr>>> {
     let mut sockets = BTreeMap::new();
     for table in TABLES {
         let has_inode =
@@ -335,17 +342,21 @@ fn kernel_sockets(
     Some(sockets)
 }
 
-/// `None` for a socket within the host, and for one that looks up names: Onload leaves these to the kernel.
-fn parse_socket(line: &[u8], is_of_host: &dyn Fn(&IpAddr) -> bool) -> Option<(u64, IpAddr)> {
+/// No address for a socket within the host, and for one that looks up names: Onload leaves these to the kernel.
+fn parse_socket(
+    line: &[u8],
+    is_of_host: &dyn Fn(&IpAddr) -> bool,
+) -> Option<(u64, Option<IpAddr>)> {
     let inode = parse_column(line, INODE)?;
     let local = find_column(line, LOCAL).and_then(parse_address);
     let remote = find_column(line, REMOTE).and_then(parse_address);
     let is_loopback = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
     let is_left = |(address, port): (IpAddr, u16)| port == DNS_PORT || is_of_host(&address);
     if is_loopback || remote.is_some_and(is_left) {
-        return None;
+        return Some((inode, None));
     }
-    Some((inode, local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address)))
+    let address = local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address);
+    Some((inode, Some(address)))
 }
 
 /// `0100007F:1F90`: the address as words of this machine's byte order (net/ipv4/tcp_ipv4.c, `get_tcp4_sock`).

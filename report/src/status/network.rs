@@ -50,6 +50,8 @@ pub(super) struct AcceleratedInterfaces<'l> {
     host_paths: BTreeMap<u32, LowerPath>,
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
     pub(super) host_interfaces: Vec<ContainerInterface>,
+    /// The names of the host's interfaces that Onload has.
+    pub(super) host_ports: BTreeMap<PortId, String>,
     /// The names of the host's interfaces by their addresses.
     pub(super) host_addresses: BTreeMap<IpAddr, String>,
     /// What Onload has attached to, in whatever network; none where that is not known.
@@ -73,6 +75,8 @@ impl<'l> AcceleratedInterfaces<'l> {
             Some((address.address, link.name.clone()))
         });
         let host_addresses = host_addresses.collect();
+        let host_ports = index_by_name.iter().map(|(name, index)| ((true, *index), name.clone()));
+        let host_ports = host_ports.collect();
         let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
         let host_interfaces =
@@ -87,6 +91,7 @@ impl<'l> AcceleratedInterfaces<'l> {
             host_interfaces: host_interfaces.collect(),
             host_addresses,
             host_paths,
+            host_ports,
             attached: read_attached(host),
             accelerates_veth,
         }

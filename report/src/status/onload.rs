@@ -91,6 +91,9 @@ fn describe_programs(programs: &[&KernelSocketProgram]) -> String {
 fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     let (preloading, plain): (Vec<_>, Vec<_>) =
         facts.kernel_socket_programs.iter().partition(|program| program.has_library);
+    let (elsewhere, preloading): (Vec<_>, Vec<_>) = preloading.into_iter().partition(|program| {
+        program.is_accelerated && program.cause == KernelSocketCause::OtherInterface
+    });
     let accelerated = facts.count_accelerated();
     let others = preloading.iter().filter(|program| !program.is_accelerated).count();
     let mut reason =
@@ -99,6 +102,12 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
         reason += &format!(
             "; on the kernel's sockets, without libonload.so: {}",
             describe_programs(&plain)
+        );
+    }
+    if !elsewhere.is_empty() {
+        reason += &format!(
+            "; in part on the kernel's sockets, by interfaces that Onload does not have: {}",
+            describe_programs(&elsewhere)
         );
     }
     reason += replaced_note(facts);
@@ -184,10 +193,15 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
             "look for them: onload_stackdump, ss --tcp --udp --processes",
         );
     }
+    let has_local_socket = facts.processes.iter().any(|process| process.has_local_socket);
+    let missing = match has_local_socket {
+        true => "no program has a socket for other machines yet",
+        false => "no program has opened a socket yet",
+    };
     Verdict::without_remedy(
         VerdictState::Ready,
         format!(
-            "processes that preload the library: {programs} of {all}; no program has opened a socket yet{}",
+            "processes that preload the library: {programs} of {all}; {missing}{}",
             replaced_note(facts)
         ),
     )
@@ -203,7 +217,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
         ),
         KernelSocketCause::LeftToKernel => (
             "why Onload left them to the kernel is not known".to_owned(),
-            format!("look at dmesg, and with AF_XDP at the channels of the interface (ethtool -l {names}): a stack gets the packets of one"),
+            format!("look at dmesg, and with AF_XDP at the channels of the interface ({}): a stack gets the packets of one", facts.channel_commands.join("; ")),
         ),
         KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),

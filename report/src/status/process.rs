@@ -51,6 +51,8 @@ pub(super) struct ContainerProcess {
     pub(super) sockets: Vec<u64>,
     /// The addresses of its sockets of the kernel's TCP and UDP for other machines; none where that was not asked, or is not known.
     pub(super) kernel_addresses: Option<BTreeSet<IpAddr>>,
+    /// Whether it has a socket of the kernel's TCP and UDP within the host, or one that looks up names.
+    pub(super) has_local_socket: bool,
     pub(super) has_stack: bool,
     /// Whether its stderr is a terminal.
     pub(super) has_terminal: bool,
@@ -302,14 +304,16 @@ impl ContainerProcess {
         self.kernel_addresses.as_ref().is_some_and(|addresses| !addresses.is_empty())
     }
 
-    /// Whether it has a stack and uses it. One that connects only by interfaces that Onload does not have has a stack too.
+    /// Whether it has a stack and uses it. A program has a stack too if it connects only within the host, or only by interfaces
+    /// that Onload does not have.
     pub(super) fn is_accelerated(&self) -> bool {
         let mut open = self.open.iter().flatten();
         let is_socket = |target: &String| {
             onload_descriptor(target)
                 .is_some_and(|name| ["tcp", "udp"].iter().any(|kind| name.starts_with(kind)))
         };
-        self.has_stack && (open.any(is_socket) || !self.has_kernel_socket())
+        let has_kernel_socket = self.has_kernel_socket() || self.has_local_socket;
+        self.has_stack && (open.any(is_socket) || !has_kernel_socket)
     }
 
     /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.

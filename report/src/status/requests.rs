@@ -54,7 +54,7 @@ pub(super) fn unanswered_verdict(
     labels: &BTreeMap<String, String>,
     runtime: Option<&str>,
     engine: ContainerEngine,
-    bundle: Option<&Path>,
+    bundle: &Path,
 ) -> Option<Verdict> {
     if is_sandbox(&config.annotations) {
         return None;
@@ -75,15 +75,10 @@ pub(super) fn unanswered_verdict(
     if let Some(origin) = origin {
         let start = start_advice(engine);
         return match runtime {
-            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => {
-                let bundle = bundle.unwrap_or(Path::new("BUNDLE"));
-                unanswered(
-                    format!(
-                        "it asks by {origin}, its runtime is {name}, and it has nothing of that"
-                    ),
-                    &format!("see why: onload-ctk container explain {}", quote_for_shell(bundle)),
-                )
-            }
+            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => unanswered(
+                format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
+                &format!("see why: onload-ctk container explain {}", quote_for_shell(bundle)),
+            ),
             Some(name) => unanswered(
                 format!("it asks by {origin}, but its runtime is {name}, which does not read that"),
                 &start,

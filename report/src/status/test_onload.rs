@@ -244,18 +244,44 @@ fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_h
     );
 }
 
+#[test]
+fn channels_are_asked_of_one_interface_by_each_command() {
+    let mut made = with_unused_stack();
+    made.file("/sys/class/net/ens0/ifindex", "6\n");
+    made.attached.push("ens0".to_owned());
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
+    made.assert_is(VerdictState::NoStack, "", "(ethtool -l ens0; ethtool -l ens1)");
+    // In a network of its own, in that network.
+    let mut made = preloaded();
+    made.interface(of_function("eth0", "0000:3b:00.0"));
+    made.function("0000:3b:00.0", "0x1924", "0x0b03");
+    made.stack();
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
+    made.assert_is(
+        VerdictState::PartlyAccelerated,
+        "",
+        "(nsenter --target 77 --net ethtool -l eth0)",
+    );
+    // The channels of a macvlan are those of the host's interface below it.
+    let made = with(on_host("eth0", "macvlan", 5));
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
+    made.assert_is(VerdictState::PartlyAccelerated, "", "(ethtool -l ens1)");
+}
+
 /// A real Onload with two channels left 6 of 8 connections by its own interface to the kernel.
 #[test]
 fn a_program_with_sockets_of_both_is_partly_accelerated_if_those_of_the_kernel_are_by_onloads_interface()
  {
     let made = with_unused_stack();
     made.open(5, "onload:[tcp:0:2047]");
-    for (local, remote) in
-        [("192.0.2.7:50000", "192.0.2.9:6379"), ("192.0.2.8:50000", "192.0.2.7:6379")]
-    {
-        made.connects(77, 901, local, remote);
-        assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated, "{local} {remote}");
-    }
+    made.connects(77, 901, "192.0.2.8:50000", "192.0.2.7:6379");
+    assert_eq!(made.verdicts()[0].reason, "processes with a stack of Onload: 1 of 1");
+    made.connects(77, 901, "192.0.2.7:50000", "192.0.2.9:6379");
+    made.assert_is(
+        VerdictState::Accelerated,
+        "; in part on the kernel's sockets, by interfaces that Onload does not have: 77 redis (192.0.2.7 of ens0)",
+        "",
+    );
     made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
     made.assert_is(
         VerdictState::PartlyAccelerated,
@@ -273,10 +299,34 @@ fn sockets_within_the_host_and_of_name_lookups_change_no_verdict() {
     ] {
         let made = with_unused_stack();
         made.connects(77, 901, local, remote);
+        made.assert_is(VerdictState::Ready, "no program has a socket for other machines yet", "");
+        made.open(5, "onload:[tcp:0:2047]");
         assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated, "{local} {remote}");
-        made.file("/proc/driver/onload/stacks", "");
+        let made = by_kernel();
+        made.connects(77, 901, local, remote);
         assert_eq!(made.verdicts()[0].state, VerdictState::Ready, "{local} {remote}");
     }
+}
+
+/// With a real Onload, a helper that listened on 127.0.0.1 took the only stack, and the server was refused.
+#[test]
+fn a_helper_on_loopback_with_the_only_stack_is_not_accelerated() {
+    let made = with_unused_stack();
+    made.connects(77, 901, "127.0.0.1:7009", "0.0.0.0:0");
+    let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
+    made.process(81, &cgroup, "pp", HOST_NET, "pid:[7]");
+    made.file("/proc/81/maps", MAPS).link("/proc/81/fd/3", "/dev/onload");
+    made.link("/proc/81/fd/9", "socket:[905]");
+    made.file(
+        "/proc/77/net/tcp",
+        "  sl  local_address\n   0: 0100007F:1B61 00000000:0000 0A 0:0 0:0 0 0 0 901 1\n   \
+         1: 080200C0:1B59 090200C0:C350 01 0:0 0:0 0 0 0 905 1\n",
+    );
+    made.assert_is(
+        VerdictState::NoStack,
+        "with the library and without a stack of Onload: 81 pp (192.0.2.8 of ens1)",
+        "start it again",
+    );
 }
 
 #[test]
