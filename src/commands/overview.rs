@@ -27,7 +27,7 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (inventory, checks) = check_host(global, printer)?;
-    let host = describe_host(&inventory);
+    let host = describe_host(&inventory) + &describe_interfaces(&checks);
     let specs = describe_specs(&checks);
     let next_step = describe_next_step(&inventory, &checks);
     if format == ListFormat::Json {
@@ -75,6 +75,13 @@ fn describe_host(inventory: &Inventory) -> String {
         Some(_) => onload + ", TCPDirect",
         None => onload,
     }
+}
+
+/// Describes faults that keep interfaces from being accelerated.
+fn describe_interfaces(checks: &[Check]) -> String {
+    let faults = checks_named(checks, "onload-interface")
+        .filter(|check| check.finding.verdict == CheckVerdict::Warn);
+    faults.map(|check| format!("; {}", check.finding.finding)).collect()
 }
 
 /// Counts devices by class as discover does: other names of an interface are not counted.
@@ -157,9 +164,7 @@ fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }
-    if first_device(inventory, Class::Nic).is_none()
-        && let Some(remedy) = onload_remedy(checks)
-    {
+    if let Some(remedy) = onload_remedy(checks) {
         return remedy;
     }
     let engine = TryEngine::usable_engines(checks).next();

@@ -913,6 +913,11 @@ checks! {
     a_registration_that_is_configured_is_made_again: "onload-interface", x3(),
         |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n[host]\naf-xdp = [\"ens3\"]\n"); }
         => "warn", "no interface is accelerated", "onload-ctk host apply";
+    a_registration_that_is_configured_and_not_made_is_warned_of_beside_others: "onload-interface", af_xdp("", "1"),
+        |tree| { tree.config("[host]\naf-xdp = [\"ens1\", \"eth9\"]\n");
+            tree.attribute("/sys/devices/virtual/net/eth9/ifindex", "9");
+            tree.link("/sys/class/net/eth9", "../../devices/virtual/net/eth9"); }
+        => "warn", "[host] af-xdp names eth9, and it is not registered with Onload", "onload-ctk host apply";
     several_channels_without_flow_filters_are_warned_of: "af-xdp", af_xdp("ens1 xdp none 1\n", "0"),
         |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
         => "warn", "only connections whose hash meets", "ethtool -L ens1 combined 1";

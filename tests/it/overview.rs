@@ -97,7 +97,18 @@ fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
     tree.config("[discover]\nignored-interfaces = [\"enp59s0f0np0\", \"enp59s0f1np1\"]\n[host]\naf-xdp = [\"enp59s0f0np0\"]\n");
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
-    assert_eq!(lines(&tree)[4], "run: onload-ctk host apply");
+    let [here, _, _, _, next] = lines(&tree);
+    assert!(here.ends_with("; Onload works, and no interface is accelerated"), "{here}");
+    assert_eq!(next, "run: onload-ctk host apply");
+    // Beside an interface that Onload has.
+    tree.config("[host]\naf-xdp = [\"eno1\"]\n");
+    tree.generate();
+    let [here, _, _, _, next] = lines(&tree);
+    assert!(
+        here.contains("[host] af-xdp names eno1, and it is not registered with Onload"),
+        "{here}"
+    );
+    assert_eq!(next, "run: onload-ctk host apply");
 }
 
 #[test]

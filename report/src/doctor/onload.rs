@@ -1,11 +1,12 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
 use onload_core::class::Class;
+use onload_core::host_settings::InterfaceName;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_host::devices::{RETURNING, STATE_HELD};
 use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
 use onload_host::discover::bond::{BondFault, OnloadBond};
-use onload_host::discover::nic::{Datapath, Nic};
+use onload_host::discover::nic::{DEBUGFS_NICS, Datapath, Nic};
 use onload_host::discover::onload::{CONTROL_PLANE, DEFAULT_CONTROL_PLANE, ProgramFault};
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
@@ -206,7 +207,24 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     } else {
         Finding::pass(format!("accelerated: {}", names.join(", ")))
     };
-    Ok(vec![finding.with_path("/sys/class/net")])
+    let mut findings = vec![finding.with_path("/sys/class/net")];
+    if !names.is_empty()
+        && let Some(reapply) = reapply_remedy(context)?
+    {
+        let configured = context.config.host.af_xdp.iter().map(InterfaceName::as_str);
+        let is_missing = |name: &&str| {
+            inventory.interfaces.iter().any(|interface| interface.name == *name)
+                && !inventory.attached.iter().any(|attached| attached == name)
+        };
+        let missing: Vec<&str> = configured.filter(is_missing).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            let text =
+                format!("[host] af-xdp names {missing}, and it is not registered with Onload");
+            findings.push(Finding::warn(text, reapply).with_path(DEBUGFS_NICS));
+        }
+    }
+    Ok(findings)
 }
 
 pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
