@@ -15,7 +15,6 @@ use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
 use super::caller;
-use super::caller_output;
 use super::config_edit::{self, StreamResult};
 use super::create_runtime;
 use super::log_file::{self, LogLine};
@@ -313,15 +312,11 @@ fn log_lines(log: &LogConfig, lines: impl IntoIterator<Item = LogLine>) {
     }
 }
 
-/// Writes `text`, after the program's name, to standard error. If nothing shows that output, also writes it to the
-/// system log, and failures to the output of the caller.
+/// Writes `text`, after the program's name, to standard error, and also to the system log if
+/// nothing shows that output.
 fn print_message(level: LogLevel, text: &str) {
-    let named = format!("{PROGRAM}{text}");
-    print_line(&named);
+    print_line(&format!("{PROGRAM}{text}"));
     if system_log::is_unread(io::stderr(), level) {
-        if level == LogLevel::Error {
-            let _ = caller_output::write_line(&named);
-        }
         let line = text.trim_start_matches([':', ' ']);
         // A failure cannot be reported anywhere.
         let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, level, line);

@@ -2,7 +2,6 @@
 
 pub mod allocator;
 pub(crate) mod caller;
-pub(crate) mod caller_output;
 pub(crate) mod config_edit;
 pub(crate) mod create_runtime;
 pub mod explain;

@@ -359,32 +359,3 @@ fn a_runtime_of_the_wrong_type_is_named_with_its_line_and_key() {
         "onload-container-runtime: \"/etc/onload-ctk/config.toml\": line 2: runtime.path: expected a string, found integer `7`\n"
     );
 }
-
-/// crun gives hooks /dev/null as standard error, and podman shows what crun prints and logs.
-#[test]
-fn a_failure_is_printed_and_logged_by_a_caller_that_discards_the_output_of_hooks() {
-    if !is_root() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    sandbox.mkdir("/var/log");
-    let run = |redirection: &str| {
-        let script = format!(
-            "test -e /null || mknod /null c 1 3
-             exec 9> /var/log/oci-log
-             {HOOK_THERE} nonsense {redirection} || true"
-        );
-        let output = sandbox.script(&script, b"");
-        (stderr(&output), sandbox.read("/var/log/oci-log"))
-    };
-    let failure = "onload-hook: \"nonsense\" is not a hook stage; usage: ";
-    let (printed, logged) = run("2> /null");
-    assert!(printed.starts_with(failure) && printed.lines().count() == 1, "{printed}");
-    let entry: Value = serde_json::from_str(&logged).unwrap();
-    assert_eq!(entry["level"], "error");
-    assert_eq!(format!("{}\n", entry["msg"].as_str().unwrap()), printed);
-    // The output is read, so it is printed once.
-    let (printed, logged) = run("");
-    assert!(printed.starts_with(failure) && printed.lines().count() == 1, "{printed}");
-    assert_eq!(logged, "");
-}
