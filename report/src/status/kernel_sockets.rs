@@ -55,12 +55,11 @@ impl<'l> KernelSocketReader<'l> {
         let candidates = facts.processes.iter();
         let candidates = candidates.filter(|process| {
             let addresses = || process.kernel_addresses.iter().flatten();
-            let is_of =
-                |answer| move |address| is_for_onload(address, facts, accelerators) == Some(answer);
+            let is_left = |address| is_for_onload(address, facts, accelerators);
             process.has_kernel_socket()
                 && (!process.is_accelerated()
-                    || addresses().any(is_of(true))
-                    || addresses().all(is_of(false)))
+                    || addresses().any(|address| is_left(address) == Some(true))
+                    || addresses().all(|address| is_left(address) == Some(false)))
         });
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {
