@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::timestamp;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
-use onload_report::doctor::{Check, Remedy};
+use onload_report::doctor::{Check, CheckVerdict, Remedy};
 use onload_sys::text::quote_for_shell;
 use serde_json::json;
 
