@@ -41,12 +41,14 @@ fn hosts(criterion: &mut Criterion) {
             });
         });
         let pools = resolve(&inventory, &config);
-        let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
-        let specs = specs.into_iter().map(|(name, spec)| SpecSource {
-            path: format!("onload.dev-{name}.json").into(),
-            priority: 0,
-            content: Ok(spec),
-        });
+        let specs = generate(&inventory, &pools.offered, &config, surroundings)
+            .unwrap()
+            .into_iter()
+            .map(|(name, spec)| SpecSource {
+                path: format!("onload.dev-{name}.json").into(),
+                priority: 0,
+                content: Ok(spec),
+            });
         let specs = Registry::from_sources(specs.collect());
         let count = build_offers(&inventory, &specs, &pools, &[]).len();
         assert!(count >= vfs / 2, "{count}");

@@ -899,8 +899,8 @@ fn format_parser() -> impl TypedValueParser<Value = SpecFormat> {
     let words = [
         ("json", "JSON, which every CDI reader accepts"),
         ("yaml", "YAML, which container engines accept"),
-    ];
-    let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
+    ]
+    .map(|(word, help)| PossibleValue::new(word).help(help));
     PossibleValuesParser::new(words).map(|word| match word.as_str() {
         "yaml" => SpecFormat::Yaml,
         _ => SpecFormat::Json,

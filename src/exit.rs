@@ -74,8 +74,7 @@ const NEGATIVE_ANSWERS: [(&str, &str); 12] = [
 
 /// When a command answers no; none where it never does.
 pub fn describe_negative_answer(command: &str) -> Option<&'static str> {
-    let found = NEGATIVE_ANSWERS.iter().find(|(words, _)| *words == command);
-    found.map(|(_, when)| *when)
+    NEGATIVE_ANSWERS.iter().find(|(words, _)| *words == command).map(|(_, when)| *when)
 }
 
 pub fn summary() -> String {

@@ -26,8 +26,8 @@ pub(crate) fn shorten(command: Command) -> Command {
 
 fn shorten_command(command: Command) -> Command {
     let description = command.get_long_about().or(command.get_about()).cloned().unwrap_or_default();
-    let notes = command.get_after_long_help().map(|notes| format!("{notes}\n"));
-    let notes = notes.unwrap_or_default() + REFERENCE;
+    let notes = command.get_after_long_help().map(|notes| format!("{notes}\n")).unwrap_or_default()
+        + REFERENCE;
     // clap separates options by empty lines if any text has a long form.
     command
         .long_about(Resettable::Reset)
@@ -62,8 +62,7 @@ fn hide_global_options(command: Command) -> Command {
 
 fn describe_environment(root: &Command) -> String {
     let mut text = "Global options, which every command accepts:\n\n".to_owned();
-    let options = root.get_arguments().filter(|argument| argument.is_global_set());
-    let options = options.map(|option| {
+    let options = root.get_arguments().filter(|argument| argument.is_global_set()).map(|option| {
         let help = option.get_help().map(ToString::to_string).unwrap_or_default();
         (format_option(option), help)
     });
@@ -89,8 +88,13 @@ fn format_option(option: &Arg) -> String {
     let short = option.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
     let long = option.get_long().unwrap_or_default();
     let has_value = option.get_action().takes_values();
-    let values = option.get_value_names().filter(|_| has_value).unwrap_or_default();
-    let values: String = values.iter().map(|value| format!(" <{value}>")).collect();
+    let values: String = option
+        .get_value_names()
+        .filter(|_| has_value)
+        .unwrap_or_default()
+        .iter()
+        .map(|value| format!(" <{value}>"))
+        .collect();
     format!("{short}--{long}{values}")
 }
 

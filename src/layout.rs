@@ -104,8 +104,8 @@ pub(crate) fn format_table<const N: usize>(
 
 /// What is given and how, side by side; below each other where a line has too little room for both.
 pub(crate) fn format_pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
-    let widths = pairs.iter().map(|(label, _)| display_width(label));
-    let width = widths.max().unwrap_or(0).min(MAX_WIDTH);
+    let width =
+        pairs.iter().map(|(label, _)| display_width(label)).max().unwrap_or(0).min(MAX_WIDTH);
     let lines = pairs.iter().map(|(label, text)| {
         let (label, text) = (to_one_line(label), to_one_line(text));
         if text.is_empty() {
@@ -129,9 +129,12 @@ pub(crate) fn to_one_line(text: &str) -> String {
 
 fn width_before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
     let widest = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        let cells = cells.map(|cell| display_width(cell));
-        cells.chain(header.get(column).map(|text| display_width(text))).max().unwrap_or(0)
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| display_width(cell))
+            .chain(header.get(column).map(|text| display_width(text)))
+            .max()
+            .unwrap_or(0)
     };
     let columns = (0..N.saturating_sub(1)).map(|column| widest(column) + INDENT.len());
     INDENT.len() + columns.sum::<usize>()
@@ -148,20 +151,20 @@ fn align_columns<const N: usize>(
         table.add_row(row);
     }
     // Each cell has a column of space on either side.
-    let lines = table.lines().map(|line| format!(" {}\n", line.trim_end()));
-    lines.collect()
+    table.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
 }
 
 /// The rows without what is not known of them or was just said.
 fn format_entries<const N: usize>(rows: &[[String; N]], columns: usize) -> String {
-    let rows = rows.iter().filter_map(|row| row.split_last());
-    rows.map(|(text, names)| {
-        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-        names.retain(|name| *name != "-");
-        names.dedup();
-        format_entry(&names.join(INDENT), text, Some(columns))
-    })
-    .collect()
+    rows.iter()
+        .filter_map(|row| row.split_last())
+        .map(|(text, names)| {
+            let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+            names.retain(|name| *name != "-");
+            names.dedup();
+            format_entry(&names.join(INDENT), text, Some(columns))
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -131,8 +131,11 @@ impl Printer {
             return;
         };
         // Not to the last column, where some terminals begin a new line.
-        let text = escape_controls(text).replace('\n', " ");
-        let text: String = text.chars().take(columns.saturating_sub(1)).collect();
+        let text: String = escape_controls(text)
+            .replace('\n', " ")
+            .chars()
+            .take(columns.saturating_sub(1))
+            .collect();
         let width = text.chars().count();
         let rest = " ".repeat(self.progress.saturating_sub(width));
         let _ = write!(self.stderr, "\r{DIM}{text}{DIM:#}{rest}");
@@ -182,8 +185,7 @@ pub(crate) fn log_access(path: &Path, access: ReadAccess) {
 
 /// What the variable `COLUMNS` says, else the terminal, as with ls(1).
 fn columns_of_stdout() -> Option<usize> {
-    let configured = env::var("COLUMNS").ok();
-    let configured = configured.and_then(|columns| columns.parse().ok());
+    let configured = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let terminal = || {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
         Some(usize::from(size.ws_col))

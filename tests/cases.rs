@@ -27,10 +27,12 @@ type Files = BTreeMap<String, (u64, String)>;
 
 fn main() -> ExitCode {
     let cases = Path::new(REPOSITORY).join("tests/cases");
-    let paths = WalkDir::new(&cases).sort_by_file_name().into_iter();
-    let paths = paths.map(|entry| entry.unwrap().into_path());
-    let trials =
-        paths.filter(|path| path.extension().is_some_and(|end| end == "case")).map(|path| {
+    let trials = WalkDir::new(&cases)
+        .sort_by_file_name()
+        .into_iter()
+        .map(|entry| entry.unwrap().into_path())
+        .filter(|path| path.extension().is_some_and(|end| end == "case"))
+        .map(|path| {
             let name = path.strip_prefix(&cases).unwrap().with_extension("").display().to_string();
             Trial::test(name.clone(), move || compare(&path, &name))
         });
@@ -47,8 +49,10 @@ fn compare(path: &Path, name: &str) -> Result<(), Failed> {
     if env::var_os("UPDATE_GOLDEN").is_some() {
         return Ok(fs::write(path, found)?);
     }
-    let diff = TextDiff::from_lines(&expected, &found);
-    let diff = diff.unified_diff().header("expected", "found").to_string();
+    let diff = TextDiff::from_lines(&expected, &found)
+        .unified_diff()
+        .header("expected", "found")
+        .to_string();
     Err(format!("{diff}to accept it, run: UPDATE_GOLDEN=1 cargo test --test cases {name}").into())
 }
 
@@ -63,8 +67,13 @@ fn replay(case: &str) -> Result<String, Failed> {
     let mut replayed = top.to_owned();
     for step in format!("\n{session}").split("\n$ ").skip(1) {
         let is_command = |(number, line): &(usize, &str)| *number == 0 || line.starts_with("> ");
-        let lines = step.lines().enumerate().take_while(is_command);
-        let command = lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n");
+        let command = step
+            .lines()
+            .enumerate()
+            .take_while(is_command)
+            .map(|(_, line)| line)
+            .collect::<Vec<_>>()
+            .join("\n");
         let before = host.files();
         let (status, printed) = host.run(&command.replace("\n> ", "\n"));
         let after = host.files();
@@ -103,9 +112,12 @@ fn replay(case: &str) -> Result<String, Failed> {
 /// Paths of the files whose text differs, without the backups of such files.
 fn changed(old: &Files, new: &Files) -> BTreeSet<String> {
     let text = |files: &Files, path: &String| files.get(path).map(|(_, text)| text.clone());
-    let paths = old.keys().chain(new.keys());
-    let mut changed: BTreeSet<_> =
-        paths.filter(|path| text(old, path) != text(new, path)).cloned().collect();
+    let mut changed: BTreeSet<_> = old
+        .keys()
+        .chain(new.keys())
+        .filter(|path| text(old, path) != text(new, path))
+        .cloned()
+        .collect();
     for path in changed.clone() {
         changed.remove(&format!("{path}.onload-ctk-backup"));
     }
@@ -122,8 +134,7 @@ fn differences(old: &Files, new: &Files, paths: &BTreeSet<String>) -> String {
             (Some((_, old)), None) => (" (removed)", old.as_str(), ""),
             (None, None) => continue,
         };
-        let diff = TextDiff::from_lines(old, new);
-        let diff = diff.unified_diff().context_radius(1).to_string();
+        let diff = TextDiff::from_lines(old, new).unified_diff().context_radius(1).to_string();
         let mut lines = diff.lines().map(|line| match line {
             hunk if hunk.starts_with("@@") => "@@",
             // git and editors remove a space at the end of a line.
@@ -174,8 +185,9 @@ impl Host {
         // cargo llvm-cov
         shell.envs(env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
         let output = shell.output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let mut printed = printed.replace(&format!("{root}/"), "/").replace(root, "/");
+        let mut printed = String::from_utf8_lossy(&output.stdout)
+            .replace(&format!("{root}/"), "/")
+            .replace(root, "/");
         if !printed.is_empty() && !printed.ends_with('\n') {
             printed += "\n\\ No newline at end of output\n";
         }
@@ -183,13 +195,16 @@ impl Host {
     }
 
     fn files(&self) -> Files {
-        let entries = WalkDir::new(self.0.root()).into_iter().map(Result::unwrap);
-        let files = entries.filter(|entry| entry.file_type().is_file()).map(|entry| {
-            let path = entry.path().strip_prefix(self.0.root()).unwrap();
-            let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
-            let inode = entry.metadata().unwrap().ino();
-            (format!("/{}", path.display()), (inode, text))
-        });
+        let files = WalkDir::new(self.0.root())
+            .into_iter()
+            .map(Result::unwrap)
+            .filter(|entry| entry.file_type().is_file())
+            .map(|entry| {
+                let path = entry.path().strip_prefix(self.0.root()).unwrap();
+                let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
+                let inode = entry.metadata().unwrap().ino();
+                (format!("/{}", path.display()), (inode, text))
+            });
         files.filter(|(path, _)| path != LOCK).collect()
     }
 
@@ -201,9 +216,12 @@ impl Host {
             return Ok(());
         }
         let left_out = ["--set-default", "--nri", "--allow", ">", "/dev/null"];
-        let words = configure.split(' ');
-        let words = words.filter(|word| !left_out.iter().any(|flag| word.starts_with(flag)));
-        let remove = words.chain(["--remove"]).collect::<Vec<_>>().join(" ");
+        let remove = configure
+            .split(' ')
+            .filter(|word| !left_out.iter().any(|flag| word.starts_with(flag)))
+            .chain(["--remove"])
+            .collect::<Vec<_>>()
+            .join(" ");
         let configured = self.files();
         self.expect(configure, &configured)?;
         if self.files() != configured {

@@ -280,8 +280,11 @@ impl Registry {
     /// Returns all files, valid or not, and the directories that could not be read.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<&Path> {
-        let files = self.files.iter().map(|file| file.path.as_path());
-        files.chain(self.errors.keys().map(PathBuf::as_path)).collect()
+        self.files
+            .iter()
+            .map(|file| file.path.as_path())
+            .chain(self.errors.keys().map(PathBuf::as_path))
+            .collect()
     }
 
     /// Returns the errors of each file and directory.

@@ -260,8 +260,7 @@ fn deviation_the_crate_follows_a_link_to_a_device() {
     let Some(tool) = oracle::second_crate() else {
         return;
     };
-    let link = tempfile::tempdir().expect("a directory");
-    let link = link.path().join("null");
+    let link = tempfile::tempdir().expect("a directory").path().join("null");
     fs::create_dir_all(link.parent().expect("a parent")).expect("a directory");
     std::os::unix::fs::symlink("/dev/null", &link).expect("a link");
     let edits = format!(r#"{{"deviceNodes": [{{"path": "{}"}}]}}"#, link.display());

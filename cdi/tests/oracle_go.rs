@@ -142,8 +142,11 @@ fn bind_mounts_are_mapped_in_a_user_namespace_and_the_librarys_release_maps_none
     let names = ["vendor.com/mounts=typed"];
     let options = |config: &[u8]| {
         let config: Value = serde_json::from_slice(config).expect("JSON");
-        let mounts = config["mounts"].as_array().expect("mounts").iter();
-        let mount = mounts.filter(|mount| mount["destination"] == "/a");
+        let mount = config["mounts"]
+            .as_array()
+            .expect("mounts")
+            .iter()
+            .filter(|mount| mount["destination"] == "/a");
         mount.map(|mount| mount["options"].clone()).collect::<Vec<_>>()
     };
     let config = CONFIGS[0].as_bytes();
@@ -470,8 +473,12 @@ fn deviation_the_library_orders_mounts_of_one_depth_by_destination_and_we_keep_t
         br#"{"mounts": [{"destination": "/z"}, {"destination": "/b/c"}, {"destination": "/y"}]}"#;
     let request = ["vendor.com/mounts=shallow"];
     let destinations = |config: &Value| -> Vec<String> {
-        let mounts = config["mounts"].as_array().expect("mounts").iter();
-        mounts.map(|mount| mount["destination"].as_str().expect("a text").to_owned()).collect()
+        config["mounts"]
+            .as_array()
+            .expect("mounts")
+            .iter()
+            .map(|mount| mount["destination"].as_str().expect("a text").to_owned())
+            .collect()
     };
     let theirs = go.inject(&dirs, &request, config).expect("an injection");
     let ours = inject(&dirs, &request, config).expect("an injection");

@@ -182,8 +182,9 @@ pub(crate) fn nearest_word<'k>(
     known: impl IntoIterator<Item = &'k str>,
 ) -> Option<(usize, &'k str)> {
     let max_distance = word.chars().count().max(3) / 2;
-    let distances = known.into_iter().map(|known| (damerau_levenshtein(known, word), known));
-    distances
+    known
+        .into_iter()
+        .map(|known| (damerau_levenshtein(known, word), known))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, _)| *distance <= max_distance)
 }

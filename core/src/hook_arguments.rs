@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn values_survive_a_round_trip() {
-        let words = "--memlock unlimited \
+        let mut words: Vec<&str> = "--memlock unlimited \
                      --expect /dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0 \
                      --expect /dev/vfio/15=vfio:0000:81:10.0#241:0 --lease vfio:0000:81:10.0 \
                      --token 0123456789abcdef0123456789abcdef \
@@ -425,8 +425,7 @@ mod tests {
                      --take rdma:roce*2 --netdev ens1f0v3@0000:3b:02.1 \
                      --netdev a@b=c@10000:3b:02.2 --rdma-netns mlx5_0@0000:3b:00.0 \
                      --rdma-libraries image --vf vfio:0000:81:10.0=vlan=100;vlans=100-199,300;spoof-check=true \
-                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64";
-        let mut words: Vec<&str> = words.split(' ').collect();
+                     --address ens1f0v3=192.0.2.10/24 --address a@b=c=2001:db8::10/64".split(' ').collect();
         words.extend([
             "--route",
             "ens1f0v3=198.51.100.0/24",

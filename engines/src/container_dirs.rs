@@ -90,8 +90,12 @@ impl ContainerDirs {
     /// The directories of podman's and CRI-O's containers, by storage driver. Below the container's id the bundle is
     /// `userdata`.
     pub fn list_storage(&self, list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
-        let drivers = self.storage.iter().map(PathBuf::as_path).flat_map(list);
-        drivers.filter(|path| path.to_string_lossy().ends_with(DRIVER)).collect()
+        self.storage
+            .iter()
+            .map(PathBuf::as_path)
+            .flat_map(list)
+            .filter(|path| path.to_string_lossy().ends_with(DRIVER))
+            .collect()
     }
 
     /// The directories of OCI runtimes, in which there is one of each container.
@@ -111,8 +115,13 @@ pub fn docker_dirs(host: &Host, data: &Path) -> Vec<PathBuf> {
         name.split_once('.').is_some_and(|(uid, gid)| is_number(uid) && is_number(gid))
     };
     let names = host.list(data).unwrap_or_default().names;
-    let remapped = names.into_iter().filter(is_remapped).map(|name| data.join(name));
-    remapped.chain([data.to_owned()]).map(|root| root.join("containers")).collect()
+    names
+        .into_iter()
+        .filter(is_remapped)
+        .map(|name| data.join(name))
+        .chain([data.to_owned()])
+        .map(|root| root.join("containers"))
+        .collect()
 }
 
 /// What `storage.conf` says, which podman and CRI-O read.

@@ -185,8 +185,7 @@ pub(crate) fn configure(
     }
     enable_cdi(&mut document, &layout)?;
     register_built_in(&mut document, &layout)?;
-    let files = [&document].into_iter();
-    let files = files.chain(other_documents.iter().map(|(_, document)| document));
+    let files = [&document].into_iter().chain(other_documents.iter().map(|(_, document)| document));
     let settings = replaced_runtime(&layout, &files.collect::<Vec<_>>());
     register(&mut document, &layout, settings)?;
     if set_default {
@@ -394,16 +393,19 @@ pub(crate) fn replaced_runtime(
 ) -> (InlineTable, InlineTable) {
     let default = default_runtime::find_other(files, &layout.default_name());
     for name in [BUILT_IN].into_iter().chain(default) {
-        let entries = files.iter().map(|d| get(d, &layout.runtime_path(name)));
-        let entries: Vec<&Item> = entries.flatten().collect();
+        let entries: Vec<&Item> =
+            files.iter().map(|d| get(d, &layout.runtime_path(name))).flatten().collect();
         let mut last_first = entries.iter().rev();
         let is_runc = match last_first.find_map(|entry| get_in(entry, &["runtime_type"])) {
             None => name == BUILT_IN && !entries.is_empty(),
             Some(kind) => kind.as_str() == Some(RUNTIME_TYPE),
         };
         if is_runc {
-            let options = entries.iter().map(|entry| get_in(entry, &["options"]));
-            let options = options.flatten().collect::<Vec<_>>();
+            let options = entries
+                .iter()
+                .map(|entry| get_in(entry, &["options"]))
+                .flatten()
+                .collect::<Vec<_>>();
             return (merge_tables(&entries), merge_tables(&options));
         }
     }
@@ -439,8 +441,8 @@ pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRu
 }
 
 fn merge_tables(tables: &[&Item]) -> InlineTable {
-    let tables = tables.iter().filter_map(|table| table.as_table_like());
-    let pairs = tables.flat_map(|table| table.iter());
+    let pairs =
+        tables.iter().filter_map(|table| table.as_table_like()).flat_map(|table| table.iter());
     let is_own = |key: &str| OWN_OPTIONS.iter().any(|own| own.eq_ignore_ascii_case(key));
     pairs
         .filter(|(key, _)| !is_own(key))
@@ -451,10 +453,11 @@ fn merge_tables(tables: &[&Item]) -> InlineTable {
 
 /// "containerd config default" indents sections; ours follows the runtimes beside it.
 fn runtime_indent(document: &DocumentMut, layout: &ConfigLayout) -> String {
-    let runtimes = get(document, &layout.runtime_path(RUNTIME_NAME)[..4]);
-    let runtimes = runtimes.and_then(Item::as_table_like);
-    let tables = runtimes.into_iter().flat_map(|table| table.iter());
-    tables
+    let runtimes =
+        get(document, &layout.runtime_path(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
+    runtimes
+        .into_iter()
+        .flat_map(|table| table.iter())
         .filter_map(|(_, item)| item.as_table()?.decor().prefix()?.as_str())
         .map(|prefix| prefix.rsplit('\n').next().unwrap_or_default())
         .find(|indent| indent.chars().all(|c| c == ' ' || c == '\t'))
@@ -573,8 +576,8 @@ impl TextRestorer<'_> {
         let path = layout.runtime_path(BUILT_IN);
         let entry = get(document, &path).and_then(Item::as_table_like);
         let is_ours = entry.is_some_and(|entry| {
-            let kind = get(document, &[&path[..], &["runtime_type"]].concat());
-            let kind = kind.and_then(Item::as_str);
+            let kind =
+                get(document, &[&path[..], &["runtime_type"]].concat()).and_then(Item::as_str);
             entry.len() == 1 && kind == Some(RUNTIME_TYPE)
         });
         let is_needed =

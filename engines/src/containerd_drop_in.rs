@@ -115,8 +115,10 @@ pub(crate) fn configure(
         );
     };
     let layout = find_layout(&importing.text, file).with_context(|| importing.describe())?;
-    let documents = other_files.iter().map(|other| Ok((other, parse_other(other)?)));
-    let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
+    let documents = other_files
+        .iter()
+        .map(|other| Ok((other, parse_other(other)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     // Two files with a runtime of one name are merged into one that is neither.
     for (other, document) in &documents {
         if get(document, &layout.runtime_path(RUNTIME_NAME)).is_some() {

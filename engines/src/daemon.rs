@@ -117,10 +117,10 @@ impl DaemonFlags {
     }
 
     fn from_processes(host: &Host, kind: EngineKind, processes: &[Process]) -> DaemonFlags {
-        let daemon = processes.iter().find(|process| process.is_system_service(host, kind));
-        let arguments = daemon.and_then(|process| {
-            host.bytes(&process.directory.join("cmdline"), MAX_BYTES).ok().flatten()
-        });
+        let arguments =
+            processes.iter().find(|process| process.is_system_service(host, kind)).and_then(
+                |process| host.bytes(&process.directory.join("cmdline"), MAX_BYTES).ok().flatten(),
+            );
         let arguments =
             String::from_utf8_lossy(arguments.as_deref().unwrap_or_default()).into_owned();
         let source = format!("the running {}", kind.program());
@@ -308,8 +308,10 @@ impl UnitStart {
                 }
             }
         }
-        let words = split_words(&command).into_iter();
-        let words = words.flat_map(|word| self.expand(&word, &source)).collect();
+        let words = split_words(&command)
+            .into_iter()
+            .flat_map(|word| self.expand(&word, &source))
+            .collect();
         Ok(DaemonFlags { words, environment: self.environment })
     }
 
@@ -319,8 +321,7 @@ impl UnitStart {
             let Some((value, source)) = self.environment.get(name) else {
                 return Vec::new();
             };
-            let words = split_words(value).into_iter();
-            return words.map(|word| (word, source.clone())).collect();
+            return split_words(value).into_iter().map(|word| (word, source.clone())).collect();
         }
         let mut expanded = (word.to_owned(), source.to_owned());
         for (name, (value, source)) in &self.environment {

@@ -25,8 +25,11 @@ impl RelatedFiles {
             RelatedFiles::Directories(directories, pattern) => {
                 let mut last = BTreeMap::new();
                 for directory in directories {
-                    let names = host.list(directory)?.names;
-                    let names = names.into_iter().filter(|name| matches(pattern, name));
+                    let names = host
+                        .list(directory)?
+                        .names
+                        .into_iter()
+                        .filter(|name| matches(pattern, name));
                     last.extend(names.map(|name| (name.clone(), directory.join(name))));
                 }
                 last.into_values().collect()
@@ -51,8 +54,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            let ends = name.char_indices().map(|(index, _)| index);
-            let mut ends = ends.chain([name.len()]);
+            let mut ends = name.char_indices().map(|(index, _)| index).chain([name.len()]);
             ends.any(|end| matches(rest, name.get(end..).unwrap_or_default()))
         }),
     }

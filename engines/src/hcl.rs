@@ -97,9 +97,10 @@ pub(crate) fn list_holds(tokens: &[HclToken<'_>], name: &str, text: &str) -> boo
     let start = tokens.windows(3).position(|window| {
         matches!(window, [HclToken::Word(word) | HclToken::Text(word), HclToken::Mark('=' | ':'), HclToken::Mark('[')] if *word == name)
     });
-    let inside = start.and_then(|start| tokens.get(start + 3..));
-    let inside = inside.unwrap_or_default().iter();
-    inside
+    start
+        .and_then(|start| tokens.get(start + 3..))
+        .unwrap_or_default()
+        .iter()
         .take_while(|token| **token != HclToken::Mark(']'))
         .any(|token| *token == HclToken::Text(text))
 }

@@ -29,9 +29,10 @@ pub fn find_installed(
     let Some(program) = find_program(host, kind)? else {
         return Ok(None);
     };
-    let version = version_of(&program).as_deref().and_then(EngineVersion::parse);
-    let version =
-        version.map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
+    let version = version_of(&program)
+        .as_deref()
+        .and_then(EngineVersion::parse)
+        .map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
     Ok(Some((program, version)))
 }
 

@@ -94,11 +94,11 @@ fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
 }
 
 fn find_members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
-    let members = values.into_iter().filter_map(|value| value.get(key));
-    let flat = members.flat_map(|value| match value {
-        Value::Array(values) => values.iter().collect(),
-        value => vec![value],
-    });
+    let flat =
+        values.into_iter().filter_map(|value| value.get(key)).flat_map(|value| match value {
+            Value::Array(values) => values.iter().collect(),
+            value => vec![value],
+        });
     flat.collect()
 }
 

@@ -40,8 +40,7 @@ pub(crate) fn enable(
     has_backup: bool,
 ) -> anyhow::Result<String> {
     let mut document = parse(text)?;
-    let other_documents = other_files.iter().map(parse_other);
-    let other_documents = other_documents.collect::<Result<Vec<_>, _>>()?;
+    let other_documents = other_files.iter().map(parse_other).collect::<Result<Vec<_>, _>>()?;
     if [&document].into_iter().chain(&other_documents).any(is_disabled) {
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");

@@ -67,8 +67,8 @@ pub(crate) fn default_runtime(
         return Ok(None);
     };
     let [engine, runtimes] = RUNTIMES;
-    let lists = documents.iter().rev();
-    let list = lists.filter_map(|file| list(get(file, &[engine, runtimes, name]))).next();
+    let list =
+        documents.iter().rev().filter_map(|file| list(get(file, &[engine, runtimes, name]))).next();
     // The first that exists.
     for path in list.into_iter().flatten() {
         if host.entry(Path::new(&path))?.is_some() {
@@ -153,8 +153,7 @@ fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<Me
 
 /// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
 fn appends(hooks: &Item) -> bool {
-    let marks = hooks.as_array().into_iter().flatten();
-    let mut marks = marks.filter_map(Value::as_inline_table);
+    let mut marks = hooks.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
     marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
 }
 
@@ -245,8 +244,7 @@ fn remove_hooks(
     let engine = get_or_create_section(document, &["engine"])?;
     let hooks = get_or_create_array(engine, HOOKS[1])?;
     hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
-    let dirs = hooks.iter().filter_map(Value::as_str).map(str::to_owned);
-    let dirs: Vec<String> = dirs.collect();
+    let dirs: Vec<String> = hooks.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     // An empty list would turn all hooks off.
     if dirs.is_empty() || dirs == merge_settings(file, other_files)?.hooks {
         remove(document, &HOOKS);

@@ -57,8 +57,12 @@ pub fn read(
         }
         EngineKind::Crio => crio::read_flags(&mut settings, flags),
         EngineKind::Kubelet => {
-            let gates = flags.find(&["feature-gates"]).map(|flag| flag.value).unwrap_or_default();
-            let gates = gates.replace(',', "\n").replace('=', ":");
+            let gates = flags
+                .find(&["feature-gates"])
+                .map(|flag| flag.value)
+                .unwrap_or_default()
+                .replace(',', "\n")
+                .replace('=', ":");
             settings.cdi = is_kubelet_cdi_enabled(&gates).or(settings.cdi);
         }
         _ => {}

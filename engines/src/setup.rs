@@ -262,8 +262,11 @@ impl EngineSetup {
             SetupForm::Template => None,
             SetupForm::DropIn => {
                 let main = containerd_drop_in::main_file(&self.file);
-                let main = files.other_files.iter().find(|other| other.path == main);
-                main.map(|other| other.text.as_str())
+                files
+                    .other_files
+                    .iter()
+                    .find(|other| other.path == main)
+                    .map(|other| other.text.as_str())
             }
         };
         containerd::state_dir(text.unwrap_or_default())

@@ -57,8 +57,13 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
 
 fn edited_end(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
-    let unchanged = diff.ops().iter().filter(|op| !op.old_range().is_empty());
-    let lines = unchanged.map(|op| op.new_range().end).next_back().unwrap_or(0);
+    let lines = diff
+        .ops()
+        .iter()
+        .filter(|op| !op.old_range().is_empty())
+        .map(|op| op.new_range().end)
+        .next_back()
+        .unwrap_or(0);
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
@@ -214,10 +219,12 @@ fn move_comments(document: &mut DocumentMut, section: &Table) {
 }
 
 fn next_position(table: &Table, position: isize) -> Option<isize> {
-    let below = table.iter().filter_map(|(_, item)| item.as_table());
-    let positions = below.flat_map(|table| {
-        let own = table.position().filter(|own| *own > position);
-        own.into_iter().chain(next_position(table, position))
+    let positions = table.iter().filter_map(|(_, item)| item.as_table()).flat_map(|table| {
+        table
+            .position()
+            .filter(|own| *own > position)
+            .into_iter()
+            .chain(next_position(table, position))
     });
     positions.min()
 }

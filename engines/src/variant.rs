@@ -86,10 +86,11 @@ impl EngineVariant {
             EngineVariant::K0s => PathBuf::from(K0S_STATE),
             EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
             EngineVariant::DockerSnap => PathBuf::from(DOCKER_SNAP_DATA),
-            EngineVariant::RootlessDocker => {
-                let home = file.ancestors().nth(Path::new(ROOTLESS).iter().count());
-                home.unwrap_or(Path::new("/")).join(".local/share/docker")
-            }
+            EngineVariant::RootlessDocker => file
+                .ancestors()
+                .nth(Path::new(ROOTLESS).iter().count())
+                .unwrap_or(Path::new("/"))
+                .join(".local/share/docker"),
         }
     }
 

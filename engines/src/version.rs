@@ -18,8 +18,9 @@ impl EngineVersion {
     /// 411e817`, `containerd github.com/containerd/containerd 1.7.24~ds1 …`), or in the version of a package
     /// (`5:27.3.1-1~debian.12`).
     pub fn parse(text: &str) -> Option<EngineVersion> {
-        let words = text.split(|c: char| c.is_whitespace() || c == ':' || c == ',');
-        words.filter_map(EngineVersion::parse_word).next()
+        text.split(|c: char| c.is_whitespace() || c == ':' || c == ',')
+            .filter_map(EngineVersion::parse_word)
+            .next()
     }
 
     fn parse_word(word: &str) -> Option<EngineVersion> {

@@ -93,8 +93,7 @@ impl Bench {
 fn device_request(count: u32, members: u32) -> MemberRequest {
     let member = |number: u32| {
         let (bus, device, function) = (number >> 8, number >> 3 & 31, number & 7);
-        let name = format!("0000:{bus:02x}:{device:02x}.{function}");
-        let name = name.as_str().try_into().unwrap();
+        let name = format!("0000:{bus:02x}:{device:02x}.{function}").as_str().try_into().unwrap();
         let numa_node = Some(number % 2);
         PoolMember { name, numa_node }
     };

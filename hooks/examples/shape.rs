@@ -14,8 +14,10 @@ fn main() -> io::Result<()> {
         shapes::SHAPES.iter().for_each(|shape| println!("{}", shape.name));
         return Ok(());
     };
-    let shape = shapes::SHAPES.iter().find(|shape| shape.name == name);
-    let shape = shape.ok_or_else(|| io::Error::other("no such shape"))?;
+    let shape = shapes::SHAPES
+        .iter()
+        .find(|shape| shape.name == name)
+        .ok_or_else(|| io::Error::other("no such shape"))?;
     let bytes = bytes.parse().map_err(io::Error::other)?;
     io::stdout().write_all(&shape.json(bytes))
 }

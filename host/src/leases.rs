@@ -56,8 +56,7 @@ pub(crate) struct LeaseComparison {
 impl LeaseComparison {
     pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
         let is_current = |device: &DeviceId| now.iter().any(|entry| entry.device == *device);
-        let ended = before.into_iter();
-        let ended = ended.filter(|entry| !is_current(&entry.device));
+        let ended = before.into_iter().filter(|entry| !is_current(&entry.device));
         LeaseComparison { ended: ended.collect(), now }
     }
 

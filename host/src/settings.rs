@@ -26,8 +26,8 @@ pub fn load_leniently(
     };
     let (config, problems) = Config::parse_leniently(&text);
     let context = read_context(&config_path(host, config_file));
-    let problems = problems.into_iter();
-    let problems = problems.map(|problem| anyhow::Error::new(problem).context(context.clone()));
+    let problems =
+        problems.into_iter().map(|problem| anyhow::Error::new(problem).context(context.clone()));
     Ok((config, problems.collect()))
 }
 

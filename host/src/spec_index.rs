@@ -130,10 +130,13 @@ impl SpecFiles {
 
     /// Reads these files again, without those that are gone.
     pub fn read(&self) -> (Registry, SpecFiles) {
-        let stamps = self.files.iter().filter_map(|(path, (priority, _))| {
-            Some((path.clone(), (*priority, FileStamp::read(path)?)))
-        });
-        let files: BTreeMap<PathBuf, (usize, FileStamp)> = stamps.collect();
+        let files: BTreeMap<PathBuf, (usize, FileStamp)> = self
+            .files
+            .iter()
+            .filter_map(|(path, (priority, _))| {
+                Some((path.clone(), (*priority, FileStamp::read(path)?)))
+            })
+            .collect();
         let sources =
             files.iter().map(|(path, (priority, _))| SpecSource::read(path.clone(), *priority));
         (Registry::from_sources(sources.collect()), SpecFiles { files })

@@ -50,8 +50,11 @@ mod tests {
 
     #[test]
     fn no_two_specifications_have_one_name() {
-        let names = Class::ALL.into_iter().flat_map(SpecName::for_class);
-        let names: BTreeSet<String> = names.map(|name| name.to_string()).collect();
+        let names: BTreeSet<String> = Class::ALL
+            .into_iter()
+            .flat_map(SpecName::for_class)
+            .map(|name| name.to_string())
+            .collect();
         assert_eq!(names.len(), 2 * Class::ALL.len());
         assert!(names.contains("vfio") && names.contains("vfio-pools"));
     }

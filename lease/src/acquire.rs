@@ -938,10 +938,12 @@ mod tests {
 
     /// Writes that these are drained; nothing removes the file.
     fn drain(host: &Host, names: &[&str]) {
-        let entries = names.iter().map(|name| {
-            format!(r#"{{"class":"vfio","name":"{name}","since":0,"reason":"new firmware"}}"#)
-        });
-        let entries: Vec<String> = entries.collect();
+        let entries: Vec<String> = names
+            .iter()
+            .map(|name| {
+                format!(r#"{{"class":"vfio","name":"{name}","since":0,"reason":"new firmware"}}"#)
+            })
+            .collect();
         let text = format!(r#"{{"version":1,"drained":[{}]}}"#, entries.join(","));
         host.file("etc/onload-ctk/drain.json", text);
     }
@@ -1334,24 +1336,27 @@ mod tests {
         let members: Vec<&str> = members.iter().map(String::as_str).collect();
         let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
         let taken: Vec<Result<Vec<DeviceId>, LeaseError>> = std::thread::scope(|scope| {
-            let tries = holders.iter().enumerate().map(|(index, holder)| {
-                let (host, device_request) = (&host, device_request(1, &members, 1));
-                scope.spawn(move || {
-                    let id = format!("c{index}");
-                    let request = LeaseRequest {
-                        devices: &[device_request],
-                        numa: Numa::Any,
-                        container: &id.parse().unwrap(),
-                        bundle: &bundle(&id),
-                        holder: holder.clone(),
-                        token: None,
-                        claim: None,
-                        entry_point: "onload-container-runtime",
-                    };
-                    host.leases.acquire(&request, &|_| None)
+            let tries: Vec<_> = holders
+                .iter()
+                .enumerate()
+                .map(|(index, holder)| {
+                    let (host, device_request) = (&host, device_request(1, &members, 1));
+                    scope.spawn(move || {
+                        let id = format!("c{index}");
+                        let request = LeaseRequest {
+                            devices: &[device_request],
+                            numa: Numa::Any,
+                            container: &id.parse().unwrap(),
+                            bundle: &bundle(&id),
+                            holder: holder.clone(),
+                            token: None,
+                            claim: None,
+                            entry_point: "onload-container-runtime",
+                        };
+                        host.leases.acquire(&request, &|_| None)
+                    })
                 })
-            });
-            let tries: Vec<_> = tries.collect();
+                .collect();
             tries.into_iter().map(|one| one.join().unwrap()).collect()
         });
         let (given, refused): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);

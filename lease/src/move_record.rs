@@ -303,8 +303,8 @@ mod tests {
         let known = queues(
             r#","queues":{"attributes":{"threaded":"0"},"channels":[0,0,1,4],"later":{"x":1},
             "spread":{"table":[0,1],"key":"00ff","hash":[1,0]},"rules":[]}"#,
-        );
-        let known = known.unwrap();
+        )
+        .unwrap();
         assert_eq!(known.attributes.unwrap()["threaded"], "0");
         assert_eq!(known.channels, Some([0, 0, 1, 4]));
         assert_eq!(known.spread.unwrap().table, [0, 1]);

@@ -128,8 +128,7 @@ impl MemberRequest {
     }
 
     pub(super) fn candidates(&self) -> impl Iterator<Item = MemberCandidate<'_>> {
-        let members = self.pool.members.iter();
-        members.map(|member| MemberCandidate { device_request: self, member })
+        self.pool.members.iter().map(|member| MemberCandidate { device_request: self, member })
     }
 }
 
@@ -199,8 +198,7 @@ fn numa_nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
     let members =
         pool_requests(device_requests).flat_map(|device_request| &device_request.pool.members);
     let mut known = BTreeSet::new();
-    let nodes = members.map(|member| member.numa_node);
-    let nodes = nodes.filter(|node| known.insert(*node));
+    let nodes = members.map(|member| member.numa_node).filter(|node| known.insert(*node));
     let (without_node, with_node): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
     [with_node, without_node].concat()
 }

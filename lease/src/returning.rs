@@ -82,8 +82,7 @@ impl Leases {
                 lease.bundle == bundle && self.is_same_start(lease, token)
             }
         };
-        let of_container = slot.lease().filter(|lease| lease.container == *container);
-        of_container.is_some_and(is_same_start)
+        slot.lease().filter(|lease| lease.container == *container).is_some_and(is_same_start)
     }
 
     /// Ends a container's leases of a device that did not move for it. A lease with the only record of how
@@ -186,8 +185,8 @@ impl Leases {
     ) -> Result<bool> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
-        let set_up_slots = slots.iter().filter(|slot| slot.moved_device().is_some());
-        let mut leases = set_up_slots.filter_map(Slot::lease);
+        let mut leases =
+            slots.iter().filter(|slot| slot.moved_device().is_some()).filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.claim.is_some() && lease.belongs_to(container, bundle)))
     }
 
@@ -357,8 +356,12 @@ mod tests {
         let record = |moved: &mut MoveRecord| moved.left = Some("its MTU".to_owned());
         host.leases.update_moves(&vf(), &record).unwrap();
         let recorded = || -> Vec<_> {
-            let leases = host.leases.list().unwrap().into_iter();
-            let moved = leases.map(|one| one.lease.unwrap().moved.unwrap());
+            let moved = host
+                .leases
+                .list()
+                .unwrap()
+                .into_iter()
+                .map(|one| one.lease.unwrap().moved.unwrap());
             moved.map(|moved| (moved.left, moved.namespace)).collect()
         };
         let both = vec![(Some("its MTU".to_owned()), NAMESPACE); 2];

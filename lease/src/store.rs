@@ -236,8 +236,11 @@ impl Leases {
 
     /// Reads the slots of one device.
     pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<Slot>> {
-        let slots = self.read_slots_where(&|candidate| candidate == device)?;
-        let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
+        let mut slots: Vec<Slot> = self
+            .read_slots_where(&|candidate| candidate == device)?
+            .into_iter()
+            .map(|(_, slot)| slot)
+            .collect();
         slots.sort_unstable_by_key(|slot| slot.number);
         Ok(slots)
     }
@@ -359,8 +362,8 @@ impl Leases {
 
     fn write(&self, device: &DeviceId, choice: SlotChoice, lease: &Lease) -> Result<()> {
         let name = file_name(device, choice.number());
-        let bytes = lease.to_bytes(device, choice.number());
-        let bytes = bytes.with_context(|| format!("writing {name}"))?;
+        let bytes =
+            lease.to_bytes(device, choice.number()).with_context(|| format!("writing {name}"))?;
         // A larger file could not be read, so the device would never be free.
         if bytes.len() as u64 > MAX_BYTES {
             bail!("writing {name}: longer than {MAX_BYTES} bytes");
@@ -513,8 +516,9 @@ mod tests {
             aliases: vec![device("10.0"), device("10.1")],
             ..claimed(device("10.0"))
         };
-        let line = host.claim_all("two", host.start(2, 20), None, std::slice::from_ref(&group));
-        let line = line.unwrap_err();
+        let line = host
+            .claim_all("two", host.start(2, 20), None, std::slice::from_ref(&group))
+            .unwrap_err();
         assert!(line.contains("vfio:10.0: it is held by container one (process 1"), "{line}");
         assert!(line.contains(" as vfio:10.1;"), "{line}");
         host.end(1);
@@ -818,29 +822,32 @@ mod tests {
         let device: DeviceId = "rdma:mlx5_0".parse().unwrap();
         let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
         let given = std::thread::scope(|scope| {
-            let claims = holders.iter().enumerate().map(|(index, holder)| {
-                let (leases, device) = (&host.leases, &device);
-                scope.spawn(move || {
-                    let id = format!("c{index}");
-                    let shared = MemberRequest::for_device(device.clone(), 16);
-                    let request = LeaseRequest {
-                        devices: &[shared],
-                        numa: Numa::Any,
-                        container: &id.parse().unwrap(),
-                        bundle: &bundle(&id),
-                        holder: holder.clone(),
-                        token: None,
-                        claim: None,
-                        entry_point: "createRuntime",
-                    };
-                    match leases.acquire(&request, &|_| None) {
-                        Ok(_) => 1,
-                        Err(error) if format!("{error:#}").contains("it is held by") => 0,
-                        Err(error) => panic!("{error:#}"),
-                    }
+            let claims: Vec<_> = holders
+                .iter()
+                .enumerate()
+                .map(|(index, holder)| {
+                    let (leases, device) = (&host.leases, &device);
+                    scope.spawn(move || {
+                        let id = format!("c{index}");
+                        let shared = MemberRequest::for_device(device.clone(), 16);
+                        let request = LeaseRequest {
+                            devices: &[shared],
+                            numa: Numa::Any,
+                            container: &id.parse().unwrap(),
+                            bundle: &bundle(&id),
+                            holder: holder.clone(),
+                            token: None,
+                            claim: None,
+                            entry_point: "createRuntime",
+                        };
+                        match leases.acquire(&request, &|_| None) {
+                            Ok(_) => 1,
+                            Err(error) if format!("{error:#}").contains("it is held by") => 0,
+                            Err(error) => panic!("{error:#}"),
+                        }
+                    })
                 })
-            });
-            let claims: Vec<_> = claims.collect();
+                .collect();
             claims.into_iter().map(|claim| claim.join().unwrap()).sum::<usize>()
         });
         assert_eq!(given, 16);

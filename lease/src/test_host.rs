@@ -51,8 +51,7 @@ impl Host {
         self.attribute(&events, "populated 1");
         let process = self.leases.processes.find(pid).unwrap().unwrap();
         let path = PathBuf::from(format!("/sys/fs/cgroup/{pid}"));
-        let inode = fs::metadata(self.path(&format!("sys/fs/cgroup/{pid}")));
-        let inode = inode.unwrap().ino();
+        let inode = fs::metadata(self.path(&format!("sys/fs/cgroup/{pid}"))).unwrap().ino();
         let cgroup = Some(Cgroup { path, inode });
         Holder::Init { process, cgroup }
     }

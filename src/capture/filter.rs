@@ -54,17 +54,17 @@ fn filter_network(text: &str, masked: bool) -> String {
 
 fn lines_with(text: &str, prefixes: &[&str]) -> String {
     let has_prefix = |line: &&str| prefixes.iter().any(|prefix| line.starts_with(prefix));
-    let lines = text.lines().filter(has_prefix);
-    lines.map(|line| format!("{line}\n")).collect()
+    text.lines().filter(has_prefix).map(|line| format!("{line}\n")).collect()
 }
 
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
     let lines = table.split(|byte| *byte == b'\n').filter_map(parse_mounts_line);
-    let mounts = lines.filter(|mount| mount.fs_type == b"hugetlbfs");
-    let lines = mounts.map(|mount| {
+    let lines = lines.filter(|mount| mount.fs_type == b"hugetlbfs").map(|mount| {
         let mut options = mount.options.split(|byte| *byte == b',');
-        let size = options.find(|option| option.starts_with(b"pagesize="));
-        let size = size.map(|size| [b",", size].concat()).unwrap_or_default();
+        let size = options
+            .find(|option| option.starts_with(b"pagesize="))
+            .map(|size| [b",", size].concat())
+            .unwrap_or_default();
         [b"hugetlbfs ", mount.point, b" hugetlbfs rw", &size, b" 0 0\n"].concat()
     });
     lines.collect::<Vec<Vec<u8>>>().concat()
@@ -133,8 +133,8 @@ fn write_section(name: &str, table: &dyn TableLike, result: &mut String) {
             values.push_str(&format!("{} = {value}\n", Key::new(key)));
         }
     }
-    let subtables = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
-    let subtables: Vec<(&str, &Table)> = subtables.collect();
+    let subtables: Vec<(&str, &Table)> =
+        table.iter().filter_map(|(key, item)| Some((key, item.as_table()?))).collect();
     if subtables.is_empty() || !values.is_empty() {
         result.push_str(&format!("[{name}]\n{values}"));
     }

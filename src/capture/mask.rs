@@ -300,12 +300,13 @@ fn parse_groups(text: &[u8], shape: &AddressShape) -> Option<(Vec<u8>, usize)> {
 fn format_like(bytes: &[u8], address: &str) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut digits = digits.chars();
-    let letters = address.chars();
-    let new = letters.filter_map(|letter| match letter.is_ascii_hexdigit() {
-        true => digits.next(),
-        false => Some(letter),
-    });
-    new.collect()
+    address
+        .chars()
+        .filter_map(|letter| match letter.is_ascii_hexdigit() {
+            true => digits.next(),
+            false => Some(letter),
+        })
+        .collect()
 }
 
 #[cfg(test)]

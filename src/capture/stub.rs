@@ -35,10 +35,11 @@ pub(crate) fn build_stub(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     let candidates = match &expected {
         Ok(summary) => vec![write(summary, &texts)],
         Err(elf::ElfError::NotElf) => vec![texts],
-        Err(_) => {
-            let cuts = BEGINNINGS.into_iter().filter_map(|end| content.get(..end));
-            cuts.map(<[u8]>::to_vec).collect()
-        }
+        Err(_) => BEGINNINGS
+            .into_iter()
+            .filter_map(|end| content.get(..end))
+            .map(<[u8]>::to_vec)
+            .collect(),
     };
     let mut candidates = candidates.into_iter();
     candidates
@@ -131,8 +132,11 @@ impl StubBody {
         entries.push((TAG_STRINGS, start as u64));
         entries.push((TAG_STRINGS_SIZE, length as u64));
         entries.push((0, 0));
-        let words = entries.iter().flat_map(|(tag, value)| [*tag, *value]);
-        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let bytes: Vec<u8> = entries
+            .iter()
+            .flat_map(|(tag, value)| [*tag, *value])
+            .flat_map(u64::to_le_bytes)
+            .collect();
         self.append_aligned(&bytes)
     }
 }

@@ -31,8 +31,7 @@ pub(crate) struct CapturedTree {
 
 impl CapturedTree {
     pub(crate) fn files(&self) -> usize {
-        let files = self.entries.values();
-        files.filter(|entry| matches!(entry, CapturedEntry::File { .. })).count()
+        self.entries.values().filter(|entry| matches!(entry, CapturedEntry::File { .. })).count()
     }
 }
 
@@ -204,8 +203,7 @@ impl Collector<'_> {
         if self.tree.entries.get(real_path).is_some_and(filled) {
             return;
         }
-        let original = self.host.bytes(path, MAX_LIBRARY_BYTES).ok().flatten();
-        let original = original.unwrap_or_default();
+        let original = self.host.bytes(path, MAX_LIBRARY_BYTES).ok().flatten().unwrap_or_default();
         let onload = self.inventory.onload.as_ref();
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());

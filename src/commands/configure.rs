@@ -49,9 +49,10 @@ pub fn run(
     refuse_restart(args, &setups)?;
     let service =
         if args.restart && !args.dry_run { EngineService::open(args.runtime)? } else { None };
-    let files = setups.into_iter();
-    let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
-    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    let files = setups
+        .into_iter()
+        .map(|setup| EngineFile::open(&host, setup, args.file.is_some()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
         file.check_engine(&host, args.dry_run, printer)?;
     }
@@ -59,9 +60,10 @@ pub fn run(
     let is_nowhere = files.iter().all(EngineFile::has_no_directory);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
-    let files = files.into_iter();
-    let files = files.map(|file| file.decide(&host, args.remove, printer));
-    let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut files = files
+        .into_iter()
+        .map(|file| file.decide(&host, args.remove, printer))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     if args.set_default && !args.remove && args.runtime != Engine::Nomad {
         for file in &files {
             check_default(&host, global, args.runtime, file)?;
@@ -106,8 +108,11 @@ pub fn run(
         }
         let changed = apply_files(&host, &mut files, is_settled, service.as_ref(), printer)?;
         if args.file.is_none() && args.remove {
-            let in_use = files.iter().filter(|file| file.is_runtime_in_use());
-            let kept: Vec<&Path> = in_use.map(|file| file.file.setup.file.as_path()).collect();
+            let kept: Vec<&Path> = files
+                .iter()
+                .filter(|file| file.is_runtime_in_use())
+                .map(|file| file.file.setup.file.as_path())
+                .collect();
             record.retain(&host, args.runtime, &kept)?;
         }
         if !changed && !args.remove && args.file.is_none() {
@@ -234,8 +239,8 @@ fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> anyhow::Resul
     let Some(setup) = setups.iter().find(is_unknown).filter(|_| args.restart) else {
         return Ok(());
     };
-    let command = setup.restart_command();
-    let command = command.unwrap_or_else(|| "nothing has to be restarted".to_owned());
+    let command =
+        setup.restart_command().unwrap_or_else(|| "nothing has to be restarted".to_owned());
     bail!(
         "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
         setup.file.display()
@@ -505,8 +510,7 @@ fn on_host(host: &Host, open: OwnedFd) -> ConfigDir {
 }
 
 fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let open = rustix::fs::open(parent, flags, rustix::fs::Mode::empty())
         .with_context(|| format!("opening the directory {}", parent.display()))?;

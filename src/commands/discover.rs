@@ -55,8 +55,8 @@ pub fn run(
     let installed = InstalledFiles::read(&host, &config)?;
     let left_out = pools_left_out_reason(&host, &config, installed);
     if let Some(reason) = &left_out {
-        let rows = pools.offered.iter();
-        let rows = rows.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason));
+        let rows =
+            pools.offered.iter().map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
     }
@@ -74,9 +74,8 @@ pub fn run(
     let holders = PoolHolders::read(&host, &pools.offered, printer);
     let pool_views = pools.offered.iter();
     let is_left_out = left_out.is_some();
-    let pool_views =
-        pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) });
-    let pool_views: Vec<PoolView<'_>> = pool_views.collect();
+    let pool_views: Vec<PoolView<'_>> =
+        pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) }).collect();
     match args.format {
         ListFormat::Json => print_json(&inventory.offered_only(), &pool_views, printer)?,
         ListFormat::Table => {
@@ -285,15 +284,18 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
         Some(onload) => print_onload(onload, printer)?,
         None => printer.print(format_labelled("Onload", "not installed", printer.columns()))?,
     }
-    let tcpdirect = inventory.tcpdirect.as_ref().map(|tcpdirect| {
-        let tools: Vec<&str> = tcpdirect.tools.iter().map(|tool| tool.name.as_str()).collect();
-        let tools = if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") };
-        format!("{GOOD}offered{GOOD:#}; {tools}")
-    });
-    let tcpdirect = tcpdirect.unwrap_or_else(|| {
-        let reason = escape_controls(tcpdirect_reason(inventory));
-        format!("{WARNING}not offered{WARNING:#}: {reason}")
-    });
+    let tcpdirect = inventory
+        .tcpdirect
+        .as_ref()
+        .map(|tcpdirect| {
+            let tools: Vec<&str> = tcpdirect.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let tools = if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") };
+            format!("{GOOD}offered{GOOD:#}; {tools}")
+        })
+        .unwrap_or_else(|| {
+            let reason = escape_controls(tcpdirect_reason(inventory));
+            format!("{WARNING}not offered{WARNING:#}: {reason}")
+        });
     let line = format_labelled("TCPDirect", &tcpdirect, printer.columns());
     Ok(printer.print(line)?)
 }

@@ -89,8 +89,10 @@ pub(super) fn checks_named<'c>(
 /// What keeps containers of an engine from asking for devices.
 pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
     let names = ["engine-version", "engine-cdi", "engine-restarted"];
-    let all = names.into_iter().flat_map(|name| checks_named(checks, name));
-    let mut related = all.filter(|check| check.finding.subject == engine.finding.subject);
+    let mut related = names
+        .into_iter()
+        .flat_map(|name| checks_named(checks, name))
+        .filter(|check| check.finding.subject == engine.finding.subject);
     related.find(|check| check.finding.verdict.is_problem())
 }
 
@@ -105,13 +107,14 @@ pub(super) fn format_finding(check: &Check) -> String {
 
 /// A failed check decides, then one whose result is unknown.
 fn worst_verdict(checks: &[Check]) -> CheckVerdict {
-    let worst = WORST_FIRST.into_iter().find(|verdict| count_verdict(checks, *verdict) > 0);
-    worst.unwrap_or(CheckVerdict::Pass)
+    WORST_FIRST
+        .into_iter()
+        .find(|verdict| count_verdict(checks, *verdict) > 0)
+        .unwrap_or(CheckVerdict::Pass)
 }
 
 fn count_verdict(checks: &[Check], verdict: CheckVerdict) -> usize {
-    let checks = checks.iter();
-    checks.filter(|check| check.finding.verdict == verdict).count()
+    checks.iter().filter(|check| check.finding.verdict == verdict).count()
 }
 
 /// Prints the problems, then the other checks by family, then the skipped ones by reason.
@@ -183,15 +186,14 @@ fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::R
     let style = style(finding.verdict);
     let word = finding.verdict.as_str();
     let gap = " ".repeat(WORD.saturating_sub(word.len()));
-    let subject = finding.subject.as_deref();
-    let subject = subject.map(|subject| format!(" {}", to_one_line(subject)));
+    let subject = finding.subject.as_deref().map(|subject| format!(" {}", to_one_line(subject)));
     let text =
         format!("{}{}: {}", check.name, subject.unwrap_or_default(), to_one_line(&finding.finding));
     let first = format!("  {style}{word}{style:#}{gap}  ");
     printer.print(format_paragraph(&first, HANGING, &text, columns))?;
     if finding.verdict.is_problem() || verbose {
-        let paths = finding.looked_at.iter();
-        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+        let paths: Vec<String> =
+            finding.looked_at.iter().map(|path| path.display().to_string()).collect();
         let text = format!("{DIM}looked at {}{DIM:#}", to_one_line(&paths.join(", ")));
         if !paths.is_empty() {
             printer.print(format_paragraph(HANGING, HANGING, &text, columns))?;

@@ -89,8 +89,10 @@ impl EngineFile {
         if is_removed && !EngineSetup::has_trace(&self.files) {
             return Ok(());
         }
-        let related = self.setup.related_files(self.files.now.as_deref());
-        let related = related.with_context(|| self.configure_context())?;
+        let related = self
+            .setup
+            .related_files(self.files.now.as_deref())
+            .with_context(|| self.configure_context())?;
         self.files.other_files = read_sibling_files(host, &related, &self.setup.file)?;
         Ok(())
     }
@@ -351,8 +353,10 @@ mod tests {
             }
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
-            let file = EngineFile::open(&host, EngineSetup::for_engine(engine), false).unwrap();
-            let mut file = file.decide(&host, false, &mut printer).unwrap();
+            let mut file = EngineFile::open(&host, EngineSetup::for_engine(engine), false)
+                .unwrap()
+                .decide(&host, false, &mut printer)
+                .unwrap();
             assert!(file.apply(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
             file.restore().unwrap();

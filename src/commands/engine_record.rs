@@ -31,16 +31,23 @@ impl EngineRecord {
             Some(directory) => directory.read(OsStr::new(NAME))?,
             None => None,
         };
-        let text = config_file.as_ref().map(|file| file.text.as_str()).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| line.split_once(' '));
-        let files = lines.filter(|(_, path)| path.starts_with('/'));
-        let files = files.map(|(engine, path)| (engine.to_owned(), path.into())).collect();
+        let files = config_file
+            .as_ref()
+            .map(|file| file.text.as_str())
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(_, path)| path.starts_with('/'))
+            .map(|(engine, path)| (engine.to_owned(), path.into()))
+            .collect();
         Ok(EngineRecord { files, directory, config_file })
     }
 
     pub(super) fn files(&self, engine: Engine) -> impl Iterator<Item = &Path> {
-        let files = self.files.iter().filter(move |(name, _)| name == engine.name());
-        files.map(|(_, path)| path.as_path())
+        self.files
+            .iter()
+            .filter(move |(name, _)| name == engine.name())
+            .map(|(_, path)| path.as_path())
     }
 
     pub(super) fn add(&mut self, host: &Host, engine: Engine, path: &Path) -> anyhow::Result<()> {

@@ -36,8 +36,8 @@ pub fn run(
     let (host, config) = open_host(global)?;
     let explain_host = ExplainHost::new(&host, global, &config)?;
     let viewer = Viewer::below(&global.host_root);
-    let explanation = explain::explain(&args.bundle, &explain_host, &viewer);
-    let explanation = explanation.map_err(|error| with_advice(error.into()))?;
+    let explanation = explain::explain(&args.bundle, &explain_host, &viewer)
+        .map_err(|error| with_advice(error.into()))?;
     let refusal = &explanation.refusal;
     let mut warnings = explanation.warnings.clone();
     if refusal.is_none() {

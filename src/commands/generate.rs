@@ -62,8 +62,7 @@ pub fn run(
         },
     };
     // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
-    let locked = directory.as_ref().filter(|_| !is_preview);
-    let _lock = locked.map(SpecDir::lock).transpose()?;
+    let _lock = directory.as_ref().filter(|_| !is_preview).map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
     let installed = InstalledFiles::read(&host, &config)?;
@@ -191,8 +190,8 @@ fn to_file(
 
 /// A file holds one specification, and old engines would refuse it whole if pools stood in it.
 fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
-    let names = pools.devices.iter();
-    let names: Vec<String> = names.map(|pool| format!("{class}={}", pool.name)).collect();
+    let names: Vec<String> =
+        pools.devices.iter().map(|pool| format!("{class}={}", pool.name)).collect();
     format!(
         "pools are not in {} ({}): they have a file of their own, which --output-dir writes beside it",
         path.display(),
@@ -201,8 +200,8 @@ fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
 }
 
 pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = || format!("writing {}", path.display());
     regular::check_replaceable(path).with_context(context)?;
     let Some(name) = path.file_name() else {

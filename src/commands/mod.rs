@@ -131,8 +131,7 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
 
 /// Why these classes are undecided, and what to do about it.
 fn unread_reasons(inventory: &Inventory, includes: impl Fn(&Class) -> bool) -> String {
-    let unread = inventory.unread.iter();
-    let unread = unread.filter(|unread| unread.kinds.iter().any(&includes));
+    let unread = inventory.unread.iter().filter(|unread| unread.kinds.iter().any(&includes));
     let reasons: Vec<&str> = unread.clone().map(|unread| unread.reason.as_str()).collect();
     reasons.join(", ") + unread::advice(unread)
 }
@@ -260,8 +259,7 @@ fn resolve_devices(
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let suggestion = error.names.iter().find_map(|name| similar_device(registry, name));
-        let suggestion = suggestion.map(|name| format!("; did you mean {name}?"));
+        let suggestion = error.names.iter().find_map(|name| similar_device(registry, name)).map(|name| format!("; did you mean {name}?"));
         anyhow!(
             "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
             join_paths(dirs),
@@ -277,12 +275,12 @@ fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let kind = name.kind().to_string();
     let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
     let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
-    let candidates = registry.devices().map(|device| device.name);
-    let candidates = candidates.filter(|candidate| !is_kind || candidate.kind() == name.kind());
-    let candidates = candidates.map(ToString::to_string);
-    let ranked = candidates
-        .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate));
-    ranked
+    registry
+        .devices()
+        .map(|device| device.name)
+        .filter(|candidate| !is_kind || candidate.kind() == name.kind())
+        .map(ToString::to_string)
+        .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate))
         .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)
         .min()
         .map(|(_, candidate)| candidate)

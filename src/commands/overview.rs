@@ -79,9 +79,10 @@ fn describe_host(inventory: &Inventory) -> String {
 
 /// Describes faults that keep interfaces from being accelerated.
 fn describe_interfaces(checks: &[Check]) -> String {
-    let faults = checks_named(checks, "onload-interface")
-        .filter(|check| check.finding.verdict == CheckVerdict::Warn);
-    faults.map(|check| format!("; {}", check.finding.finding)).collect()
+    checks_named(checks, "onload-interface")
+        .filter(|check| check.finding.verdict == CheckVerdict::Warn)
+        .map(|check| format!("; {}", check.finding.finding))
+        .collect()
 }
 
 /// Counts devices by class as discover does: other names of an interface are not counted.
@@ -98,8 +99,9 @@ fn count_devices(inventory: &Inventory) -> BTreeMap<&'static str, usize> {
 /// Lists the numbers of devices by class, then of those that no container gets.
 fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
     let counts = count_devices(inventory);
-    let classes = Class::ALL.into_iter().map(Class::as_str);
-    let mut parts: Vec<String> = classes
+    let mut parts: Vec<String> = Class::ALL
+        .into_iter()
+        .map(Class::as_str)
         .filter_map(|class| counts.get(class).map(|number| format!("{number} {class}")))
         .collect();
     if parts.is_empty() {
@@ -131,9 +133,11 @@ fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
 /// Includes what keeps the specifications from being written.
 fn describe_specs(checks: &[Check]) -> String {
     let config = checks_named(checks, "config").filter(|check| check.finding.verdict.is_problem());
-    let findings = checks_named(checks, "specs-fresh").chain(config);
-    let findings = findings.map(|check| check.finding.finding.as_str());
-    findings.collect::<Vec<_>>().join("; ")
+    checks_named(checks, "specs-fresh")
+        .chain(config)
+        .map(|check| check.finding.finding.as_str())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 fn describe_engines(checks: &[Check]) -> String {

@@ -96,10 +96,13 @@ impl<'a> PoolView<'a> {
             return Some(0);
         }
         let max = usize::try_from(self.named_pool.pool.share).unwrap_or(usize::MAX);
-        let members = self.named_pool.pool.members.iter();
-        let holder_counts = members.map(|member| Some(self.holders(member)?.len()));
-        let is_free = holder_counts.map(|count| count.map(|count| usize::from(count < max)));
-        is_free.sum()
+        self.named_pool
+            .pool
+            .members
+            .iter()
+            .map(|member| Some(self.holders(member)?.len()))
+            .map(|count| count.map(|count| usize::from(count < max)))
+            .sum()
     }
 
     pub(super) fn to_row(&self) -> [String; 4] {
@@ -119,8 +122,7 @@ impl<'a> PoolView<'a> {
         if self.is_left_out {
             return "left out".to_owned();
         }
-        let free = self.free_count().map(|free| free.to_string());
-        let free = free.unwrap_or_else(|| "?".to_owned());
+        let free = self.free_count().map(|free| free.to_string()).unwrap_or_else(|| "?".to_owned());
         format!("{free} of {}", self.named_pool.pool.members.len())
     }
 

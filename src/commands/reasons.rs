@@ -123,8 +123,8 @@ mod tests {
     }
 
     fn grouped(entries: &[Exclusion]) -> Vec<String> {
-        let groups = group_reasons(entries).into_iter();
-        groups
+        group_reasons(entries)
+            .into_iter()
             .map(|group| format!("{} {}: {}", group.kind, group.names.join(","), group.reason))
             .collect()
     }
@@ -160,8 +160,8 @@ mod tests {
     fn many_names_that_differ_in_their_numbers_are_a_range_with_a_count() {
         let text = |names: &[String]| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let entries = names.iter().map(|name| entry(Class::Nic, name, "idle"));
-            let entries: Vec<Exclusion> = entries.collect();
+            let entries: Vec<Exclusion> =
+                names.iter().map(|name| entry(Class::Nic, name, "idle")).collect();
             group_reasons(&entries)[0].format_names()
         };
         let mut names: Vec<String> = (0..512).map(|n| format!("ens1v{n}")).collect();
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(text(&names), "ens1v0 … ens1v511 (512)");
         names.truncate(4);
         assert_eq!(text(&names), "ens1v0, ens1v1, ens1v10, ens1v100");
-        let mixed = ["docker0", "lo", "veth1", "veth2", "veth3", "veth4", "veth5"];
-        let mixed = mixed.map(str::to_owned);
+        let mixed =
+            ["docker0", "lo", "veth1", "veth2", "veth3", "veth4", "veth5"].map(str::to_owned);
         assert_eq!(text(&mixed), "docker0, lo, veth1 … veth5 (5)");
         let addresses: Vec<String> = (0..8).map(|n| format!("0000:41:1{n}.0")).collect();
         assert_eq!(text(&addresses), "0000:41:10.0 … 0000:41:17.0 (8)");

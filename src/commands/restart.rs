@@ -77,8 +77,10 @@ impl EngineService {
     /// Why it does worse than before, where it does. It is an error if it did not do well before either.
     pub(super) fn reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
         let (program, name, word) = (self.systemctl, self.name, method.verb());
-        let status = Command::new(program).args([word, name]).status();
-        let status = status.with_context(|| format!("{word}ing {name} with {program}"))?;
+        let status = Command::new(program)
+            .args([word, name])
+            .status()
+            .with_context(|| format!("{word}ing {name} with {program}"))?;
         if let Some(loss) = self.wait() {
             return Ok(Some(self.describe_loss(&loss)));
         }
@@ -138,8 +140,8 @@ impl EngineService {
                     Path::new(JOURNALCTL),
                     &[&words[..], &["--priority=err"]].concat(),
                     deadline,
-                );
-                let message = message.unwrap_or_default();
+                )
+                .unwrap_or_default();
                 match message.trim() {
                     "" => format!("{name} does not run; \"journalctl -u {name}\" says more"),
                     message => format!("{name} does not run: {message}"),
@@ -156,8 +158,7 @@ impl EngineService {
 
 /// A minimal system or a container may have systemctl installed without a running systemd.
 fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> anyhow::Result<&'static str> {
-    let path = paths.iter().find(|path| booted.is_dir() && Path::new(path).exists());
-    path.copied().with_context(|| {
+    paths.iter().find(|path| booted.is_dir() && Path::new(path).exists()).copied().with_context(|| {
         format!(
             "--restart: systemd is not running on this host; leave --restart out, and restart {service} by the host's own init system"
         )

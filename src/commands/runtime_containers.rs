@@ -152,8 +152,10 @@ pub(super) fn run_command(
     let command_text = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
-    let child = command.stdout(Stdio::piped()).spawn();
-    let mut child = child.with_context(|| format!("running {command_text}"))?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("running {command_text}"))?;
     let mut stdout = child.stdout.take().context("reading its answer")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();

@@ -234,15 +234,18 @@ fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result
 }
 
 fn to_json(status: &StatusReport, drained: &[serde_json::Value]) -> serde_json::Value {
-    let containers = status.containers.iter().map(|container| {
-        let mut object = json!(container);
-        object["state"] = json!(container.state());
-        let processes = container.processes.iter();
-        let processes = processes.map(|(pid, name)| json!({"pid": pid, "name": name}));
-        object["processes"] = processes.collect();
-        object
-    });
-    let containers: Vec<_> = containers.collect();
+    let containers: Vec<_> = status
+        .containers
+        .iter()
+        .map(|container| {
+            let mut object = json!(container);
+            object["state"] = json!(container.state());
+            let processes =
+                container.processes.iter().map(|(pid, name)| json!({"pid": pid, "name": name}));
+            object["processes"] = processes.collect();
+            object
+        })
+        .collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "containers": containers,
@@ -280,9 +283,11 @@ fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow
             printer.print(format_paragraph(HANGING, HANGING, &to_one_line(remedy), columns))?;
         }
     }
-    let processes = container.processes.iter();
-    let processes: Vec<String> =
-        processes.map(|(pid, name)| format!("{pid} {}", name.escape_debug())).collect();
+    let processes: Vec<String> = container
+        .processes
+        .iter()
+        .map(|(pid, name)| format!("{pid} {}", name.escape_debug()))
+        .collect();
     let devices = container.devices.iter();
     let by_environment = devices.clone().any(|grant| grant.by == Evidence::Environment);
     let devices: Vec<String> = devices.map(|grant| grant.device.clone()).collect();

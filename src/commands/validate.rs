@@ -33,10 +33,13 @@ pub fn run(
         let spec = read(path, &bytes);
         let problems: Vec<String> = match &spec {
             Err(error) => vec![ErrorChain(error).to_string()],
-            Ok(spec) => {
-                let problems = validate(spec).err().map(Vec::from).unwrap_or_default();
-                problems.iter().map(Problem::to_string).collect()
-            }
+            Ok(spec) => validate(spec)
+                .err()
+                .map(Vec::from)
+                .unwrap_or_default()
+                .iter()
+                .map(Problem::to_string)
+                .collect(),
         };
         if !problems.is_empty() {
             answer = ExitAnswer::No;

@@ -117,8 +117,8 @@ fn a_bundle_without_one_of_its_devices_is_left_out_and_says_why() {
     let not_offered = found.json()["not_offered"].clone();
     for (name, reason) in reasons {
         let is_bundle = |entry: &&Value| entry["kind"] == "bundle" && entry["name"] == name;
-        let entries = not_offered.as_array().unwrap().iter();
-        let entries: Vec<&Value> = entries.filter(is_bundle).collect();
+        let entries: Vec<&Value> =
+            not_offered.as_array().unwrap().iter().filter(is_bundle).collect();
         assert_eq!(entries.len(), 1, "{name}");
         let text = entries[0]["reason"].as_str().unwrap();
         assert!(text.starts_with(reason), "{text}");
@@ -177,8 +177,7 @@ fn the_file_goes_with_the_last_bundle_and_check_and_list_know_it() {
     check.done();
     let list = with_config(TWO_NODES, HFT, &["cdi", "list", "--spec-dir", to]).done();
     assert!(list.stdout.contains("onload.dev/bundle=hft"), "{}", list.stdout);
-    let check = with_config(TWO_NODES, "", &["cdi", "check", "--output-dir", to]);
-    let check = check.answered_no();
+    let check = with_config(TWO_NODES, "", &["cdi", "check", "--output-dir", to]).answered_no();
     assert!(check.stdout.contains(FILE) || check.stderr.contains(FILE), "{}", check.stderr);
     generate(TWO_NODES, "", specs.path(), &[]);
     assert!(!names_in(specs.path()).contains(&FILE.to_owned()));

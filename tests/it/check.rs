@@ -14,8 +14,7 @@ const NIC: &str = "onload.dev-nic.json";
 fn drift(tree: &Tree) -> Vec<String> {
     let answer = tree.run(&["cdi", "check"]).answered_no();
     let directory = format!("{}/", tree.specs().display());
-    let lines = answer.stdout.lines();
-    lines.map(|line| line.strip_prefix(&directory).unwrap().to_owned()).collect()
+    answer.stdout.lines().map(|line| line.strip_prefix(&directory).unwrap().to_owned()).collect()
 }
 
 #[test]

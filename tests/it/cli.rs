@@ -434,8 +434,11 @@ fn section<'p>(name: &str, page: &'p str, title: &str) -> &'p str {
     };
     // Pages by hand write their headings without quotes.
     let plain = format!("\n.SH {title}\n");
-    let start = page.find(&heading).or_else(|| page.find(&plain));
-    let start = start.unwrap_or_else(|| panic!("{name} has no {title}:\n{page}")) + 1;
+    let start = page
+        .find(&heading)
+        .or_else(|| page.find(&plain))
+        .unwrap_or_else(|| panic!("{name} has no {title}:\n{page}"))
+        + 1;
     let rest = &page[start..];
     let rest = &rest[rest.find('\n').unwrap()..];
     &rest[..rest.find("\n.SH ").unwrap_or(rest.len())]
@@ -443,8 +446,7 @@ fn section<'p>(name: &str, page: &'p str, title: &str) -> &'p str {
 
 /// The pages of ours that a generated page names: name and section.
 fn named_pages(others: &str) -> Vec<(&str, &str)> {
-    let words = others.split("fB").skip(1);
-    let pages = words.filter_map(|word| {
+    let pages = others.split("fB").skip(1).filter_map(|word| {
         let (name, rest) = word.split_once("fR(")?;
         Some((name, rest.split_once(')')?.0))
     });
@@ -489,10 +491,11 @@ fn the_synopsis_of_a_page_names_the_values_of_options() {
     let pages = pages();
     let synopsis = |name: &str| {
         let text = section(name, &pages[name], "SYNOPSIS");
-        let plain = ["\\fB", "\\fI", "\\fR", "\\"]
+        ["\\fB", "\\fI", "\\fR", "\\"]
             .iter()
-            .fold(text.to_owned(), |text, mark| text.replace(mark, ""));
-        plain.trim().to_owned()
+            .fold(text.to_owned(), |text, mark| text.replace(mark, ""))
+            .trim()
+            .to_owned()
     };
     for (name, wanted) in [
         ("onload-ctk.1", "[--host-root DIR] [--config FILE] [-v|--verbose]"),
@@ -517,8 +520,10 @@ fn the_synopsis_of_a_page_names_the_values_of_options() {
 /// The exit statuses that a page lists.
 fn statuses(name: &str, page: &str) -> Vec<String> {
     let text = section(name, page, "EXIT STATUS");
-    let lines = text.lines().filter_map(|line| line.strip_prefix("\\fB"));
-    lines.map(|line| line.trim_end_matches("\\fR").to_owned()).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("\\fB"))
+        .map(|line| line.trim_end_matches("\\fR").to_owned())
+        .collect()
 }
 
 #[test]
@@ -553,8 +558,12 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
     let name = "onload-ctk.1";
     assert_eq!(statuses(name, &pages[name]), ["0", "1", "2", "3"]);
     for (status, meaning) in onload_ctk::exit::STATUSES {
-        let help = run(program().arg("--help")).done().stdout;
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = run(program().arg("--help"))
+            .done()
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         assert!(help.contains(&format!("{status} {meaning}")), "{help}");
     }
 }
@@ -576,8 +585,7 @@ fn roff_takes_every_manual_page_without_a_word() {
         for (name, page) in &pages {
             let file = dir.path().join(name);
             fs::write(&file, page).unwrap();
-            let output = std::process::Command::new(tool).args(args).arg(&file).output();
-            let output = output.unwrap();
+            let output = std::process::Command::new(tool).args(args).arg(&file).output().unwrap();
             let message = [output.stdout, output.stderr].concat();
             assert_eq!(String::from_utf8_lossy(&message), "", "{tool} {name}");
         }

@@ -456,8 +456,11 @@ fn tools_of_an_incident_warn_of_wrong_lines_and_use_the_rest() {
     }
     let checks = tree.run(&["doctor", "--format", "json"]).answered_no().json();
     let checks = checks["checks"].as_array().unwrap();
-    let wrong = checks.iter().filter(|check| check["name"] == "config");
-    let lines: Vec<String> = wrong.map(|check| crate::common::text(&check["finding"])).collect();
+    let lines: Vec<String> = checks
+        .iter()
+        .filter(|check| check["name"] == "config")
+        .map(|check| crate::common::text(&check["finding"]))
+        .collect();
     assert!(lines[0].contains("line 2: ") && lines[1].contains("line 4: "), "{lines:?}");
     tree.run(&["cdi", "generate"]).refused();
     tree.config("not toml");

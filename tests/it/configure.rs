@@ -108,8 +108,7 @@ fn read_by(program: &str, arguments: &[&str], variables: &[(&str, &Path)]) -> Op
         return None;
     }
     let mut command = Command::new(program);
-    let output = command.args(arguments).envs(variables.iter().copied());
-    let output = output.output().unwrap();
+    let output = command.args(arguments).envs(variables.iter().copied()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let can_validate = !stderr.contains("unknown flag: --validate");
     if !needs::on_this_machine(can_validate, &format!("{program} is older than --validate")) {
@@ -167,8 +166,8 @@ fn podman_reads_our_runtime_as_its_default_and_still_knows_crun() {
     // podman names no runtime that it cannot run.
     let runtime = host.path("/runtime");
     host.program("/runtime", "#!/bin/sh\nexec echo runtime version 1\n");
-    let text = host.read(PODMAN);
-    let text = text.replace("/usr/bin/onload-container-runtime", runtime.to_str().unwrap());
+    let text =
+        host.read(PODMAN).replace("/usr/bin/onload-container-runtime", runtime.to_str().unwrap());
     host.file("/containers.conf", text);
     let [root, runroot] = ["/storage", "/run"].map(|path| host.path(path).display().to_string());
     for (option, name, path) in [

@@ -47,10 +47,12 @@ type Paths = Vec<(usize, String)>;
 type Arrows = BTreeMap<(String, String), String>;
 
 fn rust_files(src: &str) -> Vec<String> {
-    let files = walkdir::WalkDir::new(package().join(src)).into_iter();
-    let paths = files.map(|entry| entry.unwrap().into_path());
-    let names = paths.map(|path| path.strip_prefix(package()).unwrap().display().to_string());
-    names.filter(|name| name.ends_with(".rs")).collect()
+    walkdir::WalkDir::new(package().join(src))
+        .into_iter()
+        .map(|entry| entry.unwrap().into_path())
+        .map(|path| path.strip_prefix(package()).unwrap().display().to_string())
+        .filter(|name| name.ends_with(".rs"))
+        .collect()
 }
 
 fn read(file: &str) -> String {
@@ -67,8 +69,10 @@ fn modules(src: &str) -> Modules {
         let path = directory.map_or(format!("{path}/"), str::to_owned);
         let text = read(&file);
         let lines: Vec<&str> = text.lines().collect();
-        let pairs = lines.windows(2).filter(|pair| is_for_tests(pair[0]));
-        let names = pairs.filter_map(|pair| pair[1].strip_suffix(';')?.rsplit_once("mod "));
+        let names = lines
+            .windows(2)
+            .filter(|pair| is_for_tests(pair[0]))
+            .filter_map(|pair| pair[1].strip_suffix(';')?.rsplit_once("mod "));
         tests.extend(names.map(|(_, name)| format!("{path}{name}/")));
         if !path.starts_with("bin/") && path != "main/" {
             found.insert(path, (file, code(&text)));
@@ -193,8 +197,12 @@ fn cycles(arrows: &Arrows) -> Vec<&String> {
     let mut left = Vec::new();
     for ((from, to), line) in arrows {
         left.push((from.clone(), to.clone(), line));
-        let both = from.split_inclusive('/').zip(to.split_inclusive('/'));
-        let common: usize = both.take_while(|(a, b)| a == b).map(|(a, _)| a.len()).sum();
+        let common: usize = from
+            .split_inclusive('/')
+            .zip(to.split_inclusive('/'))
+            .take_while(|(a, b)| a == b)
+            .map(|(a, _)| a.len())
+            .sum();
         if let (Some(a), Some(b)) = (from[common..].find('/'), to[common..].find('/')) {
             let whole = |path: &str, end: usize| path[..=common + end].to_owned() + "*";
             left.push((whole(from, a), whole(to, b), line));
@@ -217,8 +225,10 @@ fn modules_use_only_those_before_them_and_nothing_in_a_cycle() {
         let (src, order) = order.split_once(": ").unwrap();
         let order: Vec<&str> = order.split_whitespace().chain([""]).collect();
         let place = |module: &str| {
-            let place = order.iter().position(|name| module.split('/').next() == Some(name));
-            place.unwrap_or_else(|| panic!("ORDERS: {src} has no place for {module}"))
+            order
+                .iter()
+                .position(|name| module.split('/').next() == Some(name))
+                .unwrap_or_else(|| panic!("ORDERS: {src} has no place for {module}"))
         };
         let modules = modules(src);
         let arrows = arrows(&modules);
@@ -242,8 +252,11 @@ fn every_crate_has_an_order() {
 
 #[test]
 fn unsafe_code_stands_only_where_it_may() {
-    let sources = ORDERS.map(|order| rust_files(order.split_once(':').unwrap().0));
-    let mut files: BTreeSet<String> = sources.into_iter().flatten().collect();
+    let mut files: BTreeSet<String> = ORDERS
+        .map(|order| rust_files(order.split_once(':').unwrap().0))
+        .into_iter()
+        .flatten()
+        .collect();
     files.retain(|file| read(file).contains("(unsafe_code"));
     assert_eq!(files, UNSAFE.split_whitespace().map(str::to_owned).collect());
 }

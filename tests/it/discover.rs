@@ -89,8 +89,11 @@ fn an_interface_that_may_move_is_shown_and_written_and_one_that_the_host_uses_sa
     let table = tree.run(&["discover"]).done().stdout;
     assert!(table.contains("netdev  ens1v0  0000:41:10.0"), "{table}");
     let spec = tree.spec("netdev");
-    let devices = spec["devices"].as_array().unwrap().iter();
-    let mut args = devices.map(|device| &device["containerEdits"]["hooks"][0]["args"]);
+    let mut args = spec["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| &device["containerEdits"]["hooks"][0]["args"]);
     let args = args.find(|args| args[3] == "netdev:ens1v0").unwrap();
     assert_eq!(args[5], "ens1v0@0000:41:10.0");
     assert_eq!(args[7], "ens1v0=192.0.2.10/24");
@@ -408,10 +411,7 @@ fn an_interface_whose_device_has_no_driver_is_not_called_virtual() {
 fn the_table_shows_each_port_of_an_hca_with_what_belongs_to_it() {
     let host = onload_test_tree::sample::whole("rdma-hcas");
     let shown = run(&mut on(&host, &["discover"])).done().stdout;
-    let row = |name: &str| {
-        let found = shown.lines().find(|line| line.contains(name));
-        found.unwrap().to_owned()
-    };
+    let row = |name: &str| shown.lines().find(|line| line.contains(name)).unwrap().to_owned();
     let mlx4 = row("mlx4_0");
     let ports = [
         "port 1 InfiniBand ACTIVE 56 Gbit/s (4X FDR) on ib0",
@@ -780,8 +780,11 @@ fn usr_lib64_that_is_a_link_to_the_other_directory_is_no_second_copy() {
     let tree = Tree::with_onload();
     tree.link("/usr/lib64", "lib/x86_64-linux-gnu");
     let found = tree.discover();
-    let copies = found["not_offered"].as_array().unwrap().iter();
-    let copies = copies.filter(|entry| text(&entry["reason"]).starts_with("another copy"));
+    let copies = found["not_offered"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| text(&entry["reason"]).starts_with("another copy"));
     assert_eq!(copies.count(), 0);
 }
 
@@ -919,8 +922,10 @@ fn opened(root: &Path) -> Vec<String> {
     let mut command = strace::traced(trace.path(), &["trace=openat,openat2"]);
     run(command.arg("--host-root").arg(root).args(["-q", "discover"])).done();
     let text = fs::read_to_string(trace.path()).unwrap();
-    let reads = text.lines().filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"));
-    let paths = reads.filter_map(|line| line.strip_suffix('>')?.rsplit_once('<'));
+    let paths = text
+        .lines()
+        .filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"))
+        .filter_map(|line| line.strip_suffix('>')?.rsplit_once('<'));
     let below = format!("{}/", root.display());
     let paths = paths.filter_map(|(_, path)| path.strip_prefix(&below));
     let kernels = |path: &&str| path.starts_with("sys/") || path.starts_with("proc/");

@@ -43,9 +43,12 @@ impl Block {
 fn pages() -> Vec<PathBuf> {
     let docs = crate::common::package().join("docs");
     let names = crate::common::names_in(&docs);
-    let pages = names.iter().filter(|name| name.ends_with(".md"));
-    let pages = pages.map(|name| docs.join(name));
-    pages.chain([crate::common::package().join("README.md")]).collect()
+    names
+        .iter()
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| docs.join(name))
+        .chain([crate::common::package().join("README.md")])
+        .collect()
 }
 
 /// The blocks of shell commands of every page.
@@ -200,8 +203,8 @@ fn a_unit_that_a_page_makes_is_no_distributions() {
 fn the_recipe_for_virtual_functions_turns_the_kernels_drivers_off_first() {
     let block = blocks()
         .into_iter()
-        .find(|block| block.page.ends_with("dpdk.md") && block.text.contains("sriov_numvfs"));
-    let block = block.unwrap();
+        .find(|block| block.page.ends_with("dpdk.md") && block.text.contains("sriov_numvfs"))
+        .unwrap();
     assert_eq!(block.place, "guest");
     let steps = ["sriov_drivers_autoprobe", "sriov_numvfs", "driver_override", "drivers_probe"];
     let at = |step: &str| block.text.find(step).unwrap();

@@ -30,14 +30,15 @@ fn bound(tree: &Tree, driver: &str) {
 
 /// Every file and link of a tree, with what is in it.
 fn everything(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let entries = WalkDir::new(root).into_iter().map(|entry| entry.unwrap());
-    let entries = entries.filter(|entry| !entry.file_type().is_dir());
+    let entries = WalkDir::new(root)
+        .into_iter()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| !entry.file_type().is_dir());
     let content = |path: &Path| match fs::read_link(path) {
         Ok(target) => target.into_os_string().into_encoded_bytes(),
         Err(_) => fs::read(path).unwrap(),
     };
-    let entries = entries.map(|entry| (entry.path().to_owned(), content(entry.path())));
-    entries.collect()
+    entries.map(|entry| (entry.path().to_owned(), content(entry.path()))).collect()
 }
 
 #[test]
@@ -238,8 +239,10 @@ fn a_capture_holds_what_a_plan_needs() {
 fn the_unit_runs_before_the_specifications_are_written() {
     let text = fs::read_to_string(package().join("packaging/systemd/onload-host.service")).unwrap();
     let value = |key: &str| -> Vec<&str> {
-        let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        values.flat_map(str::split_whitespace).collect()
+        text.lines()
+            .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .flat_map(str::split_whitespace)
+            .collect()
     };
     for unit in ["onload-cdi.service", "docker.service", "containerd.service", "network-pre.target"]
     {

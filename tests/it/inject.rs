@@ -105,8 +105,12 @@ fn devices_of_several_kinds_come_together_and_shared_nodes_once() {
     mounts.dedup();
     assert_eq!(mounts.len(), count);
     assert!(mounts.contains(&"/dev/hugepages-2Mi".to_owned()));
-    let huge = config["mounts"].as_array().unwrap().iter();
-    let huge: Vec<&Value> = huge.filter(|mount| mount["type"] == "hugetlbfs").collect();
+    let huge: Vec<&Value> = config["mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|mount| mount["type"] == "hugetlbfs")
+        .collect();
     assert_eq!(huge[0]["source"], "hugetlbfs");
 }
 
@@ -208,9 +212,13 @@ fn mounts_keep_their_owners_in_a_container_with_a_user_namespace() {
         let mut command = on(tree.root(), &["cdi", "inject", "onload.dev/nic=ens3"]);
         let run = run_with_stdin(&mut command, config.to_string().as_bytes()).done();
         crate::common::oci(&run.stdout);
-        let mounts = run.json()["mounts"].clone();
-        let mounts = mounts.as_array().unwrap().iter();
-        mounts.map(|mount| texts(&mount["options"])).collect::<Vec<_>>()
+        run.json()["mounts"]
+            .clone()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|mount| texts(&mount["options"]))
+            .collect::<Vec<_>>()
     };
     let mapped = options(json!([{"type": "mount"}, {"type": "user"}]));
     assert!(!mapped.is_empty());

@@ -81,8 +81,7 @@ fn links(line: &str) -> Vec<String> {
 /// comes again gets a number.
 fn anchors(text: &str) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    let lines = prose(text).into_iter().map(|(_, line)| line);
-    let headings = lines.filter_map(|line| {
+    let headings = prose(text).into_iter().map(|(_, line)| line).filter_map(|line| {
         let title = line.trim_start_matches('#');
         let level = line.len() - title.len();
         (1..=6).contains(&level).then(|| title.strip_prefix(' ')).flatten()
@@ -215,8 +214,7 @@ fn every_page_of_docs_is_linked() {
     let is_read = |page: &PathBuf| page.starts_with(&docs) || page.ends_with("README.md");
     for page in all_pages().into_iter().filter(is_read) {
         let text = fs::read_to_string(&page).unwrap();
-        let targets = prose(&text).into_iter().flat_map(|(_, line)| links(line));
-        let paths = targets.map(|target| {
+        let paths = prose(&text).into_iter().flat_map(|(_, line)| links(line)).map(|target| {
             let file = target.split('#').next().unwrap().to_owned();
             page.parent().unwrap().join(file)
         });

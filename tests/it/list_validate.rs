@@ -10,9 +10,10 @@ use crate::common::{Commands, Run, Tree, each, on, run, text};
 use serde_json::json;
 
 fn spec(kind: &str, devices: &[&str]) -> String {
-    let devices =
-        devices.iter().map(|name| json!({"name": name, "containerEdits": {"env": ["A=b"]}}));
-    let devices: Vec<_> = devices.collect();
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|name| json!({"name": name, "containerEdits": {"env": ["A=b"]}}))
+        .collect();
     json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices}).to_string()
 }
 
@@ -68,8 +69,8 @@ fn what_a_container_gets_is_shown_with_the_file_that_it_comes_from() {
     ] {
         assert!(shown.stdout.contains(line), "{line:?} in {}", shown.stdout);
     }
-    let library = shown.stdout.lines().find(|line| line.contains("/usr/lib64/ "));
-    let library = library.unwrap_or_default();
+    let library =
+        shown.stdout.lines().find(|line| line.contains("/usr/lib64/ ")).unwrap_or_default();
     assert!(library.contains("ro,nosuid,nodev,bind: "), "{library:?}");
     assert!(library.contains(" libonload.so"), "{library:?}");
     let mut hooks = shown.stdout.lines().skip_while(|line| *line != "hooks");
@@ -95,9 +96,12 @@ fn a_file_that_is_mounted_from_another_directory_is_shown_with_its_whole_path_th
     });
     tree.file("/etc/cdi/a.json", spec.to_string());
     let shown = tree.run(&["cdi", "show", "a.com/b=c"]).done().stdout;
-    let lines = shown.lines().skip_while(|line| *line != "mounts").skip(1);
-    let lines: Vec<String> =
-        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<String> = shown
+        .lines()
+        .skip_while(|line| *line != "mounts")
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
     let expected = [
         "/usr/lib/one.so from /opt/a/one.so ro",
         "/usr/lib/ from /opt/b ro: three.so two.so",

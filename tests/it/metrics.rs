@@ -33,8 +33,7 @@ fn metrics(tree: &Tree) -> String {
 
 /// Every host, with its metrics.
 fn all() -> Vec<(&'static str, String)> {
-    let all = every_host().into_iter();
-    all.map(|(name, tree)| (name, metrics(&tree))).collect()
+    every_host().into_iter().map(|(name, tree)| (name, metrics(&tree))).collect()
 }
 
 #[track_caller]

@@ -13,8 +13,9 @@ fn lines(tree: &Tree) -> [String; 5] {
     let lines: Vec<&str> = stdout.lines().collect();
     assert_eq!(lines.len(), labels.len(), "{stdout}");
     let text = |index: usize| {
-        let text = lines[index].strip_prefix(labels[index]);
-        let text = text.unwrap_or_else(|| panic!("no {} in {stdout}", labels[index]));
+        let text = lines[index]
+            .strip_prefix(labels[index])
+            .unwrap_or_else(|| panic!("no {} in {stdout}", labels[index]));
         text.trim_start().to_owned()
     };
     std::array::from_fn(text)

@@ -140,8 +140,8 @@ fn a_device_without_a_numa_node_is_a_member_and_matches_no_node() {
         ("qib0", json!(0)),
         ("rocep193s0f0", Value::Null),
         ("siw_lo", Value::Null),
-    ];
-    let wanted = wanted.map(|(name, node)| (name.to_owned(), node));
+    ]
+    .map(|(name, node)| (name.to_owned(), node));
     assert_eq!(nodes, wanted);
     assert_eq!(pool["share"], 3);
 }
@@ -320,8 +320,8 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
     let (found, warnings) = discover(Tree::sample(X2).root(), &pools(""));
     let message = "pools vfio=a and vfio=b have 0000:65:00.3 in common: a container of one takes it from the other";
     assert!(warnings.contains(&message.to_owned()), "{warnings:?}");
-    let names = [("vfio", "a"), ("vfio", "any"), ("vfio", "b"), ("ptp", "c")];
-    let names = names.map(|(class, name)| (class.to_owned(), name.to_owned()));
+    let names = [("vfio", "a"), ("vfio", "any"), ("vfio", "b"), ("ptp", "c")]
+        .map(|(class, name)| (class.to_owned(), name.to_owned()));
     let offered: Vec<(String, String)> =
         each(&found["pools"], "class").into_iter().zip(each(&found["pools"], "name")).collect();
     assert_eq!(offered, names);
@@ -333,9 +333,13 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
 fn every_class_with_a_number_of_holders_has_the_pool_any() {
     let any = |config: &str| {
         let (found, _) = discover(Tree::sample(X2).root(), config);
-        let pools = found["pools"].as_array().unwrap().clone();
-        let pools = pools.iter().map(|pool| (text(&pool["class"]), pool["share"].clone()));
-        pools.collect::<Vec<_>>()
+        found["pools"]
+            .as_array()
+            .unwrap()
+            .clone()
+            .iter()
+            .map(|pool| (text(&pool["class"]), pool["share"].clone()))
+            .collect::<Vec<_>>()
     };
     assert_eq!(any(""), [("vfio".to_owned(), json!(1))]);
     let shares = "[leases]\nshare = { nic = 10, vfio = 2, rdma = 5 }\n";

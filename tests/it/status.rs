@@ -263,15 +263,18 @@ fn a_user_is_told_what_was_not_seen() {
 /// A copy of a library of this machine that is called as Onload's is; it does nothing.
 fn stand_in(directory: &Path) {
     let dirs = ["/lib/x86_64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib"];
-    let found = dirs.iter().map(|dir| Path::new(dir).join("libm.so.6"));
-    let found = found.into_iter().find(|path| path.exists()).unwrap();
+    let found = dirs
+        .iter()
+        .map(|dir| Path::new(dir).join("libm.so.6"))
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap();
     fs::copy(found, directory.join("libonload.so")).unwrap();
 }
 
 /// Directories of this machine that a container is made of.
 fn host_dirs() -> Vec<&'static str> {
-    let dirs = ["/bin", "/lib", "/lib64", "/usr"].into_iter();
-    dirs.filter(|dir| Path::new(dir).exists()).collect()
+    ["/bin", "/lib", "/lib64", "/usr"].into_iter().filter(|dir| Path::new(dir).exists()).collect()
 }
 
 /// A runtime's "start" does not wait until the program is executed, nor that until its libraries are loaded.
@@ -402,8 +405,13 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
 /// Runs `status` for a container with a time limit that its own is well below.
 fn timed_status(word: &str) -> Run {
     let mut child = program();
-    let child = child.args(["status", word, "--format", "json"]).stdin(Stdio::null());
-    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = child
+        .args(["status", word, "--format", "json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
     let output = receiver.recv_timeout(Duration::from_secs(30));
@@ -412,9 +420,12 @@ fn timed_status(word: &str) -> Run {
 
 /// The children of `status` that were left behind.
 fn children() -> usize {
-    let names = fs::read_dir("/proc").unwrap().flatten();
-    let names = names.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("octk+") || name.starts_with("octk-")).count()
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok())
+        .filter(|name| name.starts_with("octk+") || name.starts_with("octk-"))
+        .count()
 }
 
 #[test]

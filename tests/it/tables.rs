@@ -113,8 +113,7 @@ fn behind_a_pipe_each_reason_has_one_line() {
     let table = at("", &captured(), &EXPLAIN);
     let (_, rows) = table.split_once("\nNot offered\n").unwrap();
     let columns = |row: &str| -> Vec<String> {
-        let columns = row.split("  ").map(str::trim);
-        columns.filter(|text| !text.is_empty()).map(str::to_owned).collect()
+        row.split("  ").map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned).collect()
     };
     let rows: Vec<Vec<String>> = rows.lines().map(columns).collect();
     assert_eq!(rows[0], ["KIND", "NAME", "REASON"]);

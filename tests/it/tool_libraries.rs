@@ -254,8 +254,9 @@ fn a_capture_of_the_host_offers_the_tool_too() {
     let status = Command::new("tar").arg("-xf").arg(&capture).arg("-C").arg(&unpacked).status();
     assert!(status.unwrap().success());
     let found =
-        crate::common::run(&mut crate::common::on(&unpacked, &["discover", "--format", "json"]));
-    let found = found.done().json();
+        crate::common::run(&mut crate::common::on(&unpacked, &["discover", "--format", "json"]))
+            .done()
+            .json();
     assert!(texts(&found["onload"]["tools"]).contains(&"onload_stackdump".to_owned()), "{found}");
     assert_eq!(found["not_offered"], tree.discover()["not_offered"]);
     assert_ne!(found["onload"], json!(null));

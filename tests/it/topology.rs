@@ -54,8 +54,10 @@ fn the_text_of_each_captured_host_is_what_people_have_read() {
 fn no_text_is_left_of_a_host_that_is_gone() {
     let texts = COMMITTED.map(|name| format!("{name}.txt"));
     assert_eq!(names_in(&package().join("tests/topology")), texts);
-    let pictures = names_in(&package().join("docs")).into_iter();
-    let pictures: Vec<String> = pictures.filter(|name| name.ends_with(".svg")).collect();
+    let pictures: Vec<String> = names_in(&package().join("docs"))
+        .into_iter()
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
     let mut expected = PICTURES.map(|name| format!("topology-{name}.svg")).to_vec();
     expected.insert(0, "topology-8-gpus.svg".to_owned());
     assert_eq!(pictures, expected);
@@ -160,8 +162,10 @@ fn what_is_not_offered_stands_on_its_function_or_on_no_node() {
     let nodes = object["nodes"].as_array().unwrap();
     let on_function = &nodes[0]["roots"][0]["functions"][0]["devices"];
     let names = |devices: &serde_json::Value| -> Vec<String> {
-        let devices = devices.as_array().unwrap().iter();
         devices
+            .as_array()
+            .unwrap()
+            .iter()
             .map(|device| {
                 assert_eq!(device["state"], "not_offered", "{device}");
                 let class = device["class"].as_str().unwrap();
@@ -257,9 +261,7 @@ fn the_picture_of_a_machine_with_gpus_shows_the_nics_near_them() {
     compare(&package().join("docs/topology-8-gpus.svg"), &picture);
     let text = tree.run(&["topology"]).done().stdout;
     let behind = |start: &str| -> Vec<&str> {
-        let lines = text.lines();
-        let found = lines.filter_map(|line| Some(line.split_once(start)?.1));
-        found.collect()
+        text.lines().filter_map(|line| Some(line.split_once(start)?.1)).collect()
     };
     let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("mlx5_{nic} (PIX)"));
     assert_eq!(behind("nearest NIC: "), expected);

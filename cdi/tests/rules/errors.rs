@@ -142,9 +142,11 @@ fn error_chain_contains_every_cause_once() {
 fn registry_errors_are_typed() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name);
-    let good = WRONG_NAMES.replace("\"vendor.com\"", "\"vendor.com/nic\"");
-    let good = good.replace("precreate", "poststop").replacen("\"-a\"", "\"a\"", 1);
-    let good = good.replace("\"-a\"", "\"b\"");
+    let good = WRONG_NAMES
+        .replace("\"vendor.com\"", "\"vendor.com/nic\"")
+        .replace("precreate", "poststop")
+        .replacen("\"-a\"", "\"a\"", 1)
+        .replace("\"-a\"", "\"b\"");
     for (name, text) in [
         ("names.json", WRONG_NAMES),
         ("one.json", &good),

@@ -370,8 +370,8 @@ fn last_rlimit_of_a_type_takes_effect() {
 fn accessor_errors_name_the_path() {
     let config = OciConfig::parse(
         br#"{"process":{"env":[1],"rlimits":[{"type":"X"}]},"linux":{"devices":{}}}"#,
-    );
-    let config = config.expect("a configuration");
+    )
+    .expect("a configuration");
     for (error, place) in [
         (
             error_chain(&config.each_env(|_| ()).expect_err("a number")),

@@ -395,8 +395,8 @@ mod yaml {
             ("089", 89),
             ("1e2", 100),
         ] {
-            let spec = from_yaml(with("d", &format!("fileMode: {written}")).as_bytes());
-            let spec = spec.unwrap_or_else(|error| panic!("{written}: {}", error_chain(&error)));
+            let spec = from_yaml(with("d", &format!("fileMode: {written}")).as_bytes())
+                .unwrap_or_else(|error| panic!("{written}: {}", error_chain(&error)));
             let nodes = &spec.devices[0].container_edits.device_nodes;
             assert_eq!(nodes[0].file_mode, Some(mode), "{written}");
         }

@@ -164,8 +164,7 @@ fn paths_include_invalid_files() {
         .put("etc/note.txt", "")
         .put("run", "no directory");
     let registry = dirs.scan();
-    let paths = registry.paths();
-    let paths: Vec<String> = paths.iter().map(|path| dirs.relative(path)).collect();
+    let paths: Vec<String> = registry.paths().iter().map(|path| dirs.relative(path)).collect();
     assert_eq!(paths, ["etc/broken.json", "etc/good.json", "etc/same.json", "run"]);
     assert!(Registry::scan(&[]).paths().is_empty());
 }

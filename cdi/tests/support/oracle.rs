@@ -168,8 +168,10 @@ fn build_crate() -> Result<PathBuf, String> {
 /// Cargo's configuration decides whether there is a directory named after the target in the path.
 fn built_below(target: &Path) -> Option<PathBuf> {
     let direct = target.join("debug/cdi-crate-oracle");
-    let below = fs::read_dir(target).ok()?.flatten();
-    let mut found = below.map(|entry| entry.path().join("debug/cdi-crate-oracle"));
+    let mut found = fs::read_dir(target)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path().join("debug/cdi-crate-oracle"));
     found.find(|path| path.is_file()).or_else(|| direct.is_file().then_some(direct))
 }
 
@@ -337,8 +339,10 @@ fn list(value: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 
 /// What a process sees of a list of variables.
 pub fn effective(env: &Value) -> BTreeMap<String, String> {
-    let entries = env.as_array().into_iter().flatten().filter_map(Value::as_str);
-    entries
+    env.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
         .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()

@@ -46,8 +46,7 @@ fn memory(daemon: &Daemon) {
 
 fn sum(metrics: &str, method: &str) -> f64 {
     let line = format!("onload_kubernetes_request_duration_seconds_sum{{method=\"{method}\"}} ");
-    let value = metrics.lines().find_map(|other| other.strip_prefix(&line));
-    value.unwrap().parse().unwrap()
+    metrics.lines().find_map(|other| other.strip_prefix(&line)).unwrap().parse().unwrap()
 }
 
 fn microseconds(seconds: f64, answers: usize) -> f64 {
@@ -86,8 +85,12 @@ async fn in_a_row(host: &AgentHost, number: usize) {
         if (answer + 1) % (number / 10) == 0 {
             let each = begin.elapsed() / u32::try_from(number / 10).unwrap();
             let status = of_process(&daemon, "status");
-            let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-            let resident = resident.trim_start_matches("VmRSS:").trim();
+            let resident = status
+                .lines()
+                .find(|line| line.starts_with("VmRSS"))
+                .unwrap()
+                .trim_start_matches("VmRSS:")
+                .trim();
             let entries = |path: &Path| fs::read_dir(path).unwrap().count();
             let proc = PathBuf::from(format!("/proc/{}", daemon.pid()));
             let [files, threads] = ["fd", "task"].map(|name| entries(&proc.join(name)));
@@ -130,9 +133,13 @@ async fn claims(host: &AgentHost) {
 fn functions(host: &AgentHost) -> Vec<String> {
     let bytes = fs::read(host.root().join("var/run/cdi/onload.dev-vfio.json")).unwrap();
     let spec: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-    let devices = spec["devices"].as_array().unwrap().iter();
-    let names = devices.map(|device| device["name"].as_str().unwrap().to_owned());
-    names.filter(|name| name.contains(':')).collect()
+    spec["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| device["name"].as_str().unwrap().to_owned())
+        .filter(|name| name.contains(':'))
+        .collect()
 }
 
 #[tokio::main(flavor = "current_thread")]

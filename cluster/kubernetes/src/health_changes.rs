@@ -33,8 +33,11 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
 }
 
 fn devices_by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &PluginDevice> {
-    let devices = resource.into_iter().flat_map(|resource| &resource.devices);
-    devices.map(|device| ((device.class, device.name.as_str()), device)).collect()
+    resource
+        .into_iter()
+        .flat_map(|resource| &resource.devices)
+        .map(|device| ((device.class, device.name.as_str()), device))
+        .collect()
 }
 
 /// Returns the devices whose number of slots left by other containers has changed.

@@ -144,8 +144,7 @@ pub(crate) fn append_to_node(node: &str, end: &str) -> String {
         return format!("{node}{end}");
     }
     let max = MAX_NAME - end.len() - DIGITS - 1;
-    let short = node.get(..max).unwrap_or(node);
-    let short = short.trim_end_matches(['.', '-']);
+    let short = node.get(..max).unwrap_or(node).trim_end_matches(['.', '-']);
     format!("{short}-{}{end}", hash(node, DIGITS))
 }
 
@@ -360,8 +359,7 @@ mod tests {
             device in device_name(), others in prop::collection::btree_set(device_name(), 0..40)
         ) {
             let alone = names(&[(Class::Rdma, &device)]);
-            let others = others.iter().map(|name| (Class::Rdma, name.as_str()));
-            let all: Vec<(Class, &str)> = others.chain([(Class::Rdma, device.as_str())]).collect();
+            let all: Vec<(Class, &str)> = others.iter().map(|name| (Class::Rdma, name.as_str())).chain([(Class::Rdma, device.as_str())]).collect();
             let (class, device) = (Class::Rdma, name(&device));
             prop_assert_eq!(
                 names(&all).device_name(class, &device, Some(3)),

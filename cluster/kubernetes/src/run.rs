@@ -223,8 +223,12 @@ impl OfferedResources {
             tracing::warn!(%reason, "left out");
         }
         self.left_out.clone_from(&plan.left_out);
-        let gone = self.senders.keys().filter(|name| !plan.resources.contains_key(*name));
-        let gone: BTreeSet<&ResourceName> = gone.chain(none).collect();
+        let gone: BTreeSet<&ResourceName> = self
+            .senders
+            .keys()
+            .filter(|name| !plan.resources.contains_key(*name))
+            .chain(none)
+            .collect();
         let gone: Vec<Arc<Resource>> =
             gone.into_iter().cloned().map(Resource::empty).map(Arc::new).collect();
         let served = plan.resources.values().filter(|resource| !is_elsewhere(resource));

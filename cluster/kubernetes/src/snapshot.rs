@@ -87,8 +87,7 @@ impl KubernetesSnapshot {
         };
         let of_slot = id.rsplit_once('-').map(|(name, _)| name);
         let mut matching = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
-            let all = self.exclusions.iter();
-            all.filter(move |exclusion| exclusion.name == name)
+            self.exclusions.iter().filter(move |exclusion| exclusion.name == name)
         });
         Some(matching.find(is_of)?.reason.clone())
     }
@@ -107,9 +106,11 @@ fn device_nodes(
 fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
     let kinds = Class::FUNCTION_CLASSES.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
-    let devices = specs.devices().filter(|resolved| is_one(resolved.name.kind().as_str()));
-    let hooks = devices.flat_map(|resolved| &resolved.device.container_edits.hooks);
-    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+    let arguments = specs
+        .devices()
+        .filter(|resolved| is_one(resolved.name.kind().as_str()))
+        .flat_map(|resolved| &resolved.device.container_edits.hooks)
+        .filter_map(|hook| HookArguments::from_command(&hook.args));
     let vf_arguments = arguments.flat_map(|(_, arguments)| arguments.vf);
     vf_arguments.map(|argument| (argument.device, argument.vf)).collect()
 }

@@ -187,8 +187,10 @@ pub fn write(
     kinds: &[Class],
     undecided: BTreeSet<Class>,
 ) -> Result<SpecPlan> {
-    let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
-    let files = files.map(|(name, spec)| (*name, to_json(spec).into_bytes()));
+    let files = specs
+        .iter()
+        .filter(|(name, _)| kinds.contains(&name.class))
+        .map(|(name, spec)| (*name, to_json(spec).into_bytes()));
     let path = host.outside_path(Path::new(SPEC_DIR));
     let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
     write_files(&directory, files.collect(), kinds, undecided)

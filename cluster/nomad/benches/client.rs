@@ -84,8 +84,11 @@ async fn client(host: &AgentHost) {
     );
     memory(&agent);
     let ids_by_type = |kind: &str| {
-        let groups = published.values().filter(|group| group.device_type == kind);
-        let ids: BTreeSet<String> = groups.map(|group| group.devices[0].id.clone()).collect();
+        let ids: BTreeSet<String> = published
+            .values()
+            .filter(|group| group.device_type == kind)
+            .map(|group| group.devices[0].id.clone())
+            .collect();
         ids.into_iter().collect::<Vec<String>>()
     };
     reserve(&agent, "a function by a ticket", &ids_by_type("vfio")).await;

@@ -49,8 +49,7 @@ impl NomadSnapshot {
         let survey = edit_sources::survey_host(host, config, settings, dirs)?;
         let leases = survey.devices.iter().flat_map(|host_device| {
             let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
-            let device_leases = host_device.leases.iter();
-            device_leases.filter_map(move |device_lease| {
+            host_device.leases.iter().filter_map(move |device_lease| {
                 Some((device.clone(), device_lease.lease.as_ref()?))
             })
         });
@@ -73,8 +72,7 @@ impl NomadSnapshot {
     }
 
     pub fn to_wire(&self) -> Vec<DeviceGroup> {
-        let groups = self.plan.groups.iter();
-        groups.map(|group| group.to_wire(&self.tasks.slots)).collect()
+        self.plan.groups.iter().map(|group| group.to_wire(&self.tasks.slots)).collect()
     }
 
     pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
@@ -95,8 +93,10 @@ impl NomadSnapshot {
                     exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
-                let edits = self.edit_sources.edits(host, *class, names, &mut on_disk);
-                let edits = edits.with_context(reserving)?;
+                let edits = self
+                    .edit_sources
+                    .edits(host, *class, names, &mut on_disk)
+                    .with_context(reserving)?;
                 let unsupported = unsupported_edits(&edits);
                 check_supported(&unsupported, id)?;
                 not_given.extend(unsupported);
@@ -120,16 +120,19 @@ impl NomadSnapshot {
     /// Returns a task of this client that holds one of the devices without free slots, for messages. Reads leases
     /// again.
     pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
-        let positions = ids.iter().filter_map(|id| self.by_id.get(id));
-        let devices = positions.filter_map(|(group_index, index)| {
-            self.plan.groups.get(*group_index)?.devices.get(*index)
-        });
-        let slots_by_device = devices.flat_map(|device| {
-            let members = device.cdi_devices.iter();
-            let members = members.flat_map(|(class, names)| leased_devices(*class, names));
-            members.map(|member| (member, device.slots))
-        });
-        let slots_by_device: BTreeMap<DeviceId, u32> = slots_by_device.collect();
+        let devices =
+            ids.iter().filter_map(|id| self.by_id.get(id)).filter_map(|(group_index, index)| {
+                self.plan.groups.get(*group_index)?.devices.get(*index)
+            });
+        let slots_by_device: BTreeMap<DeviceId, u32> = devices
+            .flat_map(|device| {
+                device
+                    .cdi_devices
+                    .iter()
+                    .flat_map(|(class, names)| leased_devices(*class, names))
+                    .map(|member| (member, device.slots))
+            })
+            .collect();
         let mut leases = leases::list(host)?;
         leases.retain(|entry| !entry.has_ended);
         let is_full = |device: &DeviceId| {
@@ -137,11 +140,13 @@ impl NomadSnapshot {
             let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
             slots_by_device.get(device).is_some_and(|slots| held >= *slots)
         };
-        let own_leases = leases.iter().filter_map(|entry| {
-            let lease = entry.lease.as_ref().ok()?;
-            self.tasks.holds_lease(lease).then_some((lease, &entry.device))
-        });
-        let mut own_leases = own_leases.filter(|(_, device)| is_full(device));
+        let mut own_leases = leases
+            .iter()
+            .filter_map(|entry| {
+                let lease = entry.lease.as_ref().ok()?;
+                self.tasks.holds_lease(lease).then_some((lease, &entry.device))
+            })
+            .filter(|(_, device)| is_full(device));
         Ok(own_leases.next().map(|(lease, _)| lease.to_string()))
     }
 
@@ -209,8 +214,11 @@ impl NomadSnapshot {
 
 /// Fails for a device that does not work without an edit that Nomad does not support.
 fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
-    let required = unsupported.iter().filter(|edit| !edit.is_optional());
-    let required: Vec<String> = required.map(|edit| edit.as_str().to_owned()).collect();
+    let required: Vec<String> = unsupported
+        .iter()
+        .filter(|edit| !edit.is_optional())
+        .map(|edit| edit.as_str().to_owned())
+        .collect();
     if !required.is_empty() {
         bail!(
             "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
@@ -223,8 +231,8 @@ fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<
 /// Returns an unused device of a group. Nomad chooses slots, so a second slot of the same device means another device
 /// if there is one.
 fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
-    let devices = group.devices.iter().enumerate();
-    let mut other_devices = devices.filter(|(_, device)| device.health == Health::Healthy);
+    let mut other_devices =
+        group.devices.iter().enumerate().filter(|(_, device)| device.health == Health::Healthy);
     if !is_taken(index) {
         return index;
     }
@@ -232,6 +240,5 @@ fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> boo
 }
 
 fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = DeviceId> {
-    let names = names.iter().map(|name| name.device().clone());
-    names.map(move |name| DeviceId { class, name })
+    names.iter().map(|name| name.device().clone()).map(move |name| DeviceId { class, name })
 }

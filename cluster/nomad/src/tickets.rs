@@ -53,8 +53,11 @@ fn host_processes(host: &Host) -> Processes {
 fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
     let words = classes.into_iter().map(|class| {
-        let names = devices.iter().filter(|(device_class, _)| *device_class == class);
-        let names: Vec<&str> = names.map(|(_, name)| name.device().as_str()).collect();
+        let names: Vec<&str> = devices
+            .iter()
+            .filter(|(device_class, _)| *device_class == class)
+            .map(|(_, name)| name.device().as_str())
+            .collect();
         format!("{class}={}", names.join(","))
     });
     words.collect::<Vec<_>>().join(";")
@@ -113,8 +116,8 @@ impl OwnTasks {
         earlier: &OwnTasks,
         leases: impl Iterator<Item = (DeviceId, &'l Lease)>,
     ) -> OwnTasks {
-        let held_tickets = leases.filter(|(_, lease)| earlier.holds_lease(lease));
-        let held_tickets = held_tickets
+        let held_tickets = leases
+            .filter(|(_, lease)| earlier.holds_lease(lease))
             .filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
         let (late, retained): (Vec<_>, Vec<_>) =
             held_tickets.partition(|(device, _)| self.started.contains(device));

@@ -90,8 +90,7 @@ impl AnswerBuilder<'_> {
         if !self.runtime.features.is_whole {
             return self.variables_and_mounts();
         }
-        let devices = edits.nodes.iter().map(|node| self.device(node));
-        let devices = devices.collect::<Result<_>>()?;
+        let devices = edits.nodes.iter().map(|node| self.device(node)).collect::<Result<_>>()?;
         let (rlimits, by_hooks) = self.limits()?;
         let limit_hooks: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
         let hooks = hooks_by_stage(edits.hooks.iter().chain(limit_hooks))
@@ -144,8 +143,7 @@ impl AnswerBuilder<'_> {
     /// two plugins set unless the later one removes it first, by a `-` before its name (pkg/adaptation/result.go,
     /// `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
-        let env = self.adjustment.edits.env.iter();
-        let env = env.flat_map(|(key, value)| {
+        let env = self.adjustment.edits.env.iter().flat_map(|(key, value)| {
             let removed = (key == LD_PRELOAD).then(|| (format!("-{key}"), String::new()));
             removed.into_iter().chain([(key.clone(), value.clone())])
         });
@@ -177,8 +175,10 @@ impl AnswerBuilder<'_> {
     }
 
     fn linux(&self, devices: Vec<LinuxDevice>) -> Option<LinuxContainerAdjustment> {
-        let limits = self.adjustment.hugepage_limits.iter();
-        let hugepage_limits: Vec<HugepageLimit> = limits
+        let hugepage_limits: Vec<HugepageLimit> = self
+            .adjustment
+            .hugepage_limits
+            .iter()
             .map(|limit| HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit })
             .collect();
         let resources = (!hugepage_limits.is_empty())

@@ -31,8 +31,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Returns the connection to the runtime that launched this process. The descriptor is copied by pidfd_getfd(2) (Linux
 /// 5.6), which fails safely if it is not open.
 pub fn connect_launched(variable: &str) -> Result<UnixStream> {
-    let number = variable.parse().ok().filter(|number| *number > 2);
-    let number: i32 = number.ok_or_else(|| {
+    let number: i32 = variable.parse().ok().filter(|number| *number > 2).ok_or_else(|| {
         error!("{SOCKET_VARIABLE}={variable:?} is not the number of a descriptor")
     })?;
     copy(number).with_context(|| format!("taking descriptor {number} of {SOCKET_VARIABLE}"))

@@ -154,8 +154,10 @@ fn linux_json(linux: &LinuxContainer) -> Value {
         value
     });
     let resources = linux.resources.as_ref();
-    let limits = resources.into_iter().flat_map(|linux_resources| &linux_resources.hugepage_limits);
-    let limits = limits.map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
+    let limits = resources
+        .into_iter()
+        .flat_map(|linux_resources| &linux_resources.hugepage_limits)
+        .map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
     let rules = resources.into_iter().flat_map(|linux_resources| &linux_resources.devices);
     json!({
         "namespaces": namespaces.collect::<Vec<_>>(),
@@ -242,9 +244,13 @@ mod tests {
         };
         let read = read(asked, &runtime("containerd")).map_err(|error| format!("{error:#}"))?;
         Ok(read.map(|asking| {
-            let devices = asking.request.devices.iter();
-            let devices = devices.map(|(class, asked)| format!("{class}={}", asked.value[0]));
-            devices.collect::<Vec<_>>().join(" ")
+            asking
+                .request
+                .devices
+                .iter()
+                .map(|(class, asked)| format!("{class}={}", asked.value[0]))
+                .collect::<Vec<_>>()
+                .join(" ")
         }))
     }
 

@@ -98,8 +98,7 @@ impl fmt::Display for NriRuntime {
 fn parse(text: &str) -> Option<VersionNumbers> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut numbers = text.splitn(3, '.').map(|part| {
-        let end = part.find(|c: char| !c.is_ascii_digit());
-        let end = end.unwrap_or(part.len());
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
         part[..end].parse::<u32>().ok()
     });
     let (major, minor) = (numbers.next()??, numbers.next()??);

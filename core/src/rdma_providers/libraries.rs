@@ -55,8 +55,11 @@ impl<'a> LibrarySearch<'a> {
         owner: &'static str,
         library_path: Option<&str>,
     ) -> Result<Self> {
-        let path = library_path.unwrap_or_default().split([':', ';']);
-        let path: Vec<&str> = path.filter(|dir| dir.starts_with('/')).collect();
+        let path: Vec<&str> = library_path
+            .unwrap_or_default()
+            .split([':', ';'])
+            .filter(|dir| dir.starts_with('/'))
+            .collect();
         if path.len() > MAX_PATH_DIRS || path.iter().any(|dir| dir.len() > PATH_MAX) {
             bail!("LD_LIBRARY_PATH of the container is too long to be searched");
         }

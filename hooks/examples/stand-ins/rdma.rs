@@ -35,8 +35,7 @@ pub(crate) struct Pairs(pub(crate) Vec<Pair>);
 
 impl Pairs {
     fn pair(&self, index: u32) -> io::Result<&Pair> {
-        let found = self.0.iter().find(|pair| pair.end == index);
-        found.ok_or_else(|| Errno::INVAL.into())
+        self.0.iter().find(|pair| pair.end == index).ok_or_else(|| Errno::INVAL.into())
     }
 }
 
@@ -102,8 +101,7 @@ impl RdmaAccess for Pairs {
     fn host_nodes(&self, name: &str) -> Vec<PathBuf> {
         let device = name.strip_prefix("mlx5_").and_then(|number| number.parse::<usize>().ok());
         let pair = device.and_then(|number| self.0.get(number));
-        let node = pair.map(|pair| Path::new(NODES).join(format!("umad{}", pair.end)));
-        node.into_iter().collect()
+        pair.map(|pair| Path::new(NODES).join(format!("umad{}", pair.end))).into_iter().collect()
     }
 }
 

@@ -60,8 +60,7 @@ impl VfStandIns for Files {
     /// As a driver does it: at once or not at all.
     fn apply_change(&self, pci: PciAddress, change: VfChange) -> io::Result<()> {
         let file = &self.0.join(pci.to_string());
-        let found = StandIn::read(file)?;
-        let mut found = found.ok_or_else(|| io::Error::from(Errno::NODEV))?;
+        let mut found = StandIn::read(file)?.ok_or_else(|| io::Error::from(Errno::NODEV))?;
         if found.refuses.iter().any(|name| name == change.name()) {
             return Err(Errno::OPNOTSUPP.into());
         }

@@ -68,10 +68,10 @@ pub(crate) fn too_large_error() -> Error {
 }
 
 pub(crate) fn into_text(json: Vec<u8>) -> Result<Arc<String>> {
-    let text = String::from_utf8(json)
+    String::from_utf8(json)
         .map(Arc::new)
-        .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())));
-    text.context(CONFIG_JSON)
+        .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())))
+        .context(CONFIG_JSON)
 }
 
 #[cfg(test)]

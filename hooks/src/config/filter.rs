@@ -279,8 +279,8 @@ impl Filter<'_> {
         };
         rdma_libraries::remove_from_hooks(&mut edits.hooks);
         let setting = self.settings.config.cdi.rdma_libraries;
-        let library_choice = rdma_libraries::choose(devices, setting, config, root, self.host);
-        let library_choice = library_choice.context(CONFIG_JSON)?;
+        let library_choice = rdma_libraries::choose(devices, setting, config, root, self.host)
+            .context(CONFIG_JSON)?;
         let key = || self.request_keys(&[Class::Rdma]);
         let mut misfit = library_choice.misfit;
         let libraries = ContainerEdits {
@@ -365,8 +365,9 @@ impl Filter<'_> {
             };
             let mut classes = Class::PINNING.iter();
             let entry = classes.find_map(|class| self.request.devices.get(class));
-            let origin = entry.map(|entry| format!("{}: ", describe_origin(&entry.origin)));
-            let origin = origin.unwrap_or_default();
+            let origin = entry
+                .map(|entry| format!("{}: ", describe_origin(&entry.origin)))
+                .unwrap_or_default();
             self.outcome.report.reasons.push(format!("{origin}{NAME} is {set}"));
         }
         Ok(())
@@ -455,9 +456,13 @@ fn leave_own_settings(
     edits: &mut ContainerEdits,
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
-    let settings = edits.env.iter().map(|entry| variable_name(entry));
-    let settings: BTreeSet<String> =
-        settings.filter(|name| decide::is_onload_setting(name)).map(str::to_owned).collect();
+    let settings: BTreeSet<String> = edits
+        .env
+        .iter()
+        .map(|entry| variable_name(entry))
+        .filter(|name| decide::is_onload_setting(name))
+        .map(str::to_owned)
+        .collect();
     let mut present = BTreeSet::new();
     config.each_env(|entry| present.extend(settings.get(variable_name(entry))))?;
     edits.env.retain(|entry| !present.iter().any(|present| *present == variable_name(entry)));

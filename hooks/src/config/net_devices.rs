@@ -36,8 +36,10 @@ pub(super) fn move_to_hook(
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
     for (key, inside) in interfaces_to_move {
         // The kernel accepts alternative names.
-        let link = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
-        let name = link.map_or_else(|| key.clone(), Link::display_name);
+        let name = interfaces
+            .iter()
+            .find(|link| link.has_name(key.as_bytes()))
+            .map_or_else(|| key.clone(), Link::display_name);
         let Some(resolved) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
                 bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
@@ -45,10 +47,11 @@ pub(super) fn move_to_hook(
             continue;
         };
         let shared = &resolved.spec.container_edits.hooks;
-        let hooks = shared.iter().chain(&resolved.device.container_edits.hooks);
-        let hooks =
-            hooks.filter_map(|hook| hook_for_interface(hook, &name, inside.as_deref()).transpose());
-        let hooks: Vec<Hook> = hooks.collect::<Result<_>>()?;
+        let hooks: Vec<Hook> = shared
+            .iter()
+            .chain(&resolved.device.container_edits.hooks)
+            .filter_map(|hook| hook_for_interface(hook, &name, inside.as_deref()).transpose())
+            .collect::<Result<_>>()?;
         // A pool, or one that a CNI plugin moves.
         if hooks.is_empty() {
             continue;

@@ -36,8 +36,8 @@ pub(crate) fn drop_held_hooks(
     hooks: &mut Vec<Hook>,
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
-    let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
-    let stages: BTreeSet<HookName> = stages.copied().collect();
+    let stages: BTreeSet<HookName> =
+        hooks.iter().filter_map(|hook| hook.hook_name.valid()).copied().collect();
     for stage in stages {
         config.each_hook(stage, |held| {
             hooks.retain(|hook| {
@@ -91,8 +91,7 @@ fn find_present_nodes(
 
 /// Whether a rule allows all the access that a node needs.
 fn allows_access(rule: &DeviceRule, node: &DeviceNode) -> bool {
-    let access = node.permissions.as_deref();
-    let access = access.filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let access = node.permissions.as_deref().filter(|access| !access.is_empty()).unwrap_or("rwm");
     let granted = rule.access.as_deref().unwrap_or_default();
     access.chars().all(|letter| granted.contains(letter))
 }

@@ -25,8 +25,9 @@ pub(super) fn drop_ambiguous(
         Some(Class::Zf) => (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
         _ => return false,
     };
-    let request_entries = classes.iter().filter_map(|class| request.devices.get(class));
-    let names: BTreeSet<&str> = request_entries
+    let names: BTreeSet<&str> = classes
+        .iter()
+        .filter_map(|class| request.devices.get(class))
         .flat_map(|request_entry| {
             request_entry.value.iter().map(|device_ref| device_ref.name.as_str())
         })
@@ -36,8 +37,11 @@ pub(super) fn drop_ambiguous(
         return false;
     }
     // Variables that the operator sets for all devices of a file do not choose between them.
-    let devices = entries.iter().map(|entry| entry.resolved.device);
-    let own: BTreeSet<&String> = devices.flat_map(|device| &device.container_edits.env).collect();
+    let own: BTreeSet<&String> = entries
+        .iter()
+        .map(|entry| entry.resolved.device)
+        .flat_map(|device| &device.container_edits.env)
+        .collect();
     let before = edits.env.len();
     edits.env.retain(|entry| {
         let name = entry.split_once('=').map(|(name, _)| name);

@@ -20,8 +20,10 @@ pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> boo
         let dir = Path::new(&mount.container_path).parent();
         dir.is_some_and(|dir| dirs.contains(&dir))
     };
-    let searched = SEARCHED.map(Path::new).into_iter();
-    let searched = searched.filter(|dir| mounts.iter().any(|mount| is_in(mount, &[*dir])));
+    let searched = SEARCHED
+        .map(Path::new)
+        .into_iter()
+        .filter(|dir| mounts.iter().any(|mount| is_in(mount, &[*dir])));
     let (absent, present): (Vec<&Path>, Vec<&Path>) =
         searched.partition(|dir| is_absent(dir, lacks));
     let mut all_mounts = mounts.clone();
@@ -65,8 +67,7 @@ mod tests {
             }
         }
         leave_absent(&mut mounts, &|dir| !image.iter().any(|has| Path::new(has) == dir));
-        let left = mounts.into_iter();
-        left.map(|mount| mount.container_path).collect()
+        mounts.into_iter().map(|mount| mount.container_path).collect()
     }
 
     const DEFAULT_LIBRARY_DIRS: [&str; 2] = [MULTIARCH, "/usr/lib64"];

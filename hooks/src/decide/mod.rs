@@ -101,8 +101,8 @@ pub(crate) fn decide_without_policy(
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
-    let entries = specs.resolve(request);
-    let entries = entries.map_err(|error| explain_drained(error, request, &specs, host))?;
+    let entries =
+        specs.resolve(request).map_err(|error| explain_drained(error, request, &specs, host))?;
     let nodes = nodes::check(&entries, &specs, host, &sysfs)?;
     // Whether nothing is left out of what the specifications say.
     let mut is_as_written = true;
@@ -128,8 +128,8 @@ pub(crate) fn decide_without_policy(
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take_from(&mut edits, request, &keys);
-    let is_held = existing::drop_existing_edits(&mut edits, &mut devices, subject.config);
-    let is_held = is_held.context(CONFIG_JSON)?;
+    let is_held = existing::drop_existing_edits(&mut edits, &mut devices, subject.config)
+        .context(CONFIG_JSON)?;
     // A device's specification does not reflect what an option chooses.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
     let is_whole = is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
@@ -156,12 +156,13 @@ fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec
     let of_rdma = by_class.iter().filter(|(class, _)| *class == Class::Rdma);
     let mut names = Vec::new();
     for (_, edits) in of_rdma {
-        let nodes = edits.device_nodes.iter();
-        let nodes = nodes.filter_map(|node| node.source().rsplit('/').next());
-        let verbs = nodes.filter(|name| name.starts_with("uverbs"));
+        let verbs = edits
+            .device_nodes
+            .iter()
+            .filter_map(|node| node.source().rsplit('/').next())
+            .filter(|name| name.starts_with("uverbs"));
         names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
-        let hooks = edits.hooks.iter();
-        let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+        let moving = edits.hooks.iter().filter_map(|hook| HookArguments::from_command(&hook.args));
         names.extend(moving.flat_map(|(_, arguments)| arguments.rdma_netns).map(|rdma| rdma.ibdev));
     }
     deduplicate(names)
@@ -200,16 +201,18 @@ fn explain_drained(
         }
     };
     for (class, entry) in &request.devices {
-        let names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
-        let missing = names.filter(|name| specs.find(*class, name).is_none());
+        let missing = entry
+            .value
+            .iter()
+            .map(|device_ref| device_ref.name.as_str())
+            .filter(|name| specs.find(*class, name).is_none());
         for name in missing {
             if let Some(drained) = drain.find(*class, name) {
                 return error!("{}: {class} {} is {drained}", entry.origin, Quoted(name));
             }
             // It may be a pool, or `all`, of which nothing is left.
-            let of_class = drain.for_class(*class);
-            let of_class = of_class.map(|drained| drained.target.to_string());
-            let of_class: Vec<String> = of_class.collect();
+            let of_class: Vec<String> =
+                drain.for_class(*class).map(|drained| drained.target.to_string()).collect();
             if !of_class.is_empty() {
                 return error!(
                     "{error:#}; drained: {}, as \"onload-ctk drain\" shows",

@@ -150,8 +150,10 @@ pub(super) fn choose(
         return Err(no_pool_error(&near.origin));
     }
     let named = ticket_devices(subject, specs);
-    let first = device_requests.first().map(|device_request| device_request.class);
-    let first = first.or_else(|| named.first().map(|(device, _)| device.class));
+    let first = device_requests
+        .first()
+        .map(|device_request| device_request.class)
+        .or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
             return Err(no_pool_error(&numa.origin));
@@ -259,10 +261,11 @@ fn device_requests(
     host: &dyn HostView,
 ) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
     let request = subject.request;
-    let container_gpus = request.near.as_ref();
-    let container_gpus = container_gpus
-        .map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
-    let container_gpus = container_gpus.transpose()?;
+    let container_gpus = request
+        .near
+        .as_ref()
+        .map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON))
+        .transpose()?;
     let mut device_requests = Vec::new();
     let mut hook = None;
     for (class, entry) in &request.devices {
@@ -320,8 +323,7 @@ fn device_request(
     // Devices requested by name do not count as members of the pool.
     pool.members
         .retain(|member| !device_refs.iter().any(|other| other.name == member.name.as_str()));
-    let hook = resolved.device.container_edits.hooks.first();
-    let hook = hook.ok_or_else(|| {
+    let hook = resolved.device.container_edits.hooks.first().ok_or_else(|| {
         error!(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
@@ -492,11 +494,11 @@ mod tests {
         let (resolved, given) = replace_pools(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
-        let names = resolved.devices[&Class::Netdev].value.iter();
-        let names: Vec<String> = names.map(ToString::to_string).collect();
+        let names: Vec<String> =
+            resolved.devices[&Class::Netdev].value.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["ens9", "ens1v3", "ens1v1"]);
-        let addresses = resolved.addresses.unwrap().value;
-        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let addresses: Vec<String> =
+            resolved.addresses.unwrap().value.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["ens1v1=192.0.2.2/24", "ens1v3=192.0.2.1/24", "ens9=192.0.2.9/24"]);
     }
 }

@@ -50,8 +50,8 @@ mod tests {
             ("onload.dev/rdma", "mlx5_1, mlx5_0"),
             ("onload.dev/nic", "all"),
             ("onload.dev/ipc-lock", "true"),
-        ];
-        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()));
         let request = Request::parse(&BTreeMap::from(pairs)).unwrap().unwrap();
         assert_eq!(describe_request(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
     }

@@ -186,8 +186,9 @@ impl UserMapping {
             return Ok(UserMapping::Hosts);
         };
         if let Some(path) = paths.iter().find(|path| !path.is_empty()) {
-            let mappings = parse_process(path).and_then(|pid| host.user_map(pid));
-            let mappings = mappings.and_then(|text| parse_map(&text));
+            let mappings = parse_process(path)
+                .and_then(|pid| host.user_map(pid))
+                .and_then(|text| parse_map(&text));
             return Ok(
                 mappings.map_or_else(|| UserMapping::Unseen(path.clone()), UserMapping::Mapped)
             );

@@ -334,8 +334,7 @@ impl SysfsCheck<'_> {
 /// Reads a sysfs attribute. Returns `None` if it does not exist.
 fn read_device_number(path: &Path) -> Result<Option<DeviceNumber>> {
     let text = read_if_present(path, read_attribute)?;
-    let number = text.map(|text| text.parse()).transpose();
-    number.with_context(|| read_context(path))
+    text.map(|text| text.parse()).transpose().with_context(|| read_context(path))
 }
 
 /// Returns the numbers of a character device, or `None` for another file.
@@ -346,8 +345,10 @@ pub(crate) fn device_number(stat: &Stat) -> Option<DeviceNumber> {
 
 /// Lists the names in a directory. Returns none if it cannot be read.
 pub(crate) fn list_names(directory: &Path) -> impl Iterator<Item = String> + use<> {
-    let entries = fs::read_dir(directory).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
 
 fn is_number(text: &str) -> bool {

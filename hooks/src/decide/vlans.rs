@@ -61,8 +61,8 @@ mod tests {
 
     fn request(vlan: &str) -> Request {
         let annotations =
-            [("onload.dev/vfio", "0000:81:10.0,0000:81:10.1"), ("onload.dev/vlan", vlan)];
-        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            [("onload.dev/vfio", "0000:81:10.0,0000:81:10.1"), ("onload.dev/vlan", vlan)]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()));
         Request::parse(&BTreeMap::from(annotations)).unwrap().unwrap()
     }
 

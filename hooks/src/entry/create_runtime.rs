@@ -50,8 +50,8 @@ pub(crate) fn run(
 ) -> Result<Vec<String>> {
     if !arguments.expect.is_empty() {
         let path = state.bundle.join("config.json");
-        let listed_nodes = read_config(&path, &arguments.expect);
-        let listed_nodes = listed_nodes.with_context(|| format!("reading {path:?}"))?;
+        let listed_nodes =
+            read_config(&path, &arguments.expect).with_context(|| format!("reading {path:?}"))?;
         check(&arguments.expect, &listed_nodes, &state.bundle, sysfs)?;
     }
     let (rest, moving) = moves::split(arguments);

@@ -42,9 +42,8 @@ pub(crate) fn choose(
         return Ok(choice);
     }
     let sysfs = host.sysfs();
-    let known = devices.iter();
-    let known = known.filter_map(|name| VerbsDevice::read(sysfs.root(), name));
-    let known: Vec<VerbsDevice> = known.collect();
+    let known: Vec<VerbsDevice> =
+        devices.iter().filter_map(|name| VerbsDevice::read(sysfs.root(), name)).collect();
     if known.is_empty() {
         return Ok(choice);
     }

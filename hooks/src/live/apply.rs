@@ -39,8 +39,8 @@ impl Inspection<'_> {
     /// Applies all of it, or nothing.
     pub(super) fn apply(mut self, host: &LocalHost) -> Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let own_namespace = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
-        let own_namespace = own_namespace.context("opening this process's own mount namespace")?;
+        let own_namespace = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty())
+            .context("opening this process's own mount namespace")?;
         // With the engine's umask, the container's users might have no access to what is created in
         // its root.
         let _ = umask(Mode::empty());
@@ -73,8 +73,8 @@ impl Inspection<'_> {
             start_time: self.start_time,
             variables: self.plan.variables.clone().unwrap_or_default(),
             ..self.plan.record.clone()
-        };
-        let injection = injection.merge_earlier(self.before.clone());
+        }
+        .merge_earlier(self.before.clone());
         container_dir.record_planned(&self.root_path, &self.missing)?;
         let trees = self.prepare(container_dir, &injection)?;
         self.set_limits()?;

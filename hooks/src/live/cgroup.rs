@@ -51,8 +51,11 @@ impl CgroupDir {
     /// The cgroups above those of the container, up to the root.
     pub(crate) fn outer_cgroups(&self, id: &ContainerId) -> Vec<PathBuf> {
         let own = self.own_cgroups(id);
-        let all = self.path.ancestors().map(|path| self.mount.join(path));
-        all.filter(|path| !own.contains(path)).collect()
+        self.path
+            .ancestors()
+            .map(|path| self.mount.join(path))
+            .filter(|path| !own.contains(path))
+            .collect()
     }
 
     /// Returns the systemd scope of the container. Only a scope that is named after the container counts, since a
@@ -124,8 +127,7 @@ fn resolve_dir(
     wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
 ) -> Result<CgroupDir> {
     // A mount may show only a part of the hierarchy, as in a container.
-    let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
-    let within = shown.filter_map(|mount| {
+    let within = mountinfo::parse(mounts).filter(|mount| wanted(mount)).filter_map(|mount| {
         let root = mountinfo::unescape(mount.root);
         let root = Path::new(OsStr::from_bytes(&root));
         let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);

@@ -32,12 +32,11 @@ use onload_sys::fs::container_root::ContainerRoot;
 pub(super) fn own_device_cgroup(init: &InitProcess) -> Result<Option<DeviceCgroup>> {
     let theirs = init.read("cgroup")?;
     let path = "/proc/self/cgroup";
-    let own = File::open(path).and_then(read_whole);
-    let own = own.with_context(|| format!("reading {path:?}"))?;
+    let own = File::open(path).and_then(read_whole).with_context(|| format!("reading {path:?}"))?;
     let path = "/proc/self/mountinfo";
-    let mounts =
-        File::open(path).and_then(|file| mountinfo::filter_lines(file, &cgroup::is_hierarchy));
-    let mounts = mounts.with_context(|| format!("reading {path:?}"))?;
+    let mounts = File::open(path)
+        .and_then(|file| mountinfo::filter_lines(file, &cgroup::is_hierarchy))
+        .with_context(|| format!("reading {path:?}"))?;
     cgroup::find(&theirs, &own, &mounts)
 }
 
@@ -164,8 +163,8 @@ impl<'a> Inspection<'a> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
         };
-        let image_list = preload::read_image_list(root);
-        let image_list = image_list.map_err(|problem| list_in_the_way(&preload.key, problem))?;
+        let image_list = preload::read_image_list(root)
+            .map_err(|problem| list_in_the_way(&preload.key, problem))?;
         self.list = Some(preload::list(&preload.library, &image_list));
         Ok(())
     }
@@ -178,8 +177,8 @@ impl<'a> Inspection<'a> {
             .collect();
         let overmounts = Overmounts::new(root, overmounts).context(keys)?;
         let checker = TargetChecker::new(root, &self.mounts).context(keys)?;
-        let binds = self.plan.binds.iter();
-        let mut paths: Vec<_> = binds.map(|bind| (&*bind.target, Some(bind))).collect();
+        let mut paths: Vec<_> =
+            self.plan.binds.iter().map(|bind| (&*bind.target, Some(bind))).collect();
         if self.plan.preload.is_some() {
             paths.push((Path::new(LD_SO_PRELOAD), None));
         }

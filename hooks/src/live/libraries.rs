@@ -44,8 +44,8 @@ pub(super) fn choose_for_hook(
         _ => rdma_in_arguments(arguments),
     };
     let key = request_key(&devices);
-    let root = image::open_root(bundle, config);
-    let root = root.and_then(|root| root.ok_or_else(|| error!("the container's root is empty")));
+    let root = image::open_root(bundle, config)
+        .and_then(|root| root.ok_or_else(|| error!("the container's root is empty")));
     let root = match root {
         Ok(root) => root,
         Err(error) => {
@@ -67,11 +67,12 @@ pub(super) fn choose_for_hook(
 
 /// The hooks of a configuration that look for libraries.
 pub(super) fn library_hooks(config: &OciConfig) -> Result<Vec<HookArguments>> {
-    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
-    let hooks = hooks.into_iter().filter_map(|hook| {
-        let args = hook.args?;
-        Some(HookArguments::from_command(&args)?.1)
-    });
+    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?.into_iter().filter_map(
+        |hook| {
+            let args = hook.args?;
+            Some(HookArguments::from_command(&args)?.1)
+        },
+    );
     Ok(hooks.filter(|hook| hook.rdma_libraries.is_some()).collect())
 }
 
@@ -127,8 +128,8 @@ fn choose(
     root: &ContainerRoot,
     host: &dyn HostView,
 ) -> Result<(HookLibraries, Option<String>)> {
-    let choice = rdma_libraries::choose(&devices, setting, config, root, host);
-    let choice = choice.context(CONFIG_JSON)?;
+    let choice =
+        rdma_libraries::choose(&devices, setting, config, root, host).context(CONFIG_JSON)?;
     let libraries = HookLibraries {
         devices,
         binds: choice.files.into_iter().map(bind).collect(),

@@ -94,8 +94,10 @@ impl<'a> ProcessLimits<'a> {
 
     /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
     fn current_limit(&self, name: &str) -> Result<Rlimit, Errno> {
-        let text = self.init.read_file("limits");
-        let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let text = self
+            .init
+            .read_file("limits")
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
     }
 }
@@ -132,8 +134,7 @@ fn not_init_error(pid: u32) -> Error {
 }
 
 fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let mut words = line.split_whitespace();
+    let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
     let mut limit = || match words.next()? {
         "unlimited" => Some(None),
         number => number.parse().ok().map(Some),

@@ -184,8 +184,8 @@ pub(crate) fn mount_libraries(
 ) -> Result<Vec<String>> {
     let mut warnings = libraries.warnings;
     let key = libraries::request_key(&libraries.devices);
-    let devices = libraries.devices.iter();
-    let takes: Vec<String> = devices.map(|name| format!("rdma-libraries {name}")).collect();
+    let takes: Vec<String> =
+        libraries.devices.iter().map(|name| format!("rdma-libraries {name}")).collect();
     if libraries.binds.is_empty() {
         record(state, takes, &warnings, host);
         return Ok(warnings);

@@ -48,8 +48,7 @@ pub(crate) enum Requester {
 
 /// RDMA devices that move into the container's network namespace, as a record names what was done.
 pub(super) fn moved_rdma_names(arguments: &HookArguments) -> Vec<String> {
-    let moving = arguments.rdma_netns.iter();
-    moving.map(|rdma| format!("rdma-netns {rdma}")).collect()
+    arguments.rdma_netns.iter().map(|rdma| format!("rdma-netns {rdma}")).collect()
 }
 
 /// Whether all of it was done before.
@@ -405,8 +404,8 @@ impl Planner<'_> {
         &self,
         edits: &'e ContainerEdits,
     ) -> Result<Option<&'e str>, OciConfigError> {
-        let variables = edits.env.iter().map(String::as_str);
-        let mut missing: Vec<&str> = variables.filter(|entry| is_needed(entry)).collect();
+        let mut missing: Vec<&str> =
+            edits.env.iter().map(String::as_str).filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
             self.config.each_env(|held| missing.retain(|entry| !replaces(held, entry)))?;
         }
@@ -457,8 +456,7 @@ impl Planner<'_> {
         }
         let rules = self.config.device_rules().context(CONFIG_JSON)?;
         for device in devices {
-            let rule = device.rule();
-            let rule = rule.with_context(|| format!("device node {}", device.path()))?;
+            let rule = device.rule().with_context(|| format!("device node {}", device.path()))?;
             plan.add_node(bind_node(device.source(), device.path(), rule), rule, &rules);
         }
         Ok(())

@@ -128,8 +128,8 @@ impl Systemd {
 
     fn call(&mut self, call: &DbusCall<'_>, body: &[u8]) -> Result<Vec<u8>> {
         self.serial += 1;
-        let reply = self.exchange(call, body, self.serial);
-        let reply = reply.with_context(|| call_context(&self.scope))?;
+        let reply =
+            self.exchange(call, body, self.serial).with_context(|| call_context(&self.scope))?;
         if reply.kind == METHOD_RETURN {
             return Ok(reply.body);
         }

@@ -284,8 +284,9 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         // An earlier start of the container may have left the device changed. In that case the lease has its original
         // state.
         let (leases, ops) = (&self.leases, self.host_netns.ops);
-        let kept = leases.find_returning(device)?;
-        let kept = kept.and_then(|record| ReturningDevice::new(leases, device, record));
+        let kept = leases
+            .find_returning(device)?
+            .and_then(|record| ReturningDevice::new(leases, device, record));
         let returning = kept.unwrap_or_else(|| ReturningDevice {
             leases,
             device,
@@ -420,8 +421,7 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
     fn send(mut self, context: &MoveContext<'_, K>) -> Result<Self> {
         let (request, ops) = (&self.request, context.host_netns.ops);
         let (saved, warning) = ops.examine(&self.observation, request, context)?;
-        let addresses = request.settings.addresses.iter();
-        let addresses = addresses.map(InterfaceAddress::address).collect();
+        let addresses = request.settings.addresses.iter().map(InterfaceAddress::address).collect();
         let record = context.new_record(saved.clone().into(), addresses);
         context.lease_device(request.device, Some(&record))?;
         if let Err(failed) = ops.send(&self, &saved, context) {
@@ -481,14 +481,12 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
 
     /// Returns the devices with their names on the host.
     pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Observation)> {
-        let devices = self.devices.iter();
-        devices.map(|device| (device.request.name.as_str(), &device.observation))
+        self.devices.iter().map(|device| (device.request.name.as_str(), &device.observation))
     }
 
     /// Releases the locks and returns the warnings.
     pub(super) fn finish(self) -> Vec<String> {
-        let devices = self.devices.into_iter();
-        devices.filter_map(|device| device.warning).collect()
+        self.devices.into_iter().filter_map(|device| device.warning).collect()
     }
 
     /// Returns all devices after a failure. Returns the error to report.
@@ -687,8 +685,8 @@ pub(super) fn release_devices<K: MoveOps>(
     exited: &ExitedContainer<'_>,
     ops: &K,
 ) -> Result<()> {
-    let class_devices = leased.iter().filter(|device| device.class == K::CLASS);
-    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    let class_devices: Vec<&DeviceId> =
+        leased.iter().filter(|device| device.class == K::CLASS).collect();
     if class_devices.is_empty() {
         return Ok(());
     }
@@ -739,9 +737,12 @@ pub(super) fn restore<K: MoveOps>(
     ops: &K,
     timeout: Duration,
 ) -> Result<Vec<RestoreResult>> {
-    let entries = leases.list()?.into_iter();
-    let returning = entries.filter(|entry| entry.is_returning && entry.device.class == K::CLASS);
-    let mut devices: Vec<DeviceId> = returning.map(|entry| entry.device).collect();
+    let mut devices: Vec<DeviceId> = leases
+        .list()?
+        .into_iter()
+        .filter(|entry| entry.is_returning && entry.device.class == K::CLASS)
+        .map(|entry| entry.device)
+        .collect();
     devices.sort_unstable();
     devices.dedup();
     let start = random_start(devices.len());

@@ -123,8 +123,8 @@ fn interface_requests<'a>(
             mtu: values_for(&arguments.mtu, interface_name).next().copied(),
             ..NetdevSettings::default()
         };
-        let settings = configured.get(request.device.name.as_str());
-        let mut settings = settings.cloned().unwrap_or_default();
+        let mut settings =
+            configured.get(request.device.name.as_str()).cloned().unwrap_or_default();
         replace(&mut settings.addresses, &requested.addresses);
         replace(&mut settings.routes, &requested.routes);
         settings.mtu = requested.mtu.or(settings.mtu);
@@ -137,8 +137,8 @@ fn interface_requests<'a>(
 
 /// Returns the requests for virtual functions of class vfio.
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
-    let vf_arguments = arguments.vf.iter();
-    let vf_arguments = vf_arguments.filter(|argument| argument.device.class == VfAccess::CLASS);
+    let vf_arguments =
+        arguments.vf.iter().filter(|argument| argument.device.class == VfAccess::CLASS);
     let request_for = |argument: &VfArgument| {
         let name = argument.device.name.to_string();
         let pci = name.parse()?;
@@ -155,8 +155,7 @@ fn values_for<'a, T>(
     values: &'a [InterfaceValue<T>],
     interface: &InterfaceName,
 ) -> impl Iterator<Item = &'a T> {
-    let matching = values.iter().filter(move |value| value.interface == *interface);
-    matching.map(|entry| &entry.value)
+    values.iter().filter(move |value| value.interface == *interface).map(|entry| &entry.value)
 }
 
 /// Overrides a list unless the replacement is empty.
@@ -168,8 +167,9 @@ fn replace<T: Clone>(current: &mut Vec<T>, replacement: &[T]) {
 
 /// Returns the requests for RDMA devices.
 fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
-    let rdma_arguments = arguments.rdma_netns.iter();
-    rdma_arguments
+    arguments
+        .rdma_netns
+        .iter()
         .map(|rdma| move_request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci))
         .collect()
 }
@@ -247,8 +247,8 @@ impl<'a> AcquiredDevices<'a> {
             let mut requests = moving.iter().chain(&set_up);
             requests.any(|request| request.device == *device)
         };
-        let leased = arguments.lease.iter().filter(|device| !is_moving(device));
-        let leased: Vec<DeviceId> = leased.cloned().collect();
+        let leased: Vec<DeviceId> =
+            arguments.lease.iter().filter(|device| !is_moving(device)).cloned().collect();
         return_leftovers(&leased, host, interface_ops, DYING_TIMEOUT)?;
         let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
         if !leased.is_empty() {
@@ -284,8 +284,8 @@ impl<'a> AcquiredDevices<'a> {
         };
         match rdma::collect_nodes(&container_devices, rdma_ops) {
             Ok(nodes) => {
-                let new_nodes = nodes.into_iter().filter(|node| !self.nodes.contains(node));
-                let new_nodes: Vec<RdmaChardev> = new_nodes.collect();
+                let new_nodes: Vec<RdmaChardev> =
+                    nodes.into_iter().filter(|node| !self.nodes.contains(node)).collect();
                 self.nodes.extend(new_nodes);
                 self.rdma.push(container_devices);
                 Ok(())
@@ -328,8 +328,8 @@ fn return_leftovers<K: MoveOps>(
     ops: &K,
     timeout: Duration,
 ) -> Result<bool> {
-    let class_devices = devices.iter().filter(|device| device.class == K::CLASS);
-    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    let class_devices: Vec<&DeviceId> =
+        devices.iter().filter(|device| device.class == K::CLASS).collect();
     if class_devices.is_empty() || !host.is_initial_namespace() {
         return Ok(false);
     }
@@ -375,8 +375,8 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
     let vf_access = stand_ins.interfaces.vf_access.searching_for(RESTORE_SEARCH_TIMEOUT);
     let functions = vf_access
         .search_all(leases)
-        .and_then(|vf_access| lifecycle::restore(leases, &all, &vf_access, timeout));
-    let functions = functions.context("restoring virtual functions")?;
+        .and_then(|vf_access| lifecycle::restore(leases, &all, &vf_access, timeout))
+        .context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
 

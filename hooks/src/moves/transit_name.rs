@@ -8,8 +8,10 @@ pub(super) fn transit_name() -> String {
     let mut bytes = [0; RANDOM];
     // Without random bytes the name may be taken. The move then fails and is repeated.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits.fold(PREFIX.to_owned(), |name, pair| name + &pair)
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .fold(PREFIX.to_owned(), |name, pair| name + &pair)
 }
 
 /// Returns whether a name is a transit name.

@@ -70,10 +70,10 @@ impl ContainerDir {
         let name = OsStr::new(id.as_str());
         make_dir(&run, name, OWN_DIR_MODE).with_context(|| write_context(&path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&run, name, flags, Mode::empty());
-        let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
-        let dir =
-            dir.inspect_err(|_| remove_empty(&run, id)).with_context(|| write_context(&path))?;
+        let dir = openat(&run, name, flags, Mode::empty())
+            .and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir))
+            .inspect_err(|_| remove_empty(&run, id))
+            .with_context(|| write_context(&path))?;
         Ok(ContainerDir {
             run,
             dir,
@@ -169,8 +169,7 @@ impl ContainerDir {
     pub(crate) fn append(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.dir, name, flags, Mode::empty()).map(File::from);
-        let written = file.map_err(io::Error::from);
-        let written = written.and_then(|mut file| file.write_all(bytes));
+        let written = file.map_err(io::Error::from).and_then(|mut file| file.write_all(bytes));
         written.with_context(|| write_context(&self.path.join(name)))
     }
 
@@ -289,8 +288,7 @@ mod tests {
         drop(alone);
         assert!(!dir.path().join("c1").exists());
         let made = [target("/b", Some(8))];
-        let done = second.record_created(&missing, made.into_iter(), LiveInjection::default());
-        done.unwrap();
+        second.record_created(&missing, made.into_iter(), LiveInjection::default()).unwrap();
         let record = container_record::read(&second.dir).unwrap().unwrap();
         let both = [target("/a", Some(7)), target("/b", Some(8))];
         assert_eq!(record.created.unwrap().made, both);

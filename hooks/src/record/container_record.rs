@@ -202,8 +202,7 @@ mod tests {
 
     #[test]
     fn fields_of_another_version_are_passed_over() {
-        let plain = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#));
-        let plain = plain.unwrap().unwrap();
+        let plain = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#)).unwrap().unwrap();
         let made = &plain.created.as_ref().unwrap().made;
         assert_eq!(made, &[CreatedPath::new(Path::new("/a"), TargetType::File)]);
         for more in [
@@ -250,8 +249,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let open = OwnedFd::from(File::open(dir.path()).unwrap());
-        let written = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#));
-        let written = written.unwrap().unwrap();
+        let written = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#)).unwrap().unwrap();
         write(&open, &written).unwrap();
         assert_eq!(read(&open).unwrap(), Some(written));
         let text = std::fs::read_to_string(dir.path().join(RECORD)).unwrap();

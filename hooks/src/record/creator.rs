@@ -217,8 +217,8 @@ mod tests {
             .arg(std::env::current_exe().unwrap())
             .arg(test)
             .env(COVERED, "1")
-            .output();
-        let output = output.unwrap();
+            .output()
+            .unwrap();
         let output_text = String::from_utf8_lossy(&output.stdout);
         assert!(output_text.contains("1 passed"), "{output_text}");
     }

@@ -301,10 +301,10 @@ impl Viewer {
         let processes = Processes::at_root(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
-        let leases = run.as_ref();
-        let leases = leases.and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
-        let tickets = run.as_ref();
-        let tickets = tickets.and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
+        let leases =
+            run.as_ref().and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
+        let tickets =
+            run.as_ref().and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
         Viewer { leases, tickets, processes }
     }
 }
@@ -341,8 +341,7 @@ impl Pools for Viewer {
         container: subject::ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
-        let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| tickets::unknown_error(id))?;
+        let tickets = self.tickets.as_ref().ok_or_else(|| tickets::unknown_error(id))?;
         let starting = StartingContainer {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,

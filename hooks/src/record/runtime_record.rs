@@ -281,8 +281,7 @@ fn create_state_dir(trusted: &TrustedTree) -> Result<(), Errno> {
 /// Removes some records of containers that the runtime with the same `--root` no longer has. A runtime that ends a
 /// container itself (`run`), or is killed, is never asked to delete it.
 fn remove_stale(dir: &OwnedFd, own: ContainerKey<'_>) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let suffix = root_suffix(own.root);
     let mut names: Vec<String> = Vec::new();
     let _ = each_name(dir, &mut |name| {

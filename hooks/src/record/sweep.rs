@@ -73,8 +73,11 @@ pub(crate) fn remove_stale(run_dir: &Path, except: Option<&ContainerId>) {
 
 /// The containers that something may be left of, but one.
 fn list_others(run: &RunDir, except: Option<&ContainerId>) -> Vec<ContainerId> {
-    let ids = list_entries(run).into_iter().filter_map(|name| name.parse().ok());
-    ids.filter(|id| Some(id) != except).collect()
+    list_entries(run)
+        .into_iter()
+        .filter_map(|name| name.parse().ok())
+        .filter(|id| Some(id) != except)
+        .collect()
 }
 
 fn random_index() -> usize {
@@ -154,8 +157,10 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
     };
     // A record that cannot be parsed does not show what has to be done.
     let record = container_record::read(&dir).ok().flatten().unwrap_or_default();
-    let created = record.created.filter(|created| !created.made.is_empty());
-    let created = created.filter(|created| !remove_created(run, created, id, lock));
+    let created = record
+        .created
+        .filter(|created| !created.made.is_empty())
+        .filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
     if stays {
         let record = ContainerRecord { created, ..ContainerRecord::default() };
@@ -242,12 +247,12 @@ pub(crate) fn find_same_root(
     id: &ContainerId,
     root: &Path,
 ) -> Option<(OwnedFd, ContainerRecord)> {
-    let other_names = list_entries(run).into_iter().filter(|name| name != id.as_str());
-    let mut records = other_names.filter_map(|name| {
-        let dir = run.open(&name).ok()?;
-        let record = container_record::read(&dir).ok()??;
-        Some((dir, record))
-    });
+    let mut records =
+        list_entries(run).into_iter().filter(|name| name != id.as_str()).filter_map(|name| {
+            let dir = run.open(&name).ok()?;
+            let record = container_record::read(&dir).ok()??;
+            Some((dir, record))
+        });
     records.find(|(_, record)| {
         let theirs = record.created.as_ref();
         theirs.is_some_and(|theirs| theirs.root == root)
@@ -442,8 +447,10 @@ mod tests {
         }
 
         fn ids(&self) -> usize {
-            let names = list_entries(self.dir()).into_iter();
-            names.filter(|name| name != onload_lease::run_dir::LOCKS).count()
+            list_entries(self.dir())
+                .into_iter()
+                .filter(|name| name != onload_lease::run_dir::LOCKS)
+                .count()
         }
     }
 

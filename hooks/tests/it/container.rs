@@ -437,8 +437,10 @@ fn two_hundred_containers_leave_nothing_behind() {
     once(200);
     assert_eq!(sandbox.snapshot(), before);
     assert_eq!(mounts(), mounted);
-    let left = std::fs::read_dir(sandbox.path("/run/onload-ctk")).unwrap();
-    let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    let mut left: Vec<_> = std::fs::read_dir(sandbox.path("/run/onload-ctk"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     left.sort();
     assert_eq!(left, ["@locks", "@runtimes"]);
     assert_eq!(std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(), 2);

@@ -805,8 +805,8 @@ fn without_the_right_no_limit_above_one_s_own_is_written() {
     host.privilege.may_raise_limits = false;
     let outcome = host.apply(&ask("rdma", "rxe0")).unwrap();
     assert!(outcome.report.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
-    let reached = outcome.report.reasons.iter();
-    let reached: Vec<&String> = reached.filter(|r| r.contains("RLIMIT_MEMLOCK")).collect();
+    let reached: Vec<&String> =
+        outcome.report.reasons.iter().filter(|r| r.contains("RLIMIT_MEMLOCK")).collect();
     assert_eq!(reached, ["onload.dev/rdma: RLIMIT_MEMLOCK is 65536 bytes"]);
     let after = written(&outcome.config.unwrap());
     assert_eq!(
@@ -1170,8 +1170,11 @@ fn broken_configurations_that_ask_are_refused() {
 #[test]
 fn nesting_that_nobody_opens_is_no_trouble() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-    let json = serde_json::to_string(&ask("nic-nodes", "ens1")).unwrap();
-    let json = json.replacen('{', &format!("{{\"deep\":{deep},"), 1);
+    let json = serde_json::to_string(&ask("nic-nodes", "ens1")).unwrap().replacen(
+        '{',
+        &format!("{{\"deep\":{deep},"),
+        1,
+    );
     let after = FakeHost::new().apply_bytes(json.as_bytes()).unwrap().config.unwrap();
     assert!(String::from_utf8(after).unwrap().contains(&deep));
 }
@@ -1519,9 +1522,12 @@ fn what_is_written_says_to_another_reader_what_was_meant() {
     let outcome = host.apply(&config(&asks)).unwrap();
     let spec: Spec = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
     let linux = spec.linux().as_ref().unwrap();
-    let nodes = linux.devices().iter().flatten();
-    let nodes: Vec<(&str, i64, i64)> =
-        nodes.map(|node| (node.path().to_str().unwrap(), node.major(), node.minor())).collect();
+    let nodes: Vec<(&str, i64, i64)> = linux
+        .devices()
+        .iter()
+        .flatten()
+        .map(|node| (node.path().to_str().unwrap(), node.major(), node.minor()))
+        .collect();
     let wanted = [
         ("/dev/onload", 243, 0),
         ("/dev/infiniband/uverbs0", 231, 192),
@@ -1529,14 +1535,25 @@ fn what_is_written_says_to_another_reader_what_was_meant() {
     ];
     assert_eq!(nodes, wanted);
     let rules = linux.resources().as_ref().unwrap().devices();
-    let allowed = rules.iter().flatten().filter(|rule| rule.allow());
-    let allowed: Vec<_> = allowed.map(|rule| (rule.major(), rule.minor())).collect();
+    let allowed: Vec<_> = rules
+        .iter()
+        .flatten()
+        .filter(|rule| rule.allow())
+        .map(|rule| (rule.major(), rule.minor()))
+        .collect();
     assert_eq!(allowed, wanted.map(|(_, major, minor)| (Some(major), Some(minor))));
-    let mounts = spec.mounts().iter().flatten();
-    let types: Vec<_> = mounts.filter_map(|mount| mount.typ().as_deref()).collect();
+    let types: Vec<_> =
+        spec.mounts().iter().flatten().filter_map(|mount| mount.typ().as_deref()).collect();
     assert!(types.contains(&"hugetlbfs"), "{types:?}");
-    let limits = spec.process().as_ref().unwrap().rlimits();
-    let limits: Vec<_> = limits.iter().flatten().map(PosixRlimit::hard).collect();
+    let limits: Vec<_> = spec
+        .process()
+        .as_ref()
+        .unwrap()
+        .rlimits()
+        .iter()
+        .flatten()
+        .map(PosixRlimit::hard)
+        .collect();
     assert_eq!(limits, [u64::MAX]);
 }
 

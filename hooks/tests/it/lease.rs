@@ -138,8 +138,8 @@ fn by_annotation_a_drained_device_is_refused_with_since_when_and_why() {
 /// own.
 fn leasing_for(claim: &str) -> Value {
     let hook = |stage: &str, more: &[&str]| {
-        let args = ["onload-hook", stage, "--lease", "rdma:rxe1"];
-        let args: Vec<&str> = args.iter().chain(more).copied().collect();
+        let args: Vec<&str> =
+            ["onload-hook", stage, "--lease", "rdma:rxe1"].iter().chain(more).copied().collect();
         json!({"path": HOOK_THERE, "args": args, "env": ["PATH=/usr/bin"], "timeout": 10})
     };
     let hooks = |stage: &str| json!([hook(stage, &["--claim", claim]), hook(stage, &[])]);

@@ -69,8 +69,10 @@ fn refused(sandbox: &Sandbox, words: &str) -> String {
 /// The records of containers; beside them is that of the configuration.
 fn records(sandbox: &Sandbox) -> Vec<PathBuf> {
     let entries = fs::read_dir(sandbox.path(RECORDS)).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    paths.filter(|path| !path.ends_with("@configured")).collect()
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("@configured"))
+        .collect()
 }
 
 /// A mishap: its description and its action.

@@ -272,8 +272,7 @@ fn a_hook_that_is_killed_in_the_middle_of_a_renaming_move_loses_no_interface() {
           n=1
           until once "-e inject=$call:signal=KILL:when=$n"; do n=$((n+1)) killed=$((killed+1)); done
         done
-        echo "killed at $killed system calls""#;
-    let script = script.replace("CLAIMED", &claimed.join(" "));
+        echo "killed at $killed system calls""#.replace("CLAIMED", &claimed.join(" "));
     let output_text = moving::on(&sandbox, "runc", &stand_ins(), DEVICES, &script);
     println!("{output_text}");
     let killed = output_text.split_whitespace().find_map(|word| word.parse::<u32>().ok());
@@ -488,8 +487,7 @@ fn two_whose_names_a_container_swapped_both_have_their_own_again() {
     if !can_move() {
         return;
     }
-    let both = "--lease netdev:ens1v1 --netdev ens1v1@0000:03:10.2";
-    let both: Vec<&str> = both.split(' ').collect();
+    let both: Vec<&str> = "--lease netdev:ens1v1 --netdev ens1v1@0000:03:10.2".split(' ').collect();
     let sandbox = sandbox(&[("one", container(Some("one"), &both))]);
     let script = r#"
         second=$(as_it_is $((FIRST + 1)) ens1v1)
@@ -877,8 +875,7 @@ fn an_interface_that_configurations_move_has_one_holder_and_comes_back_as_it_was
         # By another name of it.
         make other || fail "$(cat /tmp/err)"
         grep -q "$ID-other" /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "no lease by another name"
-        gone other; same "another name"; free "another name""#;
-    let script = script.replace("WRAPPER", WRAPPER_THERE);
+        gone other; same "another name"; free "another name""#.replace("WRAPPER", WRAPPER_THERE);
     for runtime in ["runc", "crun"] {
         let sandbox = moving_the_same();
         if runtime == "crun" {

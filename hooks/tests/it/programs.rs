@@ -116,8 +116,8 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        let entries = WalkDir::new(self.at("")).contents_first(true).into_iter();
-        let entries = entries.map(|entry| entry.unwrap());
+        let entries =
+            WalkDir::new(self.at("")).contents_first(true).into_iter().map(|entry| entry.unwrap());
         for dir in entries.filter(|entry| entry.file_type().is_dir()) {
             let _ = fs::remove_dir(dir.path());
         }
@@ -411,8 +411,8 @@ fn a_list_is_changed_back_to_what_it_was_and_not_beyond() {
     }
     let before = lists.list();
     assert_eq!(before, ["c 1:11 r", "c 1:5 rw", "c 2:* rw"]);
-    let asked = [(1, 11, "w"), (1, 11, "r"), (1, 5, "rw"), (2, 3, "rw"), (1, 7, "r")];
-    let asked = asked.map(|(major, minor, access)| rule(major, minor, access));
+    let asked = [(1, 11, "w"), (1, 11, "r"), (1, 5, "rw"), (2, 3, "rw"), (1, 7, "r")]
+        .map(|(major, minor, access)| rule(major, minor, access));
     let changes = lists.allow(&asked).unwrap();
     let now = ["c 1:11 rw", "c 1:5 rw", "c 1:7 r", "c 2:* rw", "c 2:3 rw"];
     assert_eq!(lists.list(), now);

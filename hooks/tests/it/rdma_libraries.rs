@@ -151,8 +151,10 @@ impl Made {
 fn mounted(config: &Value) -> Vec<(String, String)> {
     let mounts = config["mounts"].as_array().unwrap().iter();
     let text = |mount: &Value, key: &str| mount[key].as_str().unwrap_or_default().to_owned();
-    let all = mounts.map(|mount| (text(mount, "source"), text(mount, "destination")));
-    let mut ours: Vec<_> = all.filter(|(source, _)| source.contains("ibverbs")).collect();
+    let mut ours: Vec<_> = mounts
+        .map(|mount| (text(mount, "source"), text(mount, "destination")))
+        .filter(|(source, _)| source.contains("ibverbs"))
+        .collect();
     ours.sort();
     ours
 }
@@ -197,8 +199,8 @@ fn an_image_without_the_provider_gets_the_host_s_and_nothing_of_it_is_covered() 
             "/usr/lib64/libibverbs/librxe-rdmav34.so",
             "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
         ),
-    ];
-    let files = files.map(|(from, to)| (from.to_owned(), to.to_owned()));
+    ]
+    .map(|(from, to)| (from.to_owned(), to.to_owned()));
     assert_eq!(mounted(&after.clone().expect(&message)), files, "{message}");
     // What it has then is left as it is.
     let twice = made.precreate(&after.clone().unwrap());

@@ -642,8 +642,12 @@ fn a_wrapper_that_is_killed_at_any_system_call_leaves_a_ticket_that_is_good() {
              echo killed at $killed; ls {LEASES}; echo end"
         ),
     );
-    let killed = output_text.lines().find_map(|line| line.strip_prefix("killed at "));
-    let killed: u32 = killed.unwrap().parse().unwrap();
+    let killed: u32 = output_text
+        .lines()
+        .find_map(|line| line.strip_prefix("killed at "))
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(killed >= 20 && output_text.ends_with("\nend\n"), "{output_text}");
     assert!(!output_text.contains("rdma=rxe0"), "{output_text}");
 }

@@ -47,12 +47,15 @@ pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
 /// Returns the present names of the interfaces in this network namespace that are registered with Onload.
 pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
-    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, attribute));
-    let own_nics = nics.filter(|nic| {
-        let address = attribute(&Path::new(SYS_CLASS_NET).join(&nic.name).join("address"));
-        nic.matches_identity(&nic.name, address.as_deref())
-    });
+    let own_nics = host
+        .list(Path::new(DEBUGFS_NICS))?
+        .names
+        .into_iter()
+        .filter_map(|entry| DebugfsNic::read(&entry, attribute))
+        .filter(|nic| {
+            let address = attribute(&Path::new(SYS_CLASS_NET).join(&nic.name).join("address"));
+            nic.matches_identity(&nic.name, address.as_deref())
+        });
     Ok(own_nics.map(|nic| nic.name).collect())
 }
 

@@ -65,9 +65,13 @@ impl<'h> FunctionUsers<'h> {
 
     /// Returns the settings of a virtual function before it was set up for a container.
     pub(super) fn settings_before(&self, function: PciAddress) -> Option<&VfSettings> {
-        let leases = self.leases.as_ref().ok()?.iter();
-        let records = leases.filter_map(|leased| leased.entry.lease.as_ref().ok()?.moved.as_ref());
-        let mut own_records = records.filter(|record| record.saved.pci() == function);
+        let mut own_records = self
+            .leases
+            .as_ref()
+            .ok()?
+            .iter()
+            .filter_map(|leased| leased.entry.lease.as_ref().ok()?.moved.as_ref())
+            .filter(|record| record.saved.pci() == function);
         Some(&own_records.find_map(|record| record.saved.vf())?.before)
     }
 
@@ -202,8 +206,8 @@ impl<'h> FunctionUsers<'h> {
 
     /// Returns how the host uses an interface, by the same rules as before a move.
     fn interface_use(&self, interface: &str) -> Result<Option<String>, HostError> {
-        let link = self.network.as_ref();
-        let link = link.and_then(|network| Some((network, network.link(interface)?)));
+        let link =
+            self.network.as_ref().and_then(|network| Some((network, network.link(interface)?)));
         let Some((network, link)) = link else {
             let unknown =
                 "who uses it is not known; run onload-ctk in the host's network namespace";

@@ -23,8 +23,7 @@ pub(super) fn decide(now: Option<RdmaNetns>, target: RdmaNetns, plan: &mut HostP
         RdmaNetns::Shared => "Y",
         RdmaNetns::Exclusive => "N",
     };
-    let now = now.map(|mode| mode.to_string());
-    let now = now.unwrap_or_else(|| "module not loaded".to_owned());
+    let now = now.map(|mode| mode.to_string()).unwrap_or_else(|| "module not loaded".to_owned());
     let subject = StepSubject::new("rdma-netns", "");
     plan.steps.push(HostStep {
         actions: module.into_iter().chain([StepAction::SetRdmaNetns(target)]).collect(),

@@ -160,8 +160,9 @@ fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
             Ok(*address)
         }
         PfRef::Interface(name) => {
-            let path = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
-            let path = path.context("this host has no interface of that name")?;
+            let path = host
+                .resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?
+                .context("this host has no interface of that name")?;
             // Interfaces of subfunctions are deeper in the tree and do not belong to the physical function.
             let device = path.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
@@ -342,8 +343,7 @@ impl SriovPlanner<'_> {
         for (index, vf) in &vfs {
             self.plan_settings(**index, vf, plan);
         }
-        let unbound = vfs.iter().filter(|(_, vf)| !self.is_bound(vf));
-        let unbound: Vec<_> = unbound.collect();
+        let unbound: Vec<_> = vfs.iter().filter(|(_, vf)| !self.is_bound(vf)).collect();
         let (used, free): (Vec<_>, Vec<_>) =
             unbound.into_iter().partition(|(_, vf)| vf.user.is_some());
         for (index, vf) in used {
@@ -411,8 +411,10 @@ impl SriovPlanner<'_> {
 
     fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
         let config = self.config;
-        let mac = config.mac.zip(u16::try_from(index).ok());
-        let mac = mac.and_then(|(first, index)| first.checked_add(index));
+        let mac = config
+            .mac
+            .zip(u16::try_from(index).ok())
+            .and_then(|(first, index)| first.checked_add(index));
         [
             mac.map(|mac| VfChange::Mac(mac.bytes())),
             config.vlan.map(|vlan| VfChange::Vlan(vlan_tag(vlan))),
@@ -462,8 +464,11 @@ impl SriovPlanner<'_> {
         // Until then the virtual function's user could turn it off, which ixgbe does not report
         // (`ixgbe_set_vf_macvlan_msg`).
         let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
-        let again = self.config.spoof_check.filter(|_| is_open_till_now);
-        let again = again.map(|on| set(VfChange::SpoofCheck(on)));
+        let again = self
+            .config
+            .spoof_check
+            .filter(|_| is_open_till_now)
+            .map(|on| set(VfChange::SpoofCheck(on)));
         let actions = unbind.into_iter().chain([set(change)]).chain(again);
         plan.steps.push(HostStep {
             actions: actions.collect(),
@@ -590,8 +595,11 @@ impl SriovPlanner<'_> {
             let spoof_check = self.config.spoof_check;
             spoof_check.or(now.spoof_check) == Some(false)
         };
-        let off = settings.iter().filter(|(_, now)| will_be_off(now));
-        let off: Vec<String> = off.map(|(index, _)| index.to_string()).collect();
+        let off: Vec<String> = settings
+            .iter()
+            .filter(|(_, now)| will_be_off(now))
+            .map(|(index, _)| index.to_string())
+            .collect();
         if !off.is_empty() {
             let which = format!("vf {}", off.join(", "));
             plan.warnings.push(self.spoofing_warning(&which));

@@ -29,8 +29,8 @@ const WITHOUT_FILTERS: &str = "ens2 xdp none 4\n";
 
 /// What the kernel says of the network: an interface of the adapter, one of each virtual function, and more.
 fn network(more: &str) -> String {
-    let functions = (0..8).map(|index| format!("link {} ens2v{index} - - - -\n", 10 + index));
-    let functions: String = functions.collect();
+    let functions: String =
+        (0..8).map(|index| format!("link {} ens2v{index} - - - -\n", 10 + index)).collect();
     format!("link 2 ens2 - - - -\n{functions}{more}")
 }
 
@@ -508,8 +508,8 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
         assert_eq!(machine.read(&flags), "0x1002");
         if let [up, down] = flags_told[..] {
             assert_eq!((&*writes[up], &*writes[down]), ("flags 0x1003", "flags 0x1002"));
-            let between = writes[up..down].iter();
-            let probed = between.filter(|writes| writes.starts_with("drivers_probe"));
+            let probed =
+                writes[up..down].iter().filter(|writes| writes.starts_with("drivers_probe"));
             assert_eq!((probed.count(), down), (2, writes.len() - 1), "{writes:?}");
             assert_eq!(machine.plan(&config), HostPlan::default());
         }
@@ -1215,8 +1215,7 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
             "link 30 br-ex openvswitch - - -\nlink 31 ovs-system openvswitch - - -\n",
         ),
     ] {
-        let text = network(&format!("{way}route 30 0.0.0.0/0 4\n"));
-        let text = text.replace("ens2 - - - -", uplink);
+        let text = network(&format!("{way}route 30 0.0.0.0/0 4\n")).replace("ens2 - - - -", uplink);
         machine.tree.file("/network.table", text);
         assert_eq!(
             machine.refusal(&vfio(3)),
@@ -1278,8 +1277,8 @@ fn a_function_that_gets_its_address_is_told_its_spoof_check_again() {
     for (config, times) in [(open, 0), (fixed.clone(), 2), (fixed, 0)] {
         machine.writes.take();
         assert_eq!(machine.apply(&config).failed, [""; 0]);
-        let writes = machine.writes.take().into_iter();
-        let writes = writes.filter(|word| word.contains("SpoofCheck(true)"));
+        let writes =
+            machine.writes.take().into_iter().filter(|word| word.contains("SpoofCheck(true)"));
         assert_eq!(writes.count(), times, "{config}");
     }
 }

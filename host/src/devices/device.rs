@@ -152,9 +152,12 @@ impl HostDevice {
     /// `None` if no other engine's container has it, or if they are not counted.
     pub fn free_slots_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
         let max = self.max_holders()?;
-        let leases = self.leases.iter();
-        let other_leases = leases.filter(|lease| !lease.lease.as_ref().is_some_and(&is_own));
-        let other_holders: Vec<String> = other_leases.map(|lease| lease.text.clone()).collect();
+        let other_holders: Vec<String> = self
+            .leases
+            .iter()
+            .filter(|lease| !lease.lease.as_ref().is_some_and(&is_own))
+            .map(|lease| lease.text.clone())
+            .collect();
         if other_holders.is_empty() {
             return None;
         }
@@ -169,11 +172,11 @@ pub(super) fn build_devices<T>(
     array: &[T],
     make: impl Fn(&T) -> Option<HostDevice>,
 ) -> Vec<HostDevice> {
-    let devices = array
+    array
         .iter()
         .enumerate()
-        .filter_map(|(index, item)| Some(HostDevice { read: Some(index), ..make(item)? }));
-    devices.collect()
+        .filter_map(|(index, item)| Some(HostDevice { read: Some(index), ..make(item)? }))
+        .collect()
 }
 
 /// Groups the devices that a container gets only together: if functions have their own nodes, an IOMMU group consists

@@ -21,11 +21,13 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
     let drain_reason =
         |device: &HostDevice| Some(drain.find(device.class, device.name.as_str())?.to_string());
     // If functions have their own nodes, one container has the whole group.
-    let groups = devices.iter().filter_map(|device| {
-        let key = (device.class, device.group?);
-        Some((key, drain_reason(device)?))
-    });
-    let groups: BTreeMap<(Class, u32), String> = groups.collect();
+    let groups: BTreeMap<(Class, u32), String> = devices
+        .iter()
+        .filter_map(|device| {
+            let key = (device.class, device.group?);
+            Some((key, drain_reason(device)?))
+        })
+        .collect();
     for device in devices {
         let group_reason = || groups.get(&(device.class, device.group?)).cloned();
         match drain_reason(&device).or_else(group_reason) {

@@ -34,8 +34,7 @@ impl<'i> FunctionIndex<'i> {
             *groups.entry(device.iommu_group).or_default() += 1 + device.aliases.len();
         }
         let indexes = inventory.functions.iter().flat_map(|parent| {
-            let children = parent.virtual_functions.iter();
-            children.map(|(index, child)| (*child, (parent.address, *index)))
+            parent.virtual_functions.iter().map(|(index, child)| (*child, (parent.address, *index)))
         });
         FunctionIndex {
             inventory,

@@ -15,8 +15,7 @@ pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
         let name = gpu_name::from_address(gpu);
         match chosen {
             Ok(devices) => {
-                let rdma = devices.into_iter().map(|device| device.name.to_string());
-                let rdma = rdma.collect();
+                let rdma = devices.into_iter().map(|device| device.name.to_string()).collect();
                 aliases.push(GpuAlias { name, gpu, rdma });
             }
             Err(why) => {

@@ -33,8 +33,8 @@ impl<'i> GpuNicMap<'i> {
     #[must_use]
     pub fn from_inventory(inventory: &'i Inventory) -> GpuNicMap<'i> {
         let functions = &inventory.functions;
-        let gpus = gpu::gpus(functions).map(|(function, vendor)| (function.address, vendor));
-        let gpus: Vec<_> = gpus.collect();
+        let gpus: Vec<_> =
+            gpu::gpus(functions).map(|(function, vendor)| (function.address, vendor)).collect();
         let nics = network_functions(inventory);
         let nic_addresses = nics.iter().map(|nic| nic.address);
         let compared: Vec<PciAddress> =
@@ -56,20 +56,20 @@ impl<'i> GpuNicMap<'i> {
     /// counts.
     #[must_use]
     pub fn gpu_alias(&self, gpu: PciAddress) -> Option<&'i GpuAlias> {
-        let aliases = self.inventory.near_gpus.iter();
-        let aliases = aliases.filter(|alias| alias.gpu == gpu);
-        aliases.min_by_key(|alias| alias.name == gpu_name::from_address(gpu))
+        self.inventory
+            .near_gpus
+            .iter()
+            .filter(|alias| alias.gpu == gpu)
+            .min_by_key(|alias| alias.name == gpu_name::from_address(gpu))
     }
 
     /// Iterates over the GPUs with the NICs of the RDMA devices in their aliases.
     pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
         let by_address = |alias: &&GpuAlias| alias.name == gpu_name::from_address(alias.gpu);
-        let aliases = self.inventory.near_gpus.iter().filter(by_address);
-        aliases.flat_map(|alias| {
+        self.inventory.near_gpus.iter().filter(by_address).flat_map(|alias| {
             let rdma = self.inventory.devices_of_class(Class::Rdma);
-            let devices =
-                rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()));
-            devices.filter_map(|device| Some((alias.gpu, device.pci?)))
+            rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()))
+                .filter_map(|device| Some((alias.gpu, device.pci?)))
         })
     }
 
@@ -95,29 +95,34 @@ impl<'i> GpuNicMap<'i> {
         let functions = &self.inventory.functions;
         let [one, other] = self.data_functions(one, other);
         let [above, above_other] = gpu::bridges_between(functions, one, other);
-        let parts = above.iter().chain(above_other).copied().chain([one, other]);
-        let links = parts.filter_map(|part| functions.link(part));
-        links.map(PcieLink::mbps).min()
+        above
+            .iter()
+            .chain(above_other)
+            .copied()
+            .chain([one, other])
+            .filter_map(|part| functions.link(part))
+            .map(PcieLink::mbps)
+            .min()
     }
 }
 
 /// Returns the network functions that are not virtual, named after their RDMA device, interface or address.
 fn network_functions(inventory: &Inventory) -> Vec<NetworkFunction> {
     let rdma = by_function(inventory.rdma.iter());
-    let interfaces = inventory.interfaces.iter();
-    let interfaces = interfaces.filter(|interface| !interface.is_representor());
-    let interfaces =
-        interfaces.filter_map(|interface| Some((interface.pci()?, interface.name.clone())));
-    let interfaces: BTreeMap<_, _> = interfaces.collect();
+    let interfaces: BTreeMap<_, _> = inventory
+        .interfaces
+        .iter()
+        .filter(|interface| !interface.is_representor())
+        .filter_map(|interface| Some((interface.pci()?, interface.name.clone())))
+        .collect();
     let is_nic = |function: &&PciFunction| {
         let is_known = rdma.contains_key(&function.address) || function.is_network();
         is_known && function.physical_function.is_none()
     };
-    let functions = inventory.functions.iter().filter(is_nic);
-    let nics = functions.map(|function| {
+    let nics = inventory.functions.iter().filter(is_nic).map(|function| {
         let address = function.address;
-        let name = rdma.get(&address).map(|device| &device.name);
-        let name = name.or(interfaces.get(&address)).cloned();
+        let name =
+            rdma.get(&address).map(|device| &device.name).or(interfaces.get(&address)).cloned();
         NetworkFunction {
             address,
             name: name.unwrap_or_else(|| address.to_string()),

@@ -93,8 +93,7 @@ pub(super) fn add_interfaces(
             }
         }
     }
-    let functions = inventory.functions.iter();
-    let functions = functions.filter(|function| {
+    let functions = inventory.functions.iter().filter(|function| {
         let mut on_host = inventory.movable.iter();
         plugin_functions.contains(&function.address)
             && !on_host.any(|movable| movable.netdev.pci_address == function.address)
@@ -118,19 +117,25 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
         return;
     }
-    let away_names = inventory.netdevs.iter();
-    let away_names = away_names.flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
-    let on_host = inventory.interfaces.iter();
-    let on_host = on_host.map(|interface| interface.name.as_str());
-    let names: Vec<&str> = on_host.chain(away_names).collect();
+    let away_names =
+        inventory.netdevs.iter().flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
+    let names: Vec<&str> = inventory
+        .interfaces
+        .iter()
+        .map(|interface| interface.name.as_str())
+        .chain(away_names)
+        .collect();
     let is_function = |name: &str| {
         let address = name.parse().ok();
         address.is_some_and(|address| inventory.functions.get(address).is_some())
     };
-    let patterns = config.discover.offer_netdevs.iter();
-    let patterns = patterns.filter(|glob| !names.iter().any(|name| glob.matches(name)));
-    let sections = config.netdev.keys();
-    let sections = sections.filter(|name| !names.contains(&name.as_str()) && !is_function(name));
+    let patterns = config
+        .discover
+        .offer_netdevs
+        .iter()
+        .filter(|glob| !names.iter().any(|name| glob.matches(name)));
+    let sections =
+        config.netdev.keys().filter(|name| !names.contains(&name.as_str()) && !is_function(name));
     let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
     let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
     for (name, setting) in patterns.chain(sections).collect::<Vec<_>>() {
@@ -189,8 +194,7 @@ pub(super) fn trouble_reason(
 
 /// Returns the interfaces that are in containers, or were returning while the host was read.
 fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
-    let netdevs = leases.entries();
-    let netdevs = netdevs.filter(|(entry, _)| entry.device.class == Class::Netdev);
+    let netdevs = leases.entries().filter(|(entry, _)| entry.device.class == Class::Netdev);
     let away = netdevs.filter_map(|(entry, is_current)| {
         let SavedState::Interface(interface) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved
         else {
@@ -285,15 +289,16 @@ fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress>
     }
     let has_interface =
         |function: &&PciFunction| function.class >> 16 == NETWORK && has_interface_driver(function);
-    let functions = inventory.functions.iter().filter(has_interface);
-    let netdevs: Vec<Netdev> = functions.map(with_plugin).collect();
-    let chosen = interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
-    chosen.iter().map(|netdev| netdev.pci_address).collect()
+    let netdevs: Vec<Netdev> =
+        inventory.functions.iter().filter(has_interface).map(with_plugin).collect();
+    interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory)
+        .iter()
+        .map(|netdev| netdev.pci_address)
+        .collect()
 }
 
 fn selected_interfaces(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
-    let pools = config.pools.values();
-    let pools: Vec<_> = pools.filter(|pool| pool.class == Class::Netdev).collect();
+    let pools: Vec<_> = config.pools.values().filter(|pool| pool.class == Class::Netdev).collect();
     let netdevs = inventory.movable.iter().map(|movable| &movable.netdev);
     let chosen = interfaces_in_pools(&pools, &netdevs.collect::<Vec<_>>(), inventory);
     chosen.iter().map(|netdev| netdev.name.clone()).collect()
@@ -308,9 +313,10 @@ fn interfaces_in_pools<'n>(
         return Vec::new();
     }
     let function_index = FunctionIndex::from_inventory(inventory);
-    let devices = netdevs.iter();
-    let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &function_index)?)));
-    let devices: Vec<(&Netdev, HostDevice)> = devices.collect();
+    let devices: Vec<(&Netdev, HostDevice)> = netdevs
+        .iter()
+        .filter_map(|netdev| Some((*netdev, device(netdev, &function_index)?)))
+        .collect();
     let candidates: Vec<Vec<&HostDevice>> =
         devices.iter().map(|(_, device)| vec![device]).collect();
     let mut selected = Vec::new();
@@ -324,8 +330,7 @@ fn interfaces_in_pools<'n>(
 
 fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<Exclusion> {
     let patterns = &config.discover.offer_netdevs;
-    let interfaces = inventory.interfaces.iter();
-    let virtual_interfaces = interfaces.filter(|interface| {
+    let virtual_interfaces = inventory.interfaces.iter().filter(|interface| {
         interface.pci().is_none() && patterns.iter().any(|glob| glob.matches(&interface.name))
     });
     let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
@@ -368,8 +373,8 @@ mod tests {
     fn found(tree: &Tree, text: &str) -> (Vec<String>, Vec<String>, PoolSet) {
         let (inventory, pools) = discover_with_pools(&tree.host(), &config(text));
         let offered = inventory.netdevs.iter();
-        let reasons = inventory.not_offered.iter();
-        let reasons = reasons.filter(|entry| entry.kind == Class::Netdev.into());
+        let reasons =
+            inventory.not_offered.iter().filter(|entry| entry.kind == Class::Netdev.into());
         (
             offered.map(|netdev| netdev.device.clone()).collect(),
             reasons.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect(),
@@ -492,8 +497,8 @@ mod tests {
             inventory.not_offered = vec![entry];
             let leases = LeaseComparison::new(leases.to_vec(), leases.to_vec());
             add_interfaces(&Ok(leases), &mut inventory, &config);
-            let nics = inventory.nics.into_iter();
-            let nics: Vec<_> = nics.map(|nic| (nic.device, nic.state)).collect();
+            let nics: Vec<_> =
+                inventory.nics.into_iter().map(|nic| (nic.device, nic.state)).collect();
             let mut reasons = inventory.not_offered.iter();
             (nics, reasons.any(|entry| entry.name == attached))
         };
@@ -518,8 +523,10 @@ mod tests {
         let child = tree.function("0000:3b:03.1", "0x020000", 1);
         tree.link(&format!("{parent}/virtfn0"), &child);
         tree.class_device("net", "/sys/devices/virtual", "dummy0", &[]);
-        let names = ["p0", "p1", "v0", "pf", "dummy0"].iter().enumerate();
-        let table = names.map(|(at, name)| format!("link {} {name} - - - -\n", at + 2));
+        let table = ["p0", "p1", "v0", "pf", "dummy0"]
+            .iter()
+            .enumerate()
+            .map(|(at, name)| format!("link {} {name} - - - -\n", at + 2));
         tree.file("/network.table", table.collect::<String>());
         let all = "[discover]\noffer-netdevs = [\"*\"]\n";
         let (offered, reasons, _) = found(&tree, all);

@@ -100,8 +100,7 @@ pub struct Inventory {
 
 impl Inventory {
     pub fn undecided_classes(&self) -> BTreeSet<Class> {
-        let classes = self.unread.iter().flat_map(|unread| &unread.kinds);
-        classes.copied().collect()
+        self.unread.iter().flat_map(|unread| &unread.kinds).copied().collect()
     }
 
     /// Marks these classes as undecided because of a failed read, so that none of their devices are removed. `what` is
@@ -135,9 +134,12 @@ impl Inventory {
     /// Returns the arrays as they are printed, without drained and refused devices.
     pub fn offered_only(&self) -> Inventory {
         let mut offered = self.clone();
-        let withheld = self.drained.iter().chain(&self.refused);
-        let withheld = withheld.map(|device| (device.class, device.name.as_str()));
-        let withheld: BTreeSet<(Class, &str)> = withheld.collect();
+        let withheld: BTreeSet<(Class, &str)> = self
+            .drained
+            .iter()
+            .chain(&self.refused)
+            .map(|device| (device.class, device.name.as_str()))
+            .collect();
         let is_offered = |class, name: &str| !withheld.contains(&(class, name));
         offered.nics.retain(|nic| is_offered(Class::Nic, &nic.device));
         offered.rdma.retain(|one| is_offered(Class::Rdma, &one.device));

@@ -72,8 +72,10 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 /// Returns the devices of an inventory by class.
 pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
     let function_index = FunctionIndex::from_inventory(inventory);
-    let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| class_functions::devices(class, &function_index)).collect()
+    Class::ALL
+        .into_iter()
+        .flat_map(|class| class_functions::devices(class, &function_index))
+        .collect()
 }
 
 /// Returns whether devices may be in containers, invisible to the host. A missing device then has a lease, and a
@@ -84,9 +86,8 @@ fn may_move_devices(config: &Config) -> bool {
 
 /// Marks bundles as undecided if a class of their devices is.
 fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
-    let bundles = config.bundles.values();
     let classes: BTreeSet<Class> =
-        bundles.flat_map(|bundle| bundle.devices.keys().copied()).collect();
+        config.bundles.values().flat_map(|bundle| bundle.devices.keys().copied()).collect();
     for unread in &mut inventory.unread {
         if unread.kinds.iter().any(|class| classes.contains(class)) {
             unread.kinds.push(Class::Bundle);

@@ -60,8 +60,11 @@ pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
         for (number, gpu) in gpus.into_iter().enumerate() {
             let assigned = assign_nics(number, &paths).ok_or_else(|| gpu_nics.unknown_reason());
             let devices = assigned.map(|indexes| {
-                let nics = indexes.into_iter().filter_map(|index| candidates.get(index));
-                nics.map(|nic| nic.device).collect()
+                indexes
+                    .into_iter()
+                    .filter_map(|index| candidates.get(index))
+                    .map(|nic| nic.device)
+                    .collect()
             });
             choices.push((gpu, devices));
         }
@@ -92,14 +95,15 @@ pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -
         }
     }
     let rates = nic_rates(inventory);
-    let nics = by_nic.iter();
-    let nics = nics.map(|((address, is_idle), (device, _))| NicCandidate {
-        device,
-        address: *address,
-        mbps: rates.get(address).copied(),
-        is_usable: !is_idle,
-    });
-    let nics: Vec<NicCandidate<'_>> = nics.collect();
+    let nics: Vec<NicCandidate<'_>> = by_nic
+        .iter()
+        .map(|((address, is_idle), (device, _))| NicCandidate {
+            device,
+            address: *address,
+            mbps: rates.get(address).copied(),
+            is_usable: !is_idle,
+        })
+        .collect();
     let mut orders: BTreeMap<PciAddress, Vec<(usize, PathRank)>> = BTreeMap::new();
     for (gpus, paths) in gpu_nic_paths(gpu_nics, &nics) {
         let gpus = gpus.into_iter().enumerate();
@@ -148,10 +152,9 @@ fn is_unusable(device: &HostDevice, inventory: &Inventory) -> bool {
 
 /// Returns the bandwidth of each NIC in Mbit/s: the maximum of its RDMA ports, or else of its interfaces.
 fn nic_rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
-    let ports = inventory.rdma.iter();
-    let ports = ports.map(|device| (device.pci_address, max_rate(device)));
-    let interfaces = inventory.interfaces.iter();
-    let interfaces = interfaces.map(|interface| (interface.pci(), interface.speed_mbps));
+    let ports = inventory.rdma.iter().map(|device| (device.pci_address, max_rate(device)));
+    let interfaces =
+        inventory.interfaces.iter().map(|interface| (interface.pci(), interface.speed_mbps));
     let mut rates = max_rates(interfaces);
     rates.append(&mut max_rates(ports));
     rates
@@ -180,9 +183,10 @@ struct NicCandidate<'i> {
 
 /// Returns one device of each NIC by address. Devices without an active port count only if no device has one.
 fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
-    let devices = inventory.devices_of_class(Class::Rdma);
-    let devices = devices.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
-    let devices: Vec<_> = devices.collect();
+    let devices: Vec<_> = inventory
+        .devices_of_class(Class::Rdma)
+        .filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)))
+        .collect();
     let by_nic = by_function(devices.iter().map(|(_, read)| *read));
     let candidate = |nic: &NetworkFunction| {
         let nearest = by_nic.get(&nic.address)?;
@@ -247,20 +251,22 @@ fn assign_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
 fn rank_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)> {
     let own_paths = paths.get(number).map_or(&[][..], Vec::as_slice);
     let ranks: BTreeSet<PathRank> = own_paths.iter().filter_map(|path| path.rank()).collect();
-    let known = ranks.into_iter();
-    let known = known.take_while(|rank| !own_paths.iter().any(|path| path.may_outdo(*rank)));
-    let of_rank = |rank| {
-        let nics = find_ties(number, paths, rank).0.into_iter();
-        nics.map(move |nic| (nic, rank))
-    };
+    let known =
+        ranks.into_iter().take_while(|rank| !own_paths.iter().any(|path| path.may_outdo(*rank)));
+    let of_rank = |rank| find_ties(number, paths, rank).0.into_iter().map(move |nic| (nic, rank));
     known.flat_map(of_rank).collect()
 }
 
 /// Returns the NICs with this rank for the GPU `number`, starting with its own, and the number of its own.
 fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<usize>, usize) {
-    let own_paths = paths.get(number).into_iter().flatten().enumerate();
-    let nics = own_paths.filter(|(_, path)| path.rank() == Some(rank));
-    let mut nics: Vec<usize> = nics.map(|(index, _)| index).collect();
+    let mut nics: Vec<usize> = paths
+        .get(number)
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, path)| path.rank() == Some(rank))
+        .map(|(index, _)| index)
+        .collect();
     let Some(first) = nics.first().copied() else {
         return (nics, 0);
     };
@@ -276,8 +282,7 @@ fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<u
 fn count_best(paths: impl Iterator<Item = GpuNicPath>) -> usize {
     let ranks: Vec<PathRank> = paths.filter_map(GpuNicPath::rank).collect();
     let best = ranks.iter().min();
-    let best = ranks.iter().filter(|rank| Some(*rank) == best);
-    best.count().max(1)
+    ranks.iter().filter(|rank| Some(*rank) == best).count().max(1)
 }
 
 /// Reverses the bits of a number if `count` is a power of two, so that neighbouring GPUs get distant NICs.
@@ -336,8 +341,7 @@ mod tests {
     /// What each of some GPUs gets of as many NICs, all of them equally near.
     fn dealt(gpus: usize, nics: usize) -> Vec<Vec<usize>> {
         let paths = vec![vec![way(400, NODE); nics]; gpus];
-        let all = (0..gpus).map(|gpu| assign_nics(gpu, &paths).unwrap());
-        all.collect()
+        (0..gpus).map(|gpu| assign_nics(gpu, &paths).unwrap()).collect()
     }
 
     #[test]

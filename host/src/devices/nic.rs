@@ -45,8 +45,8 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
     let nic = device.read.and_then(|index| function_index.inventory.nics.get(index));
     let name = nic.map_or(device.name.as_str(), |nic| nic.name.as_str());
     let interface = function_index.interface(name).filter(|_| !device.is_loopback());
-    let onload = function_index.inventory.onload.as_ref();
-    let onload = onload.and_then(|onload| onload.version.as_deref());
+    let onload =
+        function_index.inventory.onload.as_ref().and_then(|onload| onload.version.as_deref());
     let functions = nic.map_or(0, |nic| nic.virtual_functions.len());
     let speed = interface.and_then(|interface| interface.speed_mbps);
     let state = interface.and_then(|interface| interface.operstate.as_deref());

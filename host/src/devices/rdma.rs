@@ -13,8 +13,7 @@ use crate::discover::rdma::{RdmaDevice, RdmaPort, describe_inactive_ports};
 
 pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
     build_devices(&function_index.inventory.rdma, |device| {
-        let ports = device.ports.iter();
-        let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
+        let layers = device.ports.iter().filter_map(|port| port.link_layer.as_ref()?.parse().ok());
         let host_device = HostDevice {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
@@ -52,8 +51,7 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
 
 /// Returns the first active port, or else the first port.
 fn first_active(ports: &[RdmaPort]) -> Option<&RdmaPort> {
-    let active = ports.iter().find(|port| port.is_active());
-    active.or(ports.first())
+    ports.iter().find(|port| port.is_active()).or(ports.first())
 }
 
 /// Returns the device that represents each PCI function. A subfunction's device belongs to its tenant and never
@@ -82,8 +80,12 @@ fn sort_key(name: &str) -> (String, Option<u32>) {
 
 /// Returns the rate of its fastest usable port in Mbit/s.
 pub(super) fn max_rate(device: &RdmaDevice) -> Option<u64> {
-    let usable = device.ports.iter().filter(|port| port.is_active());
-    usable.filter_map(|port| parse_mbps(port.rate.as_deref()?)).max()
+    device
+        .ports
+        .iter()
+        .filter(|port| port.is_active())
+        .filter_map(|port| parse_mbps(port.rate.as_deref()?))
+        .max()
 }
 
 /// Converts a rate such as `2.5 Gb/sec (1X SDR)` to Mbit/s (`drivers/infiniband/core/sysfs.c`, `rate_show`).

@@ -38,8 +38,7 @@ pub(super) fn add_away_devices(
 }
 
 fn list_rdma_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
-    let entries = leases.entries();
-    let entries = entries.filter(|(entry, _)| entry.device.class == Class::Rdma);
+    let entries = leases.entries().filter(|(entry, _)| entry.device.class == Class::Rdma);
     let away = entries.filter_map(|(entry, is_current)| {
         let SavedState::Rdma(saved) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved else {
             return None;
@@ -111,8 +110,7 @@ mod tests {
     fn found(mode: &str, text: &str) -> (Vec<(String, Option<u32>)>, PoolSet) {
         let config = Config::parse(text).unwrap();
         let (inventory, pools) = discover_with_pools(&tree(mode).host(), &config);
-        let devices = inventory.rdma.iter();
-        let devices = devices.map(|device| (device.device.clone(), device.numa_node));
+        let devices = inventory.rdma.iter().map(|device| (device.device.clone(), device.numa_node));
         (devices.collect(), pools)
     }
 
@@ -185,8 +183,9 @@ mod tests {
     fn in_exclusive_mode_one_container_has_a_member_of_a_pool_whatever_is_configured() {
         let text = "[leases]\nshare = { rdma = 500 }\n[pools.fast]\nclass = \"rdma\"\nshare = 7\nselect = { numa = 1 }\n";
         let (_, pools) = found("N\n", text);
-        let offered = pools.offered.iter();
-        let offered: Vec<_> = offered
+        let offered: Vec<_> = pools
+            .offered
+            .iter()
             .map(|pool| (pool.name.as_str(), pool.pool.share, pool.pool.members.len()))
             .collect();
         assert_eq!(offered, [("any", 1, 2), ("fast", 1, 1)]);

@@ -114,9 +114,10 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let vfio = probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, settings));
     let idle_ports = probe.with_classes(&[], || vfio::find_idle_ports(probe, &vfio, &interfaces));
     let vhost_net = probe.with_classes(&[Class::Vfio], || {
-        let is_offered = vfio.iter().any(|device| device.viable);
-        let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
-        nodes.unwrap_or_default()
+        vfio.iter()
+            .any(|device| device.viable)
+            .then(|| vhost_net::read(probe, &config.cdi))
+            .unwrap_or_default()
     });
     Inventory {
         version: env!("CARGO_PKG_VERSION"),
@@ -146,8 +147,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
 
 /// Reads the links between GPUs and NICs, and whether there is a single NUMA node. Only distances depend on them.
 fn read_gpu_paths(probe: &Probe<'_>, functions: &mut PciFunctions) {
-    let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
-    let gpus: Vec<PciAddress> = gpus.collect();
+    let gpus: Vec<PciAddress> = gpu::gpus(functions).map(|(gpu, _)| gpu.address).collect();
     if gpus.is_empty() {
         return;
     }

@@ -52,8 +52,7 @@ pub(crate) fn select(
         }
         chosen.push(any);
     }
-    let words = keys.iter().flatten();
-    let unmatched = words.filter(|word| !word.is_matched.get());
+    let unmatched = keys.iter().flatten().filter(|word| !word.is_matched.get());
     Selection { chosen, unmatched: unmatched.map(SelectorWord::text).collect() }
 }
 

@@ -59,15 +59,17 @@ fn exclude(
         names.push(format!("{}={}", device.class, device.name));
         inventory.refused.push(device);
     }
-    let refused = refused.into_iter();
-    refused.map(|(reason, names)| format!("not offered: {}: {reason}", ShortList(&names))).collect()
+    refused
+        .into_iter()
+        .map(|(reason, names)| format!("not offered: {}: {reason}", ShortList(&names)))
+        .collect()
 }
 
 fn resolve_vf_configs(inventory: &Inventory, config: &Config) -> VfConfigs {
     let mut vf_configs = VfConfigs::new();
     for class in Class::ALL {
-        let pools = config.pools.iter().filter(|(_, pool)| pool.class == class);
-        let pools: Vec<(&String, &PoolConfig)> = pools.collect();
+        let pools: Vec<(&String, &PoolConfig)> =
+            config.pools.iter().filter(|(_, pool)| pool.class == class).collect();
         let is_of_pool = pools.iter().any(|(_, pool)| pool.vf.is_some());
         let is_own =
             class == Class::Netdev && config.netdev.values().any(|netdev| netdev.vf.is_some());
@@ -170,12 +172,14 @@ mod tests {
     /// The devices of class vfio in a specification, each with what its hook is told of its function.
     fn describe_specs(specs: &GeneratedSpecs) -> Vec<String> {
         let spec = specs.get(&SpecName::devices(Class::Vfio));
-        let devices = spec.into_iter().flat_map(|spec| &spec.devices);
-        let described = devices.map(|device| {
-            let hooks = device.container_edits.hooks.iter();
-            let asked = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
-            let vf = asked.flat_map(|(_, asked)| asked.vf);
-            let vf: BTreeMap<String, ()> = vf.map(|vf| (vf.to_string(), ())).collect();
+        let described = spec.into_iter().flat_map(|spec| &spec.devices).map(|device| {
+            let asked = device
+                .container_edits
+                .hooks
+                .iter()
+                .filter_map(|hook| HookArguments::from_command(&hook.args));
+            let vf: BTreeMap<String, ()> =
+                asked.flat_map(|(_, asked)| asked.vf).map(|vf| (vf.to_string(), ())).collect();
             let vf: Vec<String> = vf.into_keys().collect();
             format!("{} {}", device.name.valid().unwrap(), vf.join(" "))
         });
@@ -204,8 +208,8 @@ mod tests {
         assert!(!members.iter().any(|pool| pool.contains("81:10.0")), "{members:?}");
         assert!(members.contains(&"two: 0000:81:10.2".to_owned()), "{members:?}");
         let reason = "pools one and two both have it, and their tables vf differ; make the tables alike, or select it once, in /etc/onload-ctk/config.toml";
-        let entry = Exclusion::new(Class::Vfio, "0000:81:10.0", reason);
-        let entry = entry.with_pci("0000:81:10.0".parse().ok());
+        let entry = Exclusion::new(Class::Vfio, "0000:81:10.0", reason)
+            .with_pci("0000:81:10.0".parse().ok());
         assert!(inventory.not_offered.contains(&entry));
         let warning = format!("not offered: vfio=0000:81:10.0: {reason}");
         assert!(inventory.warnings.contains(&warning), "{:?}", inventory.warnings);
@@ -230,8 +234,7 @@ mod tests {
         // It has a device's name.
         let misnamed = pool("0000:81:1f.0", &["0000:81:10.0"], "vlan = 100");
         let (inventory, mut pools, config) = read_host(&misnamed);
-        let refused = inventory.not_offered.iter();
-        let mut refused = refused.filter(|entry| entry.name == "0000:81:1f.0");
+        let mut refused = inventory.not_offered.iter().filter(|entry| entry.name == "0000:81:1f.0");
         assert!(refused.next().is_some());
         let wanted = "0000:81:10.0 vfio:0000:81:10.0=vlan=100";
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
@@ -262,8 +265,11 @@ mod tests {
         let one = pool("one", &["0000:81:10.0"], "vlan = 100");
         let config = config(&(one + &pool("two", &["0000:81:10.0", "0000:81:10.2"], "vlan = 200")));
         let mut inventory = discover(&sample(CAPTURED), &Config::default());
-        let at = inventory.devices.iter();
-        let mut at = at.enumerate().filter(|(_, one)| one.name.as_str() == "0000:81:10.0");
+        let mut at = inventory
+            .devices
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.name.as_str() == "0000:81:10.0");
         let (at, _) = at.next().unwrap();
         let device = inventory.devices.remove(at);
         inventory.drained.push(HostDevice { is_drained: true, ..device });
@@ -298,8 +304,8 @@ mod tests {
         let config = config(&pool("one", &["0000:81:10.1"], "vlan = 100"));
         let (inventory, pools) = discover_with_pools(&tree.host(), &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
-        let wanted = ["0000:81:10.0", "0000:81:10.1"];
-        let wanted = wanted.map(|name| format!("{name} vfio:{name}=vlan=100"));
+        let wanted =
+            ["0000:81:10.0", "0000:81:10.1"].map(|name| format!("{name} vfio:{name}=vlan=100"));
         assert_eq!(describe_specs(&specs), wanted);
     }
 

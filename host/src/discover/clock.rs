@@ -197,8 +197,7 @@ mod tests {
     }
 
     fn nics(clocks: &[Clock]) -> Vec<(&str, Option<&str>)> {
-        let pairs = clocks.iter();
-        pairs.map(|clock| (clock.name.as_str(), clock.nic.as_deref())).collect()
+        clocks.iter().map(|clock| (clock.name.as_str(), clock.nic.as_deref())).collect()
     }
 
     #[test]

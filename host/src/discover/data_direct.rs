@@ -47,8 +47,8 @@ impl DataDirect {
         }
         for function in functions.iter().filter(|one| is_data_direct(one.id)) {
             let address = function.address;
-            let uuid = read_uuid(probe, function);
-            let uuid = uuid.and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
+            let uuid = read_uuid(probe, function)
+                .and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
             let known = uuid.map(|uuid| by_uuid.insert(uuid, address));
             data_direct.obstacle = match known {
                 Ok(None) => continue,

@@ -54,8 +54,7 @@ impl Serialize for Distance {
 
 /// The GPUs of a host, by address.
 pub fn gpus(functions: &PciFunctions) -> impl Iterator<Item = (&PciFunction, &'static str)> {
-    let all = functions.iter();
-    all.filter_map(|function| Some((function, vendor(function, functions)?)))
+    functions.iter().filter_map(|function| Some((function, vendor(function, functions)?)))
 }
 
 /// Returns the vendor of a GPU. `None` for other functions, virtual functions, and graphics of a CPU or BMC.
@@ -99,8 +98,7 @@ pub fn bridges_between(
     other: PciAddress,
 ) -> [&[PciAddress]; 2] {
     let (above, above_other) = (functions.bridges(one), functions.bridges(other));
-    let pairs = above.iter().zip(above_other);
-    let common = pairs.take_while(|(one, other)| one == other).count();
+    let common = above.iter().zip(above_other).take_while(|(one, other)| one == other).count();
     [&above[common..], &above_other[common..]]
 }
 

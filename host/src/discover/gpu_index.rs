@@ -54,15 +54,18 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> GpuIndexes {
         return GpuIndexes::default();
     }
     let specs = read_specs(probe);
-    let numbering = VENDORS.iter().map(|vendor| (vendor, numbered_nodes(&specs, vendor)));
-    let numbering: Vec<_> = numbering.filter(|(_, names)| !names.is_empty()).collect();
+    let numbering: Vec<_> = VENDORS
+        .iter()
+        .map(|vendor| (vendor, numbered_nodes(&specs, vendor)))
+        .filter(|(_, names)| !names.is_empty())
+        .collect();
     match numbering.as_slice() {
         [] => unknown_index(
             "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs",
         ),
         [(vendor, names)] => {
-            let vendor_gpus = gpus.iter().filter(|(_, name)| *name == vendor.name);
-            let vendor_gpus: Vec<&PciFunction> = vendor_gpus.map(|(gpu, _)| *gpu).collect();
+            let vendor_gpus: Vec<&PciFunction> =
+                gpus.iter().filter(|(_, name)| *name == vendor.name).map(|(gpu, _)| *gpu).collect();
             match_indexes(vendor, names, &(vendor.nodes)(probe, &vendor_gpus))
         }
         _ => unknown_index("both nvidia.com/gpu and amd.com/gpu number GPUs"),
@@ -79,13 +82,12 @@ fn unknown_index(why: &str) -> GpuIndexes {
 
 /// Returns the node paths by GPU number in the device names. For a divided GPU only its slices are listed.
 fn numbered_nodes(specs: &Registry, vendor: &GpuVendor) -> BTreeMap<u32, BTreeSet<String>> {
-    let devices = specs.devices();
-    let devices = devices.filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
+    let devices = specs.devices().filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
     let mut numbered: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for resolved in devices {
         if let Some(index) = gpu_name::vendor_index(resolved.name.device().as_str()) {
-            let nodes = resolved.device.container_edits.device_nodes.iter();
-            let paths = nodes.map(|node| node.path.clone());
+            let paths =
+                resolved.device.container_edits.device_nodes.iter().map(|node| node.path.clone());
             numbered.entry(index).or_default().extend(paths);
         }
     }
@@ -141,10 +143,14 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     });
     let partitions: Vec<_> = properties.filter_map(|text| kfd::render_node(&text)).collect();
     let of_gpu = |gpu: &&PciFunction| {
-        let names = probe.list(gpu.directory().join("drm")).into_iter();
-        let card_nodes = names.filter(|name| name.starts_with("renderD"));
-        let partitions = partitions.iter().filter(|(_, address)| *address == gpu.address);
-        let partitions = partitions.map(|(minor, _)| format!("renderD{minor}"));
+        let card_nodes = probe
+            .list(gpu.directory().join("drm"))
+            .into_iter()
+            .filter(|name| name.starts_with("renderD"));
+        let partitions = partitions
+            .iter()
+            .filter(|(_, address)| *address == gpu.address)
+            .map(|(minor, _)| format!("renderD{minor}"));
         let nodes = card_nodes.chain(partitions).map(|name| format!("/dev/dri/{name}"));
         (gpu.address, nodes.collect())
     };
@@ -166,8 +172,8 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
     let host = probe.host();
     let mut sources = Vec::new();
     for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
-        let outside_dir = host.resolve(Path::new(dir)).ok().flatten();
-        let outside_dir = outside_dir.map(|dir| host.outside_path(&dir));
+        let outside_dir =
+            host.resolve(Path::new(dir)).ok().flatten().map(|dir| host.outside_path(&dir));
         for name in probe.list(dir) {
             if outside_dir
                 .as_ref()
@@ -192,8 +198,10 @@ fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<Spec, LoadError>> 
 
 fn parse_spec(path: &Path, text: &str) -> Option<Result<Spec, LoadError>> {
     let parse = spec_parser(path)?;
-    let is_theirs = VENDORS.iter().any(|vendor| text.contains(vendor.kind));
-    is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
+    VENDORS
+        .iter()
+        .any(|vendor| text.contains(vendor.kind))
+        .then(|| parse(text.as_bytes()).map_err(LoadError::from))
 }
 
 type SpecParser = fn(&[u8]) -> Result<Spec, ParseError>;
@@ -222,8 +230,13 @@ pub fn keep_numbered_nodes(path: &Path, text: &str) -> String {
         return String::new();
     }
     for device in &mut spec.devices {
-        let paths = device.container_edits.device_nodes.iter().map(|node| node.path.clone());
-        let mut paths: Vec<String> = paths.filter(|path| is_gpu_node(path)).collect();
+        let mut paths: Vec<String> = device
+            .container_edits
+            .device_nodes
+            .iter()
+            .map(|node| node.path.clone())
+            .filter(|path| is_gpu_node(path))
+            .collect();
         if paths.is_empty() {
             // A device without edits would make the file invalid.
             paths.push(NO_GPU_NODE.to_owned());

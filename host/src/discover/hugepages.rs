@@ -81,13 +81,14 @@ fn unknown_reason(
     overall: &BTreeSet<u64>,
 ) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
-    let node_dirs =
-        nodes.iter().map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
-    let directories = node_dirs.chain([PathBuf::from(SIZES)]);
-    let files = directories.flat_map(|directory| {
-        let directory = directory.join(&name);
-        ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
-    });
+    let files = nodes
+        .iter()
+        .map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)))
+        .chain([PathBuf::from(SIZES)])
+        .flat_map(|directory| {
+            let directory = directory.join(&name);
+            ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
+        });
     let unread = files.filter_map(|file| probe.unread_reason(file)).next();
     // Only there the kernel says how many may be overcommitted.
     let absent = || {
@@ -102,8 +103,7 @@ fn unknown_reason(
 }
 
 fn list_sizes(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
-    let names = probe.list(directory).into_iter();
-    names.filter_map(|name| parse_size(&name)).collect()
+    probe.list(directory).into_iter().filter_map(|name| parse_size(&name)).collect()
 }
 
 fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: bool) -> Hugepages {
@@ -148,8 +148,8 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
     let is_hugetlbfs =
         |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
-    let mounts = probe.ok_or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
-    let mounts = mounts.unwrap_or_default();
+    let mounts =
+        probe.ok_or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs)).unwrap_or_default();
     let default = LazyCell::new(|| {
         let meminfo = probe.ok_or_warn(probe.host().text(Path::new(MEMINFO)))?;
         parse_default_size(&meminfo)
@@ -197,8 +197,7 @@ fn parse_default_size(meminfo: &str) -> Option<u64> {
 
 /// The size in KiB of a directory such as `hugepages-2048kB`.
 pub(crate) fn parse_size(name: &str) -> Option<u64> {
-    let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-    let size = size.parse().ok();
+    let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok();
     size.filter(|size| *size > 0 && *size < MAX_KIB)
 }
 

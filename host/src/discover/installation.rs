@@ -87,14 +87,18 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
 /// the host's loader.
 pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<PathBuf> {
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
-        let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
-        let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
-        multiarch.into_iter().chain([PathBuf::from(format!("/{above}64"))])
+        ["x86_64-linux-gnu", "aarch64-linux-gnu"]
+            .map(|dir| Path::new("/").join(above).join(dir))
+            .into_iter()
+            .chain([PathBuf::from(format!("/{above}64"))])
     });
     let mut visited = BTreeSet::new();
-    let own = own.map(Path::to_owned).into_iter();
-    let dirs = own.chain(library_dirs(configured)).chain(usual);
-    dirs.filter(|dir| visited.insert(dir.clone())).collect()
+    own.map(Path::to_owned)
+        .into_iter()
+        .chain(library_dirs(configured))
+        .chain(usual)
+        .filter(|dir| visited.insert(dir.clone()))
+        .collect()
 }
 
 pub(crate) fn find_installations(
@@ -230,9 +234,12 @@ fn close(
     program: &ElfSummary,
     dirs: &[PathBuf],
 ) -> Result<ProgramClosure, String> {
-    let loader = program.interpreter.as_deref().map(PathBuf::from);
-    let loader = loader.filter(|loader| loader.is_absolute());
-    let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
+    let loader = program
+        .interpreter
+        .as_deref()
+        .map(PathBuf::from)
+        .filter(|loader| loader.is_absolute())
+        .ok_or("it names no dynamic loader; run it on the host")?;
     if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
         let loader = loader.display();
         return Err(format!("its dynamic loader {loader} is not on this host; install it"));
@@ -250,9 +257,10 @@ fn close(
                 "it needs {name:?}, which is no name of a library; run it on the host"
             ));
         }
-        let candidates = dirs.iter().map(|dir| dir.join(&name));
-        let candidates =
-            candidates.filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
+        let candidates = dirs
+            .iter()
+            .map(|dir| dir.join(&name))
+            .filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
         let Some((summary, path)) = candidates.into_iter().next() else {
             return Err(not_found_message(probe, &name, dirs));
         };

@@ -100,8 +100,10 @@ pub(crate) fn read(
         by_function: group_by_function(interfaces),
     };
     let mut taken_names = TakenNames::default();
-    let interfaces = interfaces.iter();
-    interfaces.filter_map(|interface| check.judge(probe, interface, &mut taken_names)).collect()
+    interfaces
+        .iter()
+        .filter_map(|interface| check.judge(probe, interface, &mut taken_names))
+        .collect()
 }
 
 impl MovabilityCheck<'_> {
@@ -215,8 +217,7 @@ fn intermediate_device_reason(
 
 /// Returns software RDMA devices by their interface (`parent_show` in drivers/infiniband/sw/rxe/rxe_verbs.c).
 pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
-    let devices = probe.list(RDMA_CLASS).into_iter();
-    let by_interface = devices.filter_map(|device| {
+    let by_interface = probe.list(RDMA_CLASS).into_iter().filter_map(|device| {
         let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;
         let is_software = directory.starts_with(SOFTWARE);
         let interface = is_software.then(|| probe.attribute(directory.join("parent")));

@@ -272,8 +272,9 @@ fn find_in_other_netns(
         }
         // While it returns from a container it has another name.
         if interface.is_none_or(|interface| interface.name != *original_name) {
-            let usable = availability.check(nic.datapath.unwrap_or(Datapath::AfXdp));
-            let usable = usable.map(|datapath| (original_name.clone(), datapath));
+            let usable = availability
+                .check(nic.datapath.unwrap_or(Datapath::AfXdp))
+                .map(|datapath| (original_name.clone(), datapath));
             other_netns_nics.names.extend(usable.ok());
         }
     }
@@ -283,8 +284,8 @@ fn find_in_other_netns(
         }
         let support = functions.get(*pci).and_then(|function| card_support(function.id));
         let usable = attached_datapath(function_attachments, support)
-            .and_then(|datapath| availability.check(datapath));
-        let usable = usable.map(|datapath| (*pci, datapath));
+            .and_then(|datapath| availability.check(datapath))
+            .map(|datapath| (*pci, datapath));
         other_netns_nics.functions.extend(usable.ok());
     }
     other_netns_nics
@@ -302,8 +303,7 @@ pub fn absent_warnings(
     ignored: &[String],
 ) -> impl Iterator<Item = String> {
     let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
-    let absent = ignored.iter().filter(move |name| !is_there(name));
-    absent.map(|name| format!(
+    ignored.iter().filter(move |name| !is_there(name)).map(|name| format!(
         "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
     ))
 }
@@ -313,8 +313,10 @@ fn warn_of_trouble(
     nics: &[Nic],
     features: &BTreeMap<String, InterfaceFeatures>,
 ) {
-    let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
-    let known = by_af_xdp.filter_map(|nic| Some((nic, features.get(&nic.name)?)));
+    let known = nics
+        .iter()
+        .filter(|nic| nic.datapath == Datapath::AfXdp)
+        .filter_map(|nic| Some((nic, features.get(&nic.name)?)));
     for (nic, features) in known {
         let parameter = probe.with_classes(&[], || probe.attribute(AF_XDP_FLOW_FILTERS));
         if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
@@ -564,9 +566,11 @@ fn off_switch_path(probe: &Probe<'_>, directory: &Path) -> Option<String> {
 }
 
 fn read_debugfs(probe: &Probe<'_>) -> Vec<DebugfsNic> {
-    let entries = probe.list(DEBUGFS_NICS).into_iter();
-    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)));
-    nics.collect()
+    probe
+        .list(DEBUGFS_NICS)
+        .into_iter()
+        .filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)))
+        .collect()
 }
 
 /// An interface in Onload's debugfs (Onload, `lib/efhw/debugfs_nic.c`), in any network namespace.
@@ -613,14 +617,15 @@ fn parse_interface(entry: &str) -> Option<&str> {
 
 /// Parses `devtype`, which contains `architecture:variant:revision => NAME`, the first three as numbers.
 fn parse_devtype(text: &str) -> Option<Datapath> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {
-        "EF10" => Some(Datapath::Ef10),
-        "EF10CT" => Some(Datapath::Ef10ct),
-        "EFCT" => Some(Datapath::Efct),
-        "AF_XDP" | "AFXDP" => Some(Datapath::AfXdp),
-        _ => None,
-    });
+    let mut known = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter_map(
+        |word| match word.to_ascii_uppercase().as_str() {
+            "EF10" => Some(Datapath::Ef10),
+            "EF10CT" => Some(Datapath::Ef10ct),
+            "EFCT" => Some(Datapath::Efct),
+            "AF_XDP" | "AFXDP" => Some(Datapath::AfXdp),
+            _ => None,
+        },
+    );
     known.next()
 }
 

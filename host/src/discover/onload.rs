@@ -169,15 +169,15 @@ pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<OfferedNode>, St
 
 impl DriverNodes {
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
-        let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
-        let named_nodes = nodes.map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
+        let named_nodes = ["onload", "onload_epoll", "sfc_char"]
+            .into_iter()
+            .map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
         DriverNodes(named_nodes.collect())
     }
 
     /// Returns the nodes. Fails with the reason of the first one that cannot be offered.
     pub(crate) fn find_all(&self, names: &[&str]) -> Result<Vec<Arc<OfferedNode>>, String> {
-        let nodes = names.iter().filter_map(|&name| self.0.get(name));
-        nodes.cloned().collect()
+        names.iter().filter_map(|&name| self.0.get(name)).cloned().collect()
     }
 }
 
@@ -228,15 +228,14 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
 
 fn unread_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<String> {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
-    let paths = dirs.iter().map(PathBuf::as_path);
-    paths
+    dirs.iter()
+        .map(PathBuf::as_path)
         .chain([Path::new(DRIVER_VERSION), Path::new("/sys/module")])
         .find_map(|path| probe.unread_reason(path))
 }
 
 fn read_driver(probe: &Probe<'_>) -> DriverVersion {
-    let text = probe.ok_or_warn(probe.host().text(Path::new(DRIVER_VERSION)));
-    let text = text.unwrap_or_default();
+    let text = probe.ok_or_warn(probe.host().text(Path::new(DRIVER_VERSION))).unwrap_or_default();
     let mut driver = parse_driver_version(&text);
     if driver.version.is_none() {
         let version = probe.attribute("/sys/module/onload/version");
@@ -254,9 +253,12 @@ fn is_version(text: &str) -> bool {
 /// Parses `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
 fn parse_driver_version(text: &str) -> DriverVersion {
     let field = |name: &str| {
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        let value =
-            lines.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next();
+        let value = text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .filter(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim())
+            .next();
         value.filter(|value| !value.is_empty()).map(str::to_owned)
     };
     let is_md5 = |text: &String| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -346,8 +348,7 @@ pub fn release_strings<'c>(
     driver: Option<&str>,
     marks: &[&'c str],
 ) -> Vec<&'c [u8]> {
-    let strings = content.split(|byte| *byte == 0 || *byte == b'\n');
-    let releases = strings.filter(|text| {
+    let releases = content.split(|byte| *byte == 0 || *byte == b'\n').filter(|text| {
         let printed = text.strip_prefix(b"Onload ").and_then(release);
         let is_drivers = driver.is_some_and(|driver| trim(text) == driver.as_bytes());
         is_drivers || printed.is_some() || release(text).is_some()

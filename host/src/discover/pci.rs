@@ -89,9 +89,9 @@ impl PciFunctions {
                 None
             }
         });
-        let functions =
-            addresses.filter_map(|address| Some((address, read_function(probe, address)?)));
-        let functions: BTreeMap<PciAddress, PciFunction> = functions.collect();
+        let functions: BTreeMap<PciAddress, PciFunction> = addresses
+            .filter_map(|address| Some((address, read_function(probe, address)?)))
+            .collect();
         let mut buses = BTreeMap::new();
         for function in functions.values() {
             let path = || probe.with_classes(&[], || probe.resolve(function.directory()));
@@ -104,8 +104,12 @@ impl PciFunctions {
 
     /// Reads the maximum speed of the links of these functions and of the bridges above them.
     pub(crate) fn read_links(&mut self, probe: &Probe<'_>, addresses: &[PciAddress]) {
-        let bridges = addresses.iter().flat_map(|address| self.bridges(*address));
-        let all: BTreeSet<PciAddress> = bridges.chain(addresses).copied().collect();
+        let all: BTreeSet<PciAddress> = addresses
+            .iter()
+            .flat_map(|address| self.bridges(*address))
+            .chain(addresses)
+            .copied()
+            .collect();
         let links = all.into_iter().filter_map(|address| {
             let directory = Path::new(DEVICES).join(address.to_string());
             let link = probe.ok_or_warn(pcie_link::read(probe.host(), &directory, "max"))?;
@@ -161,8 +165,12 @@ impl PciFunctions {
     /// Returns the PCI function of a device in sysfs: the last PCI address in its path. The device may be directly
     /// below it, or behind virtio, the auxiliary bus or a subfunction.
     pub(crate) fn function_above(device: &Path) -> Option<PciAddress> {
-        let names = device.iter().rev().filter_map(|name| name.to_str());
-        names.filter_map(|name| name.parse().ok()).next()
+        device
+            .iter()
+            .rev()
+            .filter_map(|name| name.to_str())
+            .filter_map(|name| name.parse().ok())
+            .next()
     }
 }
 
@@ -173,12 +181,13 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
     let id16 = |name: &str| probe.hex(directory.join(name)).and_then(|id| u16::try_from(id).ok());
     let id = PciId { vendor: id16("vendor")?, device: id16("device")? };
     let link = |name: &str| has(name).then(|| probe.link_name(directory.join(name))).flatten();
-    let indexes =
-        entries.iter().filter_map(|name| name.strip_prefix("virtfn")?.parse::<u32>().ok());
-    let virtual_functions = indexes.filter_map(|index| {
-        let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
-        Some((index, target.parse().ok()?))
-    });
+    let virtual_functions = entries
+        .iter()
+        .filter_map(|name| name.strip_prefix("virtfn")?.parse::<u32>().ok())
+        .filter_map(|index| {
+            let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
+            Some((index, target.parse().ok()?))
+        });
     let function = PciFunction {
         address,
         id,
@@ -197,8 +206,7 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
 /// Returns the domain and bus of a function.
 fn bus_address(address: PciAddress) -> String {
     let address = address.to_string();
-    let bus = address.rsplit_once(':').map(|(bus, _)| bus.to_owned());
-    bus.unwrap_or(address)
+    address.rsplit_once(':').map(|(bus, _)| bus.to_owned()).unwrap_or(address)
 }
 
 /// Parses the ancestors from a function's path in sysfs: each PCI address in it except the last is a bridge.
@@ -206,8 +214,11 @@ fn parse_ancestors(directory: &Path) -> PciAncestors {
     let names = directory.iter().filter_map(|name| name.to_str());
     let mut bridges: Vec<PciAddress> = names.filter_map(|name| name.parse().ok()).collect();
     bridges.pop();
-    let below = directory.strip_prefix("/sys/devices").into_iter();
-    let mut names = below.flatten().filter_map(|name| name.to_str());
+    let mut names = directory
+        .strip_prefix("/sys/devices")
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.to_str());
     // Below a platform device or a device of a hypervisor's bus, the root is further down.
     let position = names.clone().position(is_root);
     PciAncestors {

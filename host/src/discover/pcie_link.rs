@@ -44,8 +44,7 @@ pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<PcieLin
     let speed = host.attribute(&directory.join(format!("{which}_link_speed")))?;
     let width = host.attribute(&directory.join(format!("{which}_link_width")))?;
     let speed = speed.as_deref().and_then(parse_speed);
-    let width = width.and_then(|width| width.parse().ok());
-    let width = width.filter(|width| (1..=32).contains(width));
+    let width = width.and_then(|width| width.parse().ok()).filter(|width| (1..=32).contains(width));
     Ok(speed.zip(width).map(|(speed, width)| PcieLink { speed, width }))
 }
 

@@ -132,8 +132,7 @@ impl<'h> Probe<'h> {
                 known.classes.extend(&missing.classes);
             }
         }
-        let causes = by_cause.into_iter();
-        let unread = causes.map(|(path, missing)| UnreadEntry {
+        let unread = by_cause.into_iter().map(|(path, missing)| UnreadEntry {
             path,
             kinds: missing.classes.into_iter().collect(),
             reason: missing.reason,

@@ -180,8 +180,7 @@ fn fixed_reason(
 
 /// Returns how the host uses an IPoIB interface that a move would delete.
 fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> {
-    let interfaces = device.netdevs.iter();
-    let mut links = interfaces.filter_map(|name| network.link(name));
+    let mut links = device.netdevs.iter().filter_map(|name| network.link(name));
     links.find_map(|link| {
         let is_ipoib = link.kind.as_deref() == Some("ipoib");
         let uses = is_ipoib.then(|| network.describe_uses(link, ExtraUses::default()));
@@ -322,8 +321,8 @@ impl DeviceDirectory {
     /// Returns whether it is a subfunction by its name on the auxiliary bus, such as `mlx5_core.sf.4`
     /// (`MLX5_SF_DEV_ID_NAME` in drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.h).
     fn is_subfunction(&self) -> bool {
-        let name = self.auxiliary.as_deref().and_then(Path::file_name);
-        let name = name.and_then(|name| name.to_str());
+        let name =
+            self.auxiliary.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         name.is_some_and(|name| name.rsplit('.').nth(1) == Some("sf"))
     }
 }
@@ -447,8 +446,7 @@ fn find_nodes(
     characters: &[RdmaCharDevice],
     role: RdmaNodeRole,
 ) -> impl Iterator<Item = Result<NumberedNode, String>> {
-    let of_role = characters.iter().filter(move |character| character.role == role);
-    of_role.map(|character| {
+    characters.iter().filter(move |character| character.role == role).map(|character| {
         NumberedNode::find(probe, format!("{NODES}/{}", character.name), &character.directory)
     })
 }
@@ -588,8 +586,7 @@ impl RdmaContext<'_, '_, '_> {
         let function = device_dir.pci.and_then(|pci| self.functions.get(pci));
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
         let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
-        let verbs = verbs.into_iter();
-        let verbs = verbs.map(|node| offered_node(node, name, device_dir.pci));
+        let verbs = verbs.into_iter().map(|node| offered_node(node, name, device_dir.pci));
         let connection_manager = has_connection_manager(transport).then(|| {
             let find = || find_connection_manager(probe).map(OfferedNode::shared);
             self.connection_manager.get_or_init(find).clone()
@@ -769,9 +766,13 @@ impl RdmaContext<'_, '_, '_> {
         if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let on_function = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
-        let on_function = on_function.into_iter().flatten();
-        on_function.map(|interface| interface.name.clone()).collect()
+        device_dir
+            .pci
+            .and_then(|pci| self.by_function.get(&pci))
+            .into_iter()
+            .flatten()
+            .map(|interface| interface.name.clone())
+            .collect()
     }
 
     fn with_lower_devices(&self, name: &str) -> BTreeSet<String> {
@@ -1011,20 +1012,22 @@ mod tests {
     }
 
     fn paths_of(device: &RdmaDevice) -> Vec<&str> {
-        let nodes = device.nodes.iter();
-        nodes.map(|node| node.node.path.as_str()).collect()
+        device.nodes.iter().map(|node| node.node.path.as_str()).collect()
     }
 
     /// The devices behind the nodes for management.
     fn management_of(device: &RdmaDevice) -> Vec<String> {
-        let nodes = device.nodes.iter();
-        let nodes = nodes.filter(|offered| offered.node.path.contains("mad"));
-        let expected = nodes.flat_map(|offered| &offered.expected);
-        let owners = expected.filter_map(|expected| match expected {
-            ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
-            _ => None,
-        });
-        owners.collect()
+        let expected = device
+            .nodes
+            .iter()
+            .filter(|offered| offered.node.path.contains("mad"))
+            .flat_map(|offered| &offered.expected);
+        expected
+            .filter_map(|expected| match expected {
+                ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
+                _ => None,
+            })
+            .collect()
     }
 
     /// A device on a function, with one Ethernet port, and its uverbs.
@@ -1830,9 +1833,11 @@ mod tests {
         let (closed, not_offered) =
             in_exclusive_mode(&sample("rdma-hcas"), false, &DiscoverConfig::default());
         assert_eq!(closed, []);
-        let excluded = not_offered.iter();
-        let excluded = excluded.filter(|one| one.reason.contains("live-devices = false"));
-        let excluded: Vec<&str> = excluded.map(|one| one.name.as_str()).collect();
+        let excluded: Vec<&str> = not_offered
+            .iter()
+            .filter(|one| one.reason.contains("live-devices = false"))
+            .map(|one| one.name.as_str())
+            .collect();
         let offered: Vec<&str> = open.iter().map(|device| device.name.as_str()).collect();
         assert!(!excluded.is_empty());
         assert_eq!(excluded, offered);

@@ -114,9 +114,10 @@ fn find_nodes(
 
 /// Returns the interfaces that TCPDirect does not support, and finally TCPDirect itself if it supports none.
 pub(crate) fn tcpdirect_exclusions(nics: &[Nic]) -> impl Iterator<Item = Exclusion> {
-    let without_tcpdirect = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
-    let without_tcpdirect =
-        without_tcpdirect.map(|nic| Exclusion::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
+    let without_tcpdirect = nics
+        .iter()
+        .filter(|nic| !nic.datapath.has_tcpdirect())
+        .map(|nic| Exclusion::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
     let has_none = nics.is_empty();
     let no_interface = has_none.then(|| Exclusion::new(Class::Zf, "tcpdirect", NO_INTERFACE));
     without_tcpdirect.chain(no_interface)

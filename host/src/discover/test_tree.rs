@@ -32,8 +32,7 @@ pub(crate) struct Discovered<D> {
 impl<D> Discovered<D> {
     /// The reasons as `name: reason`.
     pub(crate) fn reasons(&self) -> Vec<String> {
-        let reasons = self.not_offered.iter();
-        reasons.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
+        self.not_offered.iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
 }
 

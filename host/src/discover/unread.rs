@@ -18,8 +18,7 @@ pub(crate) static PCI: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(Class::can_be_on_function));
 
 fn matching_classes(matches: impl Fn(Class) -> bool) -> Vec<Class> {
-    let all = Class::ALL.into_iter();
-    all.filter(|class| matches(*class)).collect()
+    Class::ALL.into_iter().filter(|class| matches(*class)).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -116,8 +116,11 @@ pub(crate) fn read(
 /// Warns that opening a virtual function requires a token if its physical function is held by vfio too
 /// (`vfio_pci_validate_vf_token`).
 fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDevice]) {
-    let offered = devices.iter().filter(|device| device.viable);
-    let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
+    let parents: BTreeSet<_> = devices
+        .iter()
+        .filter(|device| device.viable)
+        .filter_map(|device| device.physical_function)
+        .collect();
     let parents = parents.into_iter().filter_map(|parent| functions.get(parent));
     for parent in parents.filter(|parent| is_bound_to_vfio(parent)) {
         let driver = parent.driver.as_deref().unwrap_or("vfio");
@@ -132,8 +135,11 @@ pub(crate) fn find_idle_ports(
     devices: &[VfioDevice],
     interfaces: &[NetworkInterface],
 ) -> Vec<(PciAddress, String)> {
-    let offered = devices.iter().filter(|device| device.viable);
-    let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
+    let parents: BTreeSet<_> = devices
+        .iter()
+        .filter(|device| device.viable)
+        .filter_map(|device| device.physical_function)
+        .collect();
     let mut idle = Vec::new();
     for interface in interfaces.iter().filter(|one| !one.is_representor()) {
         let name = &interface.name;
@@ -192,9 +198,7 @@ pub fn find_blockers<'f, 'm>(
         let driver = function.driver.as_deref();
         !is_bound_to_vfio(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
     };
-    let members = members.into_iter();
-    let known = members.filter_map(|member| functions.get(*member));
-    known.filter(blocks).collect()
+    members.into_iter().filter_map(|member| functions.get(*member)).filter(blocks).collect()
 }
 
 /// Returns whether a host can do without a function that blocks a group: not without a disk, and virtual functions
@@ -265,8 +269,9 @@ fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddre
 /// Returns iommufd, if the kernel has it. Only devices with their own nodes need it.
 fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
-    let node = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
-    let node = node.map_err(|reason| probe.warn(reason)).ok();
+    let node = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"))
+        .map_err(|reason| probe.warn(reason))
+        .ok();
     node.map(OfferedNode::shared)
 }
 
@@ -384,26 +389,29 @@ impl VfioContext<'_, '_> {
         if self.config.offer_pf_with_vfs {
             return Ok(());
         }
-        let parent = bound_functions
+        bound_functions
             .iter()
-            .find_map(|function| Some((function, self.children.get(&function.address)?)));
-        parent.map_or(Ok(()), |(function, children)| {
-            Err(format!(
-                "{} has {}, which its holder could change; set \
+            .find_map(|function| Some((function, self.children.get(&function.address)?)))
+            .map_or(Ok(()), |(function, children)| {
+                Err(format!(
+                    "{} has {}, which its holder could change; set \
                  offer-pf-with-vfs = true in [discover] to offer it all the same",
-                function.address,
-                format_count(children.len(), "virtual function", "virtual functions")
-            ))
-        })
+                    function.address,
+                    format_count(children.len(), "virtual function", "virtual functions")
+                ))
+            })
     }
 
     /// Returns the functions' own nodes. Empty unless each function has one and iommufd exists.
     fn cdev_nodes(&self, bound_functions: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
-        let nodes = bound_functions.iter().map(|function| {
-            let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
-            Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
-        });
-        let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
+        let nodes: Vec<_> = bound_functions
+            .iter()
+            .map(|function| {
+                let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
+                Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
+            })
+            .collect::<Option<_>>()
+            .unwrap_or_default();
         if !nodes.is_empty() && self.iommufd.is_none() {
             self.iommufd_missing.set(true);
             return Vec::new();
@@ -454,8 +462,8 @@ impl VfioContext<'_, '_> {
         mut nodes: Vec<Arc<OfferedNode>>,
         cdev_nodes: Vec<Arc<OfferedNode>>,
     ) -> VfioDevice {
-        let iommufd = self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned();
-        let iommufd: Vec<_> = iommufd.collect();
+        let iommufd: Vec<_> =
+            self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned().collect();
         nodes.extend(cdev_nodes.into_iter().chain(iommufd));
         VfioDevice { nodes, ..new_device(group, bound_functions, true) }
     }
@@ -539,8 +547,7 @@ mod tests {
     }
 
     fn paths_of(device: &VfioDevice) -> Vec<&str> {
-        let nodes = device.nodes.iter();
-        nodes.map(|node| node.node.path.as_str()).collect()
+        device.nodes.iter().map(|node| node.node.path.as_str()).collect()
     }
 
     fn group_node(tree: &Tree, name: &str, minor: u32) {

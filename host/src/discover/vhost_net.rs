@@ -12,8 +12,7 @@ use crate::discover::probe::Probe;
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
 pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> {
-    let paths = NODES.iter().filter(|_| cdi.vhost_net);
-    let nodes = paths.filter_map(|path| {
+    let nodes = NODES.iter().filter(|_| cdi.vhost_net).filter_map(|path| {
         let name = path.rsplit('/').next()?;
         let Some(ExpectedDevice::Driver(driver)) = ExpectedDevice::find_driver_node(name) else {
             return None;
@@ -38,8 +37,8 @@ mod tests {
         let host = tree.host();
         let probe = Probe::new(&host);
         let cdi = CdiConfig { vhost_net: true, ..CdiConfig::default() };
-        let nodes = read(&probe, &cdi);
-        let nodes = nodes.into_iter().map(|offered| offered.node.path.clone()).collect();
+        let nodes =
+            read(&probe, &cdi).into_iter().map(|offered| offered.node.path.clone()).collect();
         (nodes, probe.warnings())
     }
 

@@ -68,9 +68,8 @@ impl<'d> BundleSources<'d> {
     }
 
     fn build_bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
-        let device_name = check_name(name);
         let device_name =
-            device_name.map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
+            check_name(name).map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
         for (class, references) in &bundle.devices {
             for reference in references {
@@ -139,9 +138,13 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
         (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
     ];
     for (variable, classes) in choices {
-        let references = classes.iter().filter_map(|class| bundle.devices.get(class));
-        let names = references.flatten().map(|reference| reference.name.as_str());
-        let names: BTreeSet<&str> = names.filter(|name| *name != LOOPBACK).collect();
+        let names: BTreeSet<&str> = classes
+            .iter()
+            .filter_map(|class| bundle.devices.get(class))
+            .flatten()
+            .map(|reference| reference.name.as_str())
+            .filter(|name| *name != LOOPBACK)
+            .collect();
         if names.len() < 2 {
             continue;
         }
@@ -187,16 +190,16 @@ mod tests {
     fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {
         let spec = &specs[&SpecName::devices(Class::Bundle)];
         let is_it = |device: &&Device| device.name.valid().unwrap().as_str() == name;
-        let device = spec.devices.iter().find(is_it).unwrap();
-        device.container_edits.clone()
+        spec.devices.iter().find(is_it).unwrap().container_edits.clone()
     }
 
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        let left_out =
-            generate_bundles(&specs(host, &config), &config, &DrainList::default()).not_offered;
-        let left_out = left_out.into_iter();
-        left_out.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
+        generate_bundles(&specs(host, &config), &config, &DrainList::default())
+            .not_offered
+            .into_iter()
+            .map(|entry| format!("{}: {}", entry.name, entry.reason))
+            .collect()
     }
 
     #[test]
@@ -276,8 +279,11 @@ mod tests {
         .unwrap();
         let specs = specs("x2-2port-sriov", &config);
         let chosen = |name: &str, variable: &str| {
-            let env = edits(&specs, name).env.into_iter();
-            env.filter(|entry| variable_name(entry) == variable).collect::<Vec<_>>()
+            edits(&specs, name)
+                .env
+                .into_iter()
+                .filter(|entry| variable_name(entry) == variable)
+                .collect::<Vec<_>>()
         };
         assert_eq!(chosen("one", ONLOAD_INTERFACES), ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]);
         assert_eq!(chosen("one", TCPDIRECT_ATTRIBUTES), ["ZF_ATTR=interface=enp101s0f0v0"]);

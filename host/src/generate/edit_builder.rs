@@ -83,8 +83,7 @@ impl<'c> EditBuilder<'c> {
     ) -> Vec<PathBuf> {
         let configured = &self.config.container_library_dirs;
         if !configured.is_empty() {
-            let named = configured.iter().filter(|dir| !dir.as_os_str().is_empty());
-            return named.cloned().collect();
+            return configured.iter().filter(|dir| !dir.as_os_str().is_empty()).cloned().collect();
         }
         let multiarch = match machine {
             Some(EM_X86_64) => PathBuf::from("/usr/lib/x86_64-linux-gnu"),

@@ -57,16 +57,17 @@ pub fn generate(
         .into_iter()
         .filter_map(|class| Some((class, class_edits(class, inventory, pools, config, &builder)?)))
         .collect();
-    let names = edits_by_class.iter().flat_map(|(class, edits)| {
-        let devices = edits.devices.iter();
-        devices.map(|(name, _)| (*class, name.as_str()))
-    });
+    let names = edits_by_class
+        .iter()
+        .flat_map(|(class, edits)| edits.devices.iter().map(|(name, _)| (*class, name.as_str())));
     let variables = DeviceVariables::new(names);
     let mut specs = GeneratedSpecs::new();
     for (class, class_edits) in edits_by_class {
-        let class_pools = pools.iter().filter(|pool| pool.class == class);
-        let class_pools = class_pools.filter_map(|pool| pool_device(pool, &builder));
-        let pool_devices: BTreeMap<DeviceName, Device> = class_pools.collect();
+        let pool_devices: BTreeMap<DeviceName, Device> = pools
+            .iter()
+            .filter(|pool| pool.class == class)
+            .filter_map(|pool| pool_device(pool, &builder))
+            .collect();
         if !pool_devices.is_empty() {
             let spec = build_spec(class, class_edits.common.clone(), pool_devices)?;
             specs.insert(SpecName::pools(class), spec);
@@ -189,8 +190,11 @@ pub fn warnings(
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_nodes = |spec: &Spec| {
-        let edits = spec.devices.iter().map(|device| &device.container_edits);
-        let mut edits = edits.chain([&spec.container_edits]);
+        let mut edits = spec
+            .devices
+            .iter()
+            .map(|device| &device.container_edits)
+            .chain([&spec.container_edits]);
         edits.any(|edits| !edits.device_nodes.is_empty())
     };
     let has = |class| specs.contains_key(&SpecName::devices(class));
@@ -224,15 +228,17 @@ pub fn warnings(
 
 /// Returns warnings for interfaces that ZF_ATTR should name but cannot.
 fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
-    let zf = specs.get(&SpecName::devices(Class::Zf));
-    let zf = zf.filter(|_| config.select_interface);
-    let devices = zf.into_iter().flat_map(|spec| &spec.devices);
-    let names = devices.filter_map(|device| {
-        let name = device.name.valid().filter(|name| name.as_str() != "all")?;
-        let mut env = device.container_edits.env.iter();
-        let is_selected = env.any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES));
-        (!is_selected).then_some(name)
-    });
+    let names = specs
+        .get(&SpecName::devices(Class::Zf))
+        .filter(|_| config.select_interface)
+        .into_iter()
+        .flat_map(|spec| &spec.devices)
+        .filter_map(|device| {
+            let name = device.name.valid().filter(|name| name.as_str() != "all")?;
+            let mut env = device.container_edits.env.iter();
+            let is_selected = env.any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES));
+            (!is_selected).then_some(name)
+        });
     names
         .map(|name| {
             format!(

@@ -49,9 +49,10 @@ fn device_edits(
 ) -> Option<DeviceEdits> {
     let interface = InterfaceName::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
-    let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
-    let address =
-        addresses.map(|address| InterfaceValue { interface: interface.clone(), value: *address });
+    let address = settings
+        .into_iter()
+        .flat_map(|settings| &settings.addresses)
+        .map(|address| InterfaceValue { interface: interface.clone(), value: *address });
     let hooks = builder.hooks(&HookArguments {
         address: address.collect(),
         netdev: vec![NetdevArgument { name: interface, pci: netdev.pci? }],

@@ -19,10 +19,14 @@ pub(super) fn class_edits(
 ) -> ClassEdits {
     let has =
         |device: &HostDevice, path: &str| device.nodes.iter().any(|node| node.node.path == path);
-    let first_nodes = devices.iter().take(1).flat_map(|device| &device.nodes);
-    let shared = first_nodes.filter(|node| node.is_shared).map(|node| node.node.path.as_str());
-    let common = shared.filter(|path| devices.iter().all(|device| has(device, path)));
-    let common: Vec<&str> = common.collect();
+    let common: Vec<&str> = devices
+        .iter()
+        .take(1)
+        .flat_map(|device| &device.nodes)
+        .filter(|node| node.is_shared)
+        .map(|node| node.node.path.as_str())
+        .filter(|path| devices.iter().all(|device| has(device, path)))
+        .collect();
     let device_nodes =
         common.iter().map(|path| builder.device_node(path, builder.permissions(class)));
     let entries = devices.iter().map(|device| device_edits(device, &common, builder));
@@ -48,17 +52,21 @@ fn edits(
 ) -> ContainerEdits {
     // Devices on one function may share nodes.
     let mut visited = BTreeSet::new();
-    let nodes = devices.iter().flat_map(|device| &device.nodes);
-    let nodes = nodes.filter(|node| visited.insert(node.node.path.as_str()));
-    let nodes: Vec<&OfferedNode> = nodes.map(Arc::as_ref).collect();
-    let paths = nodes.iter().map(|node| node.node.path.as_str());
-    let paths = paths.filter(|path| !common.contains(path));
-    let device_nodes: Vec<DeviceNode> =
-        paths.map(|path| builder.device_node(path, builder.permissions(class))).collect();
+    let nodes: Vec<&OfferedNode> = devices
+        .iter()
+        .flat_map(|device| &device.nodes)
+        .filter(|node| visited.insert(node.node.path.as_str()))
+        .map(Arc::as_ref)
+        .collect();
+    let device_nodes: Vec<DeviceNode> = nodes
+        .iter()
+        .map(|node| node.node.path.as_str())
+        .filter(|path| !common.contains(path))
+        .map(|path| builder.device_node(path, builder.permissions(class)))
+        .collect();
     let (shared, own): (Vec<&OfferedNode>, Vec<&OfferedNode>) =
         nodes.into_iter().partition(|node| node.is_shared);
-    let expectations = own.into_iter().chain(shared);
-    let expectations = expectations.flat_map(|node| builder.expectations(node));
+    let expectations = own.into_iter().chain(shared).flat_map(|node| builder.expectations(node));
     let libraries = (class == Class::Rdma).then(|| builder.rdma_libraries());
     ContainerEdits {
         hooks: builder.hooks(&HookArguments {

@@ -73,8 +73,7 @@ pub(super) fn driver_node_edits(
     builder: &EditBuilder<'_>,
 ) -> ContainerEdits {
     let expectations = nodes.iter().flat_map(|node| builder.expectations(node));
-    let device_nodes = nodes.iter();
-    let device_nodes = device_nodes.map(|node| builder.device_node(&node.node.path, READ_WRITE));
+    let device_nodes = nodes.iter().map(|node| builder.device_node(&node.node.path, READ_WRITE));
     ContainerEdits {
         hooks: builder
             .hooks(&HookArguments { expect: expectations.collect(), ..HookArguments::default() }),

@@ -15,8 +15,7 @@ pub(super) fn class_edits(
     let onload = inventory.usable_onload();
     let entries = devices.iter().filter_map(|device| {
         let profile = onload?.profiles.get(device.read?)?;
-        let settings = profile.settings.iter();
-        let settings = settings.map(|(name, value)| format!("{name}={value}"));
+        let settings = profile.settings.iter().map(|(name, value)| format!("{name}={value}"));
         let edits = ContainerEdits { env: settings.collect(), ..builder.leasing_edits(&[device]) };
         Some((device.name.clone(), edits))
     });

@@ -97,8 +97,9 @@ mod tests {
             let assignment = DeviceVariables::default().assignment(class, name);
             assert_eq!(parse_assignment(&assignment), Some((class, name)));
         }
-        let shared = DeviceVariables::new([(Class::Nic, "a.b"), (Class::Nic, "a-b")].into_iter());
-        let assignment = shared.assignment(Class::Nic, "a-b");
+        let assignment =
+            DeviceVariables::new([(Class::Nic, "a.b"), (Class::Nic, "a-b")].into_iter())
+                .assignment(Class::Nic, "a-b");
         assert_eq!(parse_assignment(&assignment), Some((Class::Nic, "a-b")));
         for other in [
             "ONLOAD_CTK_REQUEST=nic=all",

@@ -40,8 +40,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
         Ok(NetnsLinks { links, own_id })
     };
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, read)?;
+        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, read)?;
         let died = |_| Err(io::Error::other("its thread has died"));
         thread.join().unwrap_or_else(died)
     })

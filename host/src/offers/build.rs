@@ -37,8 +37,7 @@ pub fn build_offers(
         memberships: pool_memberships(pools),
         pools,
     };
-    let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| builder.build_class(class)).collect()
+    Class::ALL.into_iter().flat_map(|class| builder.build_class(class)).collect()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -104,16 +103,16 @@ struct OfferBuilder<'a> {
 
 impl OfferBuilder<'_> {
     fn build_class(&self, class: Class) -> Vec<HostDevice> {
-        let host_devices = self.inventory.with_drained();
         let host_devices: Vec<&HostDevice> =
-            host_devices.filter(|device| device.class == class).collect();
+            self.inventory.with_drained().filter(|device| device.class == class).collect();
         let known: BTreeSet<&str> =
             host_devices.iter().map(|device| device.name.as_str()).collect();
         let names = self.spec_devices.names(class);
         let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_gpu_name(name);
-        let missing = names.filter(|name| !known.contains(name) && !is_other_name(name));
-        let missing: Vec<HostDevice> =
-            missing.filter_map(|name| self.missing_device(class, name)).collect();
+        let missing: Vec<HostDevice> = names
+            .filter(|name| !known.contains(name) && !is_other_name(name))
+            .filter_map(|name| self.missing_device(class, name))
+            .collect();
         let mut all = group_inseparable(host_devices.into_iter());
         all.extend(missing.iter().map(|device| vec![device]));
         let mut devices: Vec<HostDevice> =
@@ -143,8 +142,8 @@ impl OfferBuilder<'_> {
     fn build(&self, devices: &[&HostDevice]) -> Option<HostDevice> {
         let first = *devices.first()?;
         let class = first.class;
-        let membership = self.memberships.get(&(class, first.name.as_str()));
-        let membership = membership.cloned().unwrap_or_default();
+        let membership =
+            self.memberships.get(&(class, first.name.as_str())).cloned().unwrap_or_default();
         let max = min_share(self.pools.shares.share(class), membership.share);
         let is_exclusive = max == Some(1) || self.is_per_namespace(class);
         let aliases: Vec<String> = devices
@@ -154,9 +153,11 @@ impl OfferBuilder<'_> {
         let names = devices.iter().map(|device| device.name.as_str());
         let by_alias = aliases.iter().map(String::as_str);
         let by_name = names.clone().chain(by_alias);
-        let entries = by_name.filter_map(|name| self.leases.get(&(class, name)));
-        let mut leases: Vec<DeviceLease> =
-            entries.flatten().map(|entry| device_lease(entry)).collect();
+        let mut leases: Vec<DeviceLease> = by_name
+            .filter_map(|name| self.leases.get(&(class, name)))
+            .flatten()
+            .map(|entry| device_lease(entry))
+            .collect();
         leases.sort_by_key(|lease| lease.slot);
         let kind = class.cdi_kind();
         let published_names =

@@ -29,8 +29,7 @@ impl<'i> ExclusionReasons<'i> {
             }
         }
         let aliases = inventory.with_drained().flat_map(|device| {
-            let aliases = device.aliases.iter();
-            aliases.map(|alias| ((device.class, *alias), device.name.as_str()))
+            device.aliases.iter().map(|alias| ((device.class, *alias), device.name.as_str()))
         });
         ExclusionReasons { inventory, reasons, aliases: aliases.collect() }
     }
@@ -62,8 +61,11 @@ impl<'i> ExclusionReasons<'i> {
     fn find_by_interface(&self, class: Class, name: &str) -> Option<String> {
         let address: Option<PciAddress> = name.parse().ok();
         let by_address = || {
-            let interfaces = self.inventory.interfaces.iter();
-            let mut interfaces = interfaces.filter(|one| address.is_some() && one.pci() == address);
+            let mut interfaces = self
+                .inventory
+                .interfaces
+                .iter()
+                .filter(|one| address.is_some() && one.pci() == address);
             interfaces.find_map(|interface| self.find_by_name(class, &interface.name))
         };
         self.find_by_name(class, name).or_else(by_address)

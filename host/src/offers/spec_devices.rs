@@ -105,11 +105,11 @@ impl<'r> SpecDevices<'r> {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| name.starts_with(&prefix))
         };
-        let errors = self.registry.errors().iter();
-        let mut errors = errors.flat_map(|(path, errors)| {
-            let errors = errors.iter();
-            errors.map(move |error| (path.as_path(), error))
-        });
+        let mut errors = self
+            .registry
+            .errors()
+            .iter()
+            .flat_map(|(path, errors)| errors.iter().map(move |error| (path.as_path(), error)));
         errors.find(|(path, error)| match error {
             RegistryError::Directory(_) => true,
             RegistryError::Conflict { .. } => false,
@@ -125,7 +125,6 @@ fn is_several(name: &str, resolved: &ResolvedDevice<'_>) -> bool {
 }
 
 fn expectations(edits: &ContainerEdits) -> Vec<Expectation> {
-    let hooks = edits.hooks.iter();
-    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+    let arguments = edits.hooks.iter().filter_map(|hook| HookArguments::from_command(&hook.args));
     arguments.flat_map(|(_, arguments)| arguments.expect).collect()
 }

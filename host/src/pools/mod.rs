@@ -81,8 +81,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> PoolSet {
 }
 
 fn pool_candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&HostDevice>> {
-    let devices = inventory.with_drained();
-    let devices = devices.filter(|device| device.class == class);
+    let devices = inventory.with_drained().filter(|device| device.class == class);
     group_inseparable(devices.filter(|device| !device.is_loopback()))
 }
 
@@ -116,9 +115,9 @@ impl PoolSet {
         let names: Vec<String> =
             left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
         self.warnings.push(format!("pools are left out ({}): {reason}", ShortList(&names)));
-        let exclusions = left_out.iter();
-        let exclusions =
-            exclusions.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
+        let exclusions = left_out
+            .iter()
+            .map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
         self.not_offered.extend(exclusions);
     }
 }
@@ -139,8 +138,7 @@ impl ClassDevices<'_> {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
         let mut named_pools = Vec::new();
         let is_near_gpus = class == Class::Rdma && !self.gpu_nics.gpus.is_empty();
-        let share = self.shares.share(class);
-        let share = share.or(is_near_gpus.then_some(UNCOUNTED));
+        let share = self.shares.share(class).or(is_near_gpus.then_some(UNCOUNTED));
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
@@ -180,12 +178,17 @@ impl ClassDevices<'_> {
     /// configured pools are not distinguished.
     fn mixed_warning(&self, named_pools: &[NamedPool]) -> Option<String> {
         let class = self.class;
-        let own_pools = named_pools.iter().filter(|pool| pool.name.as_str() != ANY);
-        let own_members = own_pools.flat_map(|pool| &pool.pool.members);
-        let own_names: BTreeSet<&str> = own_members.map(|member| member.name.as_str()).collect();
-        let unpooled = self.candidates.iter().filter_map(|each| each.first());
-        let unpooled =
-            unpooled.filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()));
+        let own_names: BTreeSet<&str> = named_pools
+            .iter()
+            .filter(|pool| pool.name.as_str() != ANY)
+            .flat_map(|pool| &pool.pool.members)
+            .map(|member| member.name.as_str())
+            .collect();
+        let unpooled = self
+            .candidates
+            .iter()
+            .filter_map(|each| each.first())
+            .filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()));
         let is_nic = |device: &&&HostDevice| {
             let mut functions = device.pci.iter().chain(&device.aliases);
             functions.any(|pci| {
@@ -211,8 +214,7 @@ impl ClassDevices<'_> {
 
     /// Returns the names of the class's devices and of all interfaces, which may be offered later.
     fn names(&self) -> BTreeSet<&str> {
-        let offered = self.candidates.iter().flatten();
-        let offered = offered.map(|device| device.name.as_str());
+        let offered = self.candidates.iter().flatten().map(|device| device.name.as_str());
         let interfaces = self.inventory.interfaces.iter();
         offered.chain(interfaces.map(|interface| interface.name.as_str())).collect()
     }
@@ -270,9 +272,13 @@ impl ClassDevices<'_> {
         let class = self.class;
         let Selection { chosen, unmatched } =
             select(&self.candidates, &pool.select, self.function_index);
-        let candidates = self.candidates.iter().zip(chosen);
-        let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let chosen: Vec<&Vec<&HostDevice>> = chosen.map(|(each, _)| each).collect();
+        let chosen: Vec<&Vec<&HostDevice>> = self
+            .candidates
+            .iter()
+            .zip(chosen)
+            .filter(|(_, chosen)| *chosen)
+            .map(|(each, _)| each)
+            .collect();
         if chosen.is_empty() {
             return Err(self.empty_reason(&name, &unmatched));
         }
@@ -315,8 +321,7 @@ impl ClassDevices<'_> {
 }
 
 fn first_devices<'i>(candidates: Vec<&Vec<&'i HostDevice>>) -> Vec<&'i HostDevice> {
-    let firsts = candidates.into_iter().filter_map(|each| each.first());
-    firsts.copied().collect()
+    candidates.into_iter().filter_map(|each| each.first()).copied().collect()
 }
 
 fn to_member(device: &HostDevice) -> PoolMember {
@@ -342,8 +347,7 @@ fn check_size(
 }
 
 fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
-    let entries = annotations.iter();
-    entries.map(|(key, value)| key.len() + value.len()).sum()
+    annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// Truncates the nearness to the number of bytes that fit into a specification.
@@ -352,8 +356,7 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
     if fits(&nearness) {
         return nearness;
     }
-    let gpus = nearness.gpus.into_iter();
-    let gpus = gpus.map(|(address, GpuNearness { index, .. })| {
+    let gpus = nearness.gpus.into_iter().map(|(address, GpuNearness { index, .. })| {
         let nics = Vec::new();
         (address, GpuNearness { index, nics })
     });

@@ -55,8 +55,7 @@ mod tests {
 
     fn dirs(root: &Path) -> Vec<PathBuf> {
         let dirs = engine_dirs(&Host::open(root).unwrap()).unwrap();
-        let inside = dirs.iter().map(|dir| dir.strip_prefix(root).unwrap());
-        inside.map(Path::to_owned).collect()
+        dirs.iter().map(|dir| dir.strip_prefix(root).unwrap()).map(Path::to_owned).collect()
     }
 
     #[test]

@@ -40,8 +40,9 @@ impl SpecFormat {
     }
 
     pub(crate) fn file_names(class: Class) -> impl Iterator<Item = String> {
-        let specs = SpecName::for_class(class).into_iter();
-        specs.flat_map(|spec| SpecFormat::ALL.map(|format| format.file_name(spec)))
+        SpecName::for_class(class)
+            .into_iter()
+            .flat_map(|spec| SpecFormat::ALL.map(|format| format.file_name(spec)))
     }
 }
 
@@ -135,8 +136,7 @@ mod tests {
     #[test]
     fn a_newer_manifest_is_told_from_a_broken_one() {
         let newer = PLAIN.replace("{\"format\"", "{\"version\":2,\"format\"");
-        let error = Manifest::parse(newer.as_bytes()).unwrap_err();
-        let error = error.to_string();
+        let error = Manifest::parse(newer.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("it is of version 2, "), "{error}");
         for text in
             ["", "[]", "{}", r#"{"version":"1"}"#, r#"{"format":"xml","kinds":[],"files":{}}"#]

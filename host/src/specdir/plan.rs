@@ -65,9 +65,7 @@ impl SpecPlan {
     }
 
     fn files_with(&self, action: FileAction) -> impl Iterator<Item = &str> {
-        let steps = self.steps.iter();
-        let matching = steps.filter(move |step| step.action == action);
-        matching.map(|step| step.name.as_str())
+        self.steps.iter().filter(move |step| step.action == action).map(|step| step.name.as_str())
     }
 }
 
@@ -99,8 +97,7 @@ pub fn plan(
         match (&action, content) {
             // A file that onload-ctk once wrote there is still its own if somebody restores it.
             (FileAction::Undecided, _) | (FileAction::Leave, Some(_)) => {
-                let hashes = known.files.get(&name).cloned();
-                let hashes = hashes.map(|hashes| (name.clone(), hashes));
+                let hashes = known.files.get(&name).cloned().map(|hashes| (name.clone(), hashes));
                 after.files.extend(hashes);
             }
             (FileAction::Write(_) | FileAction::Keep, Some(content)) => {
@@ -146,8 +143,12 @@ fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Fil
         let mut names = scope.iter().copied().flat_map(SpecFormat::file_names);
         names.any(|other| other == *name)
     };
-    let kept = known.files.iter().filter(|(name, _)| !touched(name));
-    kept.map(|(name, hashes)| (name.clone(), hashes.clone())).collect()
+    known
+        .files
+        .iter()
+        .filter(|(name, _)| !touched(name))
+        .map(|(name, hashes)| (name.clone(), hashes.clone()))
+        .collect()
 }
 
 /// Decides for one file. Returns `None` if it neither exists nor has to be written.
@@ -174,8 +175,7 @@ mod tests {
     const NIC: &str = "onload.dev-nic.json";
 
     fn wanted(files: &[(Class, &str)]) -> DesiredSpecs {
-        let files = files.iter();
-        let files = files.map(|(class, text)| (SpecName::devices(*class), *text));
+        let files = files.iter().map(|(class, text)| (SpecName::devices(*class), *text));
         wanting(&files.collect::<Vec<_>>())
     }
 
@@ -192,8 +192,10 @@ mod tests {
     }
 
     fn existing(files: &[(&str, &str)]) -> BTreeMap<String, Option<Vec<u8>>> {
-        let files = files.iter();
-        files.map(|(name, text)| ((*name).to_owned(), Some(text.as_bytes().to_vec()))).collect()
+        files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Some(text.as_bytes().to_vec())))
+            .collect()
     }
 
     fn owning(files: &[(&str, &str)]) -> Manifest {
@@ -254,8 +256,9 @@ mod tests {
     fn spec(devices: &[&str]) -> String {
         let devices = devices
             .iter()
-            .map(|name| format!(r#"{{"name":"{name}","containerEdits":{{"env":["A=b"]}}}}"#));
-        let devices = devices.collect::<Vec<_>>().join(",");
+            .map(|name| format!(r#"{{"name":"{name}","containerEdits":{{"env":["A=b"]}}}}"#))
+            .collect::<Vec<_>>()
+            .join(",");
         format!(r#"{{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{devices}]}}"#)
     }
 

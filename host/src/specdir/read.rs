@@ -17,9 +17,12 @@ pub(super) fn read(format: SpecFormat, bytes: &[u8]) -> Option<Spec> {
 /// that is not a specification has no devices.
 pub(super) fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &[u8])>) -> bool {
     let names = |(format, bytes)| -> BTreeSet<String> {
-        let devices = read(format, bytes).map(|spec| spec.devices);
-        let devices = devices.into_iter().flatten();
-        devices.map(|device| device.name.to_string()).collect()
+        read(format, bytes)
+            .map(|spec| spec.devices)
+            .into_iter()
+            .flatten()
+            .map(|device| device.name.to_string())
+            .collect()
     };
     let new_names = new.map(names).unwrap_or_default();
     !names(old).is_subset(&new_names)

@@ -24,10 +24,12 @@ pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec
         return None;
     }
     // They are equal except for the numbers, so they have the same nodes.
-    let pairs = before.into_iter().zip(now);
-    let changed = pairs.filter(|((_, before), (_, now))| before != now);
-    let changed = changed.map(|((node, before), (_, now))| RenumberedNode { node, before, now });
-    let nodes: BTreeSet<RenumberedNode> = changed.collect();
+    let nodes: BTreeSet<RenumberedNode> = before
+        .into_iter()
+        .zip(now)
+        .filter(|((_, before), (_, now))| before != now)
+        .map(|((node, before), (_, now))| RenumberedNode { node, before, now })
+        .collect();
     Some(nodes.into_iter().collect())
 }
 

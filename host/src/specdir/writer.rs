@@ -35,7 +35,7 @@ pub fn is_daemon_writer(host: &Host) -> anyhow::Result<bool> {
     let Some(directory) = host.directory(&locks)? else {
         return Ok(false);
     };
-    let lock = Lock::try_acquire(directory, &path, WRITER_LOCK);
-    let lock = lock.context("asking who writes the specifications")?;
+    let lock = Lock::try_acquire(directory, &path, WRITER_LOCK)
+        .context("asking who writes the specifications")?;
     Ok(lock.is_none())
 }

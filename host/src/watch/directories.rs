@@ -157,8 +157,11 @@ impl DirectoryWatches {
     /// Returns whether a change of an entry matters: in a directory that is watched for its specifications alone, only
     /// relevant files do.
     fn is_relevant(&self, watch: i32, name: &OsStr, events: ReadFlags) -> bool {
-        let targets = self.path_watches.iter().filter(|(_, target)| **target == watch);
-        let mut dirs = targets.filter_map(|(index, _)| self.paths.get(*index));
+        let mut dirs = self
+            .path_watches
+            .iter()
+            .filter(|(_, target)| **target == watch)
+            .filter_map(|(index, _)| self.paths.get(*index));
         dirs.any(|dir| {
             // A volume of Kubernetes replaces all of its files by a link `..data`.
             let is_many =
@@ -409,8 +412,11 @@ mod tests {
 
     #[test]
     fn more_events_than_the_kernel_keeps_mean_everything() {
-        let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
-        let limit: usize = limit.trim().parse().unwrap();
+        let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         let mut watched = Watched::new(&["cdi"], &["cdi"]);
         let files = [watched.path("cdi/a"), watched.path("cdi/b")];
         files.iter().for_each(|file| fs::write(file, "").unwrap());

@@ -11,10 +11,10 @@ const IPOIB: &[u8] = b"ipoib";
 /// Returns whether a message is about the interface of a device. Virtual interfaces have a kind, such as `veth`, and
 /// are created with every container.
 pub(super) fn is_relevant(bytes: &[u8]) -> bool {
-    let about_links = parse_messages(bytes)
+    let mut links = parse_messages(bytes)
         .flatten()
-        .filter(|message| matches!(message.kind, link::NEW | link::DELETE));
-    let mut links = about_links.filter_map(|message| link::parse(message.payload));
+        .filter(|message| matches!(message.kind, link::NEW | link::DELETE))
+        .filter_map(|message| link::parse(message.payload));
     links.any(|link| link.kind.is_empty() || link.kind == IPOIB)
 }
 

@@ -188,9 +188,9 @@ impl Watcher {
     fn poll(&self, timeout: Duration) -> io::Result<()> {
         let directories = self.directories.iter().map(AsFd::as_fd);
         let sockets = self.uevents.iter().chain(&self.links);
-        let descriptors = directories.chain(sockets.map(AsFd::as_fd));
-        let descriptors = descriptors.chain([self.waker.descriptor.as_fd()]);
-        let mut polled: Vec<PollFd<'_>> = descriptors
+        let mut polled: Vec<PollFd<'_>> = directories
+            .chain(sockets.map(AsFd::as_fd))
+            .chain([self.waker.descriptor.as_fd()])
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         let timeout = Timespec::try_from(timeout).ok();
@@ -375,9 +375,11 @@ mod tests {
         let specs = [root.path().join("var/run/cdi")];
         let sources = WatchSources::for_host(&host, &specs);
         assert_eq!(sources.spec_dirs, specs);
-        let inside = sources.directories.iter();
-        let inside: Vec<&Path> =
-            inside.map(|path| path.strip_prefix(root.path()).unwrap()).collect();
+        let inside: Vec<&Path> = sources
+            .directories
+            .iter()
+            .map(|path| path.strip_prefix(root.path()).unwrap())
+            .collect();
         let expected = ["etc/onload-ctk", "run/onload-ctk/@leases"];
         assert_eq!(inside, expected.map(Path::new));
         assert!(!sources.kernel);

@@ -77,13 +77,15 @@ impl PortNeed {
             PortNeed::Translated => (DIRECT_TRANSLATED, 0),
             PortNeed::NoRedirect => (0, REDIRECTS),
         };
-        let bits = (0..7).rev().map(|bit| 1 << bit);
-        bits.map(|bit| match (on & bit != 0, off & bit != 0) {
-            (true, _) => '1',
-            (_, true) => '0',
-            _ => 'x',
-        })
-        .collect()
+        (0..7)
+            .rev()
+            .map(|bit| 1 << bit)
+            .map(|bit| match (on & bit != 0, off & bit != 0) {
+                (true, _) => '1',
+                (_, true) => '0',
+                _ => 'x',
+            })
+            .collect()
     }
 }
 
@@ -171,11 +173,9 @@ fn ports_between(
     } else if has_ats {
         vec![(above_nic.first(), PortNeed::Translated)]
     } else {
-        let ports = above_gpu.iter().chain(above_nic);
-        ports.map(|port| (Some(port), PortNeed::NoRedirect)).collect()
+        above_gpu.iter().chain(above_nic).map(|port| (Some(port), PortNeed::NoRedirect)).collect()
     };
-    let ports = ports.into_iter();
-    ports.filter_map(|(port, need)| Some((*port?, need))).collect()
+    ports.into_iter().filter_map(|(port, need)| Some((*port?, need))).collect()
 }
 
 fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
@@ -213,8 +213,9 @@ fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
         let Some(first) = commands.next() else {
             return Ok(Vec::new());
         };
-        let finding = commands.fold(Finding::warn(text, first), Finding::with_remedy);
-        let finding = finding.with_first_remedy(context.install_remedy("setpci")?);
+        let finding = commands
+            .fold(Finding::warn(text, first), Finding::with_remedy)
+            .with_first_remedy(context.install_remedy("setpci")?);
         if is_too_old {
             finding.with_remedy(newer_kernel_remedy())
         } else {

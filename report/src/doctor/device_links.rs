@@ -21,9 +21,7 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let devices = context.inventory.with_drained();
-    let nodes =
-        devices.flat_map(|device| &device.nodes).filter(|node| is_made_by_mknod(&node.expected));
-    let findings = nodes.map(|offered| {
+    let findings =         devices.flat_map(|device| &device.nodes).filter(|node| is_made_by_mknod(&node.expected)).map(|offered| {
         let path = &offered.node.path;
         let link = format!("{LINKS}/{}", offered.node.number);
         let finding = if context.host.link(link.as_ref())?.is_some() {

@@ -61,8 +61,7 @@ impl Distribution {
             let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
             value.unwrap_or_default().trim_matches(['"', '\''])
         };
-        let words = [value("ID"), value("ID_LIKE")];
-        let mut words = words.into_iter().flat_map(str::split_whitespace);
+        let mut words = [value("ID"), value("ID_LIKE")].into_iter().flat_map(str::split_whitespace);
         words.find_map(|word| match word {
             "debian" => Some(Distribution::Debian),
             "ubuntu" => Some(Distribution::Ubuntu),
@@ -196,8 +195,8 @@ mod tests {
             (Arch, "cpupower", "rdma-core", "rdma-core"),
             (Alpine, "cpupower", "rdma-core", "rdma-core"),
         ] {
-            let packages = ["cpupower", LIBIBVERBS, LIBRDMACM, "lspci"];
-            let packages = packages.map(|program| distribution.package_for(program));
+            let packages = ["cpupower", LIBIBVERBS, LIBRDMACM, "lspci"]
+                .map(|program| distribution.package_for(program));
             assert_eq!(packages, [cpupower, verbs, rdmacm, "pciutils"]);
         }
     }

@@ -166,8 +166,9 @@ pub(super) fn check_iommu(context: &CheckContext<'_>) -> Findings {
             let Some(group) = function.and_then(|function| function.iommu_group) else {
                 continue;
             };
-            let kind = context.attribute(format!("{GROUPS}/{group}/type"))?;
-            let kind = kind.filter(|kind| kind.starts_with("DMA"));
+            let kind = context
+                .attribute(format!("{GROUPS}/{group}/type"))?
+                .filter(|kind| kind.starts_with("DMA"));
             translated.extend(kind.map(|kind| (address, group, kind)));
         }
     }
@@ -205,11 +206,15 @@ pub(super) fn check_numa_node(context: &CheckContext<'_>) -> Findings {
         if gpu_nics.distance(gpu, nic) != Some(Distance::Sys) {
             continue;
         }
-        let node_nics = gpu_nics.nics.iter().filter(|nic| {
-            let distance = gpu_nics.distance(gpu, nic.address);
-            nic.is_rdma && distance.is_some_and(|distance| distance < Distance::Sys)
-        });
-        let node_nics: Vec<&str> = node_nics.map(|nic| nic.name.as_str()).collect();
+        let node_nics: Vec<&str> = gpu_nics
+            .nics
+            .iter()
+            .filter(|nic| {
+                let distance = gpu_nics.distance(gpu, nic.address);
+                nic.is_rdma && distance.is_some_and(|distance| distance < Distance::Sys)
+            })
+            .map(|nic| nic.name.as_str())
+            .collect();
         let reason = match node_nics.as_slice() {
             [] => "no RDMA device is on its NUMA node".to_owned(),
             names => format!("{} on its NUMA node cannot be used now", names.join(", ")),
@@ -233,8 +238,8 @@ pub(super) fn check_numa_node(context: &CheckContext<'_>) -> Findings {
 
 /// The link of the first of these devices that has one to bring up; a subnet manager does it on InfiniBand.
 fn link_up_command(context: &CheckContext<'_>, names: &[&str]) -> String {
-    let rdma = context.inventory.rdma.iter();
-    let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
+    let mut rdma =
+        context.inventory.rdma.iter().filter(|device| names.contains(&device.name.as_str()));
     let interface = rdma.find_map(|device| device.netdevs.first());
     match interface {
         Some(name) => format!("ip link set dev {} up", quote_for_shell(name)),
@@ -267,8 +272,7 @@ pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
             let text = format!(
                 "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
             );
-            let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"));
-            let finding = finding
+            let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"))
                 .with_remedy(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
             findings.push(
                 finding

@@ -19,8 +19,11 @@ pub(super) fn check_hugepages(context: &CheckContext<'_>) -> Findings {
     let mut names_by_node: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let inventory = context.inventory;
     let nics = hugepage_nics(context).map(|nic| (nic.numa_node, nic.device.clone()));
-    let vfio = inventory.vfio.iter().filter(|device| device.viable);
-    let vfio = vfio.map(|device| (device.numa_node, device.pci_address.to_string()));
+    let vfio = inventory
+        .vfio
+        .iter()
+        .filter(|device| device.viable)
+        .map(|device| (device.numa_node, device.pci_address.to_string()));
     for (node, name) in nics.chain(vfio) {
         if let Some(node) = node {
             names_by_node.entry(node).or_default().push(name);
@@ -66,8 +69,7 @@ pub(super) fn check_hugepages(context: &CheckContext<'_>) -> Findings {
 fn hugepage_nics<'e>(context: &'e CheckContext<'_>) -> impl Iterator<Item = &'e Nic> {
     let inventory = context.inventory;
     let has_tcpdirect = inventory.tcpdirect.is_some();
-    let nics = inventory.nics.iter();
-    nics.filter(move |nic| nic.datapath.takes_huge_pages(has_tcpdirect))
+    inventory.nics.iter().filter(move |nic| nic.datapath.takes_huge_pages(has_tcpdirect))
 }
 
 /// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
@@ -78,9 +80,14 @@ fn is_usable_size(context: &CheckContext<'_>, node: u32, kib: u64) -> bool {
 
 /// Whether the configuration sets aside such pages there.
 fn is_configured(context: &CheckContext<'_>, node: u32) -> bool {
-    let sizes = context.config.host.hugepages.iter();
-    let large = sizes.filter(|(size, _)| is_usable_size(context, node, size.kib()));
-    large.flat_map(|(_, nodes)| nodes.keys()).any(|id| id.0 == node)
+    context
+        .config
+        .host
+        .hugepages
+        .iter()
+        .filter(|(size, _)| is_usable_size(context, node, size.kib()))
+        .flat_map(|(_, nodes)| nodes.keys())
+        .any(|id| id.0 == node)
 }
 
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
@@ -98,9 +105,13 @@ fn config_remedy<'n>(context: &CheckContext<'_>, nodes: impl Iterator<Item = &'n
 
 /// Pages on a node that are of use there.
 fn usable_pages(context: &CheckContext<'_>, node: u32) -> u64 {
-    let sizes = context.inventory.hugepages.iter();
-    let large = sizes.filter(|size| is_usable_size(context, node, size.size_kib));
-    let nodes = large.flat_map(|size| &size.nodes);
-    let node_pages = nodes.filter(|pages| pages.node == node);
-    node_pages.map(|pages| pages.total).sum()
+    context
+        .inventory
+        .hugepages
+        .iter()
+        .filter(|size| is_usable_size(context, node, size.size_kib))
+        .flat_map(|size| &size.nodes)
+        .filter(|pages| pages.node == node)
+        .map(|pages| pages.total)
+        .sum()
 }

@@ -24,8 +24,13 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     // Their groups are made without an IOMMU (`vfio_noiommu_group_alloc`).
-    let open = context.inventory.vfio.iter().filter(|device| device.noiommu);
-    let open: Vec<String> = open.map(|device| device.pci_address.to_string()).collect();
+    let open: Vec<String> = context
+        .inventory
+        .vfio
+        .iter()
+        .filter(|device| device.noiommu)
+        .map(|device| device.pci_address.to_string())
+        .collect();
     let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
     if grouped > 0 && open.is_empty() {
         let singular = "function is in an IOMMU group";
@@ -116,8 +121,10 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
                 Remedy::run(format!("{DRIVERCTL} set-override {} vfio-pci", blocker.address))
             };
             let finding = Finding::fail(text + cost, bind(first));
-            let finding = rest.iter().map(bind).fold(finding, Finding::with_remedy);
-            finding.with_first_remedy(context.install_remedy(DRIVERCTL)?)
+            rest.iter()
+                .map(bind)
+                .fold(finding, Finding::with_remedy)
+                .with_first_remedy(context.install_remedy(DRIVERCTL)?)
         } else {
             Finding::fail(format!("{text}: {OWN_GROUPS}"), Remedy::run(FIRMWARE))
         };

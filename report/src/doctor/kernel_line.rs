@@ -18,8 +18,8 @@ fn is_ostree(context: &CheckContext<'_>) -> Result<bool, HostError> {
 
 pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
     Ok(if is_ostree(context)? {
-        let words = words.split_ascii_whitespace();
-        let words: String = words.map(|word| format!(" --append=\"{word}\"")).collect();
+        let words: String =
+            words.split_ascii_whitespace().map(|word| format!(" --append=\"{word}\"")).collect();
         Remedy::run(format!("rpm-ostree kargs{words}"))
     } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
@@ -42,8 +42,10 @@ pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, H
 /// Returns whether GRUB's settings already contain these words, so that only its entries have to be made again.
 fn is_in_grub(context: &CheckContext<'_>, words: &str) -> Result<bool, HostError> {
     let text = context.host.text(GRUB.as_ref())?.unwrap_or_default();
-    let settings = text.lines().filter(|line| line.starts_with("GRUB_CMDLINE_LINUX"));
-    let values = settings.filter_map(|line| Some(line.split_once('=')?.1));
+    let values = text
+        .lines()
+        .filter(|line| line.starts_with("GRUB_CMDLINE_LINUX"))
+        .filter_map(|line| Some(line.split_once('=')?.1));
     let trim = |word: &'_ str| word.trim_matches(['"', '\'']).to_owned();
     let present: Vec<String> = values.flat_map(str::split_ascii_whitespace).map(trim).collect();
     Ok(words.split_ascii_whitespace().all(|word| present.contains(&trim(word))))
@@ -57,8 +59,7 @@ pub(super) fn find_word(
 ) -> Result<Option<String>, HostError> {
     let line = context.attribute(CMDLINE_PATH)?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/.-".contains(c);
-    let words = line.split_ascii_whitespace();
-    let mut words = words.take_while(|word| *word != "--");
+    let mut words = line.split_ascii_whitespace().take_while(|word| *word != "--");
     let word = words.find(|word| word.starts_with(start) && word.chars().all(is_plain));
     Ok(word.map(str::to_owned))
 }

@@ -104,8 +104,10 @@ fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, H
         None => text,
         Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
     };
-    let stops = users.iter().filter_map(StackUser::stop_command).map(Remedy::run);
-    let steps = stops
+    let steps = users
+        .iter()
+        .filter_map(StackUser::stop_command)
+        .map(Remedy::run)
         .chain([Remedy::run("onload_tool reload")])
         .chain(reapply)
         .chain([Remedy::run("onload-ctk undrain nic"), install]);
@@ -232,8 +234,12 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     // No command of the host reads or sets the channels of an interface that is in a container.
     let is_on_host =
         |nic: &&Nic| inventory.interfaces.iter().any(|interface| interface.name == nic.name);
-    let nics = inventory.nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
-    let nics: Vec<_> = nics.filter(is_on_host).collect();
+    let nics: Vec<_> = inventory
+        .nics
+        .iter()
+        .filter(|nic| nic.datapath == Datapath::AfXdp)
+        .filter(is_on_host)
+        .collect();
     if nics.is_empty() {
         return Ok(Vec::new());
     }

@@ -93,10 +93,11 @@ pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
 /// Whether each device has an active port, unless it is in a container or waits for one.
 pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
     let devices = context.inventory.rdma.iter().filter(|device| !device.ports.is_empty());
-    let inactive = devices.clone().filter_map(|device| Some((device, device.port_trouble()?)));
-    let findings =
-        inactive.map(|(device, trouble)| inactive_ports_finding(context, device, trouble));
-    let findings = findings.collect::<Result<Vec<_>, _>>()?;
+    let findings = devices
+        .clone()
+        .filter_map(|device| Some((device, device.port_trouble()?)))
+        .map(|(device, trouble)| inactive_ports_finding(context, device, trouble))
+        .collect::<Result<Vec<_>, _>>()?;
     if !findings.is_empty() || devices.clone().next().is_none() {
         return Ok(findings);
     }
@@ -117,9 +118,9 @@ fn inactive_ports_finding(
     let has_link = port.state.as_deref().is_some_and(|state| state != "DOWN");
     let remedy = match port.netdevs.first() {
         Some(name) if port.link_layer.as_deref() == Some("Ethernet") => {
-            let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
-            let flags =
-                flags.and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
+            let flags = context
+                .attribute(format!("/sys/class/net/{name}/flags"))?
+                .and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
             if flags.is_some_and(|flags| flags & IFF_UP == 0) {
                 format!("ip link set dev {} up", quote_for_shell(name))
             } else {
@@ -148,8 +149,7 @@ pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
 /// the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Those of others are in the firmware.
 fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
     let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
-    let remedies = virtual_guid_remedies(context, device).unwrap_or_default();
-    let mut remedies = remedies.into_iter();
+    let mut remedies = virtual_guid_remedies(context, device).unwrap_or_default().into_iter();
     let firmware =
         || Remedy::install("firmware that has a GUID for this device", "the vendor of the card");
     let finding = Finding::warn(ZERO_GUID, remedies.next().unwrap_or_else(firmware));
@@ -200,20 +200,21 @@ pub(super) fn check_libraries(context: &CheckContext<'_>) -> Findings {
         |library: &str| Remedy::run(distribution.install(distribution.package_for(library)));
     let sysfs = context.host.outside_path(Path::new("/sys"));
     let host = context.host.trusted();
-    let devices = context.inventory.rdma.iter();
-    let devices = devices.filter(|device| !device.nodes.is_empty());
-    let findings = devices.filter_map(|device| {
-        let name = &device.name;
-        let known = VerbsDevice::read(&sysfs, name)?;
-        let result = match &host {
-            Ok(host) => {
-                library_finding(host, &known, &install).map_err(|error| format!("{error:#}"))
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        let finding = result.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
-        Some(finding.with_subject(name))
-    });
+    let findings =
+        context.inventory.rdma.iter().filter(|device| !device.nodes.is_empty()).filter_map(
+            |device| {
+                let name = &device.name;
+                let known = VerbsDevice::read(&sysfs, name)?;
+                let result = match &host {
+                    Ok(host) => library_finding(host, &known, &install)
+                        .map_err(|error| format!("{error:#}")),
+                    Err(error) => Err(error.to_string()),
+                };
+                let finding =
+                    result.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
+                Some(finding.with_subject(name))
+            },
+        );
     Ok(findings.collect())
 }
 

@@ -33,8 +33,7 @@ pub(super) fn check_drained(context: &CheckContext<'_>) -> Findings {
     if drain.is_empty() {
         return Ok(vec![Finding::pass("nothing is drained").with_path(DRAIN_PATH)]);
     }
-    let all = drain.iter().take(MAX_DRAINED);
-    let findings = all.map(|entry| {
+    let findings = drain.iter().take(MAX_DRAINED).map(|entry| {
         let target = entry.target.to_string();
         let undrain = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
         let finding = format!("drained {}: no container gets it", entry.describe());
@@ -48,8 +47,7 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
     let output = Path::new(OUTPUT_DIR);
     let shown = context.host.outside_path(output);
     let recheck = Remedy::run("onload-ctk cdi check");
-    let directory = context.host.directory(output)?;
-    let directory = directory.map(|open| SpecDir::new(shown, open));
+    let directory = context.host.directory(output)?.map(|open| SpecDir::new(shown, open));
     let (existing, manifest) = match directory.as_ref().map(read) {
         None => Default::default(),
         Some(Ok(read)) => read,
@@ -73,10 +71,13 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
             return Ok(vec![Finding::fail(reason, generate).with_path(OUTPUT_DIR)]);
         }
     };
-    let stale = drift.plan.steps.iter();
-    let stale =
-        stale.filter(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove));
-    let stale: Vec<&str> = stale.map(|step| step.name.as_str()).collect();
+    let stale: Vec<&str> = drift
+        .plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove))
+        .map(|step| step.name.as_str())
+        .collect();
     let foreign: Vec<&str> = drift.plan.left_files().collect();
     let (finding, named): (Finding, &[&str]) = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
@@ -119,16 +120,21 @@ pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
     let errors = context.specs.errors().iter();
     // Of those there is a check of its own.
     let errors = errors.filter(|(path, _)| !in_conflict(path));
-    let findings = errors.filter_map(|(path, errors)| {
-        let error = errors.first()?;
-        let validate = Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
-        let text =
-            format!("engines do not read it: {}; correct it, or put it aside", ErrorChain(error));
-        let finding = Finding::fail(text, validate).with_remedy(Remedy::run(rename_command(path)));
-        let finding = finding.with_path(path);
-        Some(finding.with_subject(path.display().to_string()))
-    });
-    let mut findings: Vec<Finding> = findings.collect();
+    let mut findings: Vec<Finding> = errors
+        .filter_map(|(path, errors)| {
+            let error = errors.first()?;
+            let validate =
+                Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
+            let text = format!(
+                "engines do not read it: {}; correct it, or put it aside",
+                ErrorChain(error)
+            );
+            let finding = Finding::fail(text, validate)
+                .with_remedy(Remedy::run(rename_command(path)))
+                .with_path(path);
+            Some(finding.with_subject(path.display().to_string()))
+        })
+        .collect();
     let files = context.specs.paths().len();
     if findings.is_empty() && files > 0 {
         findings.push(
@@ -161,8 +167,9 @@ pub(super) fn check_conflicts(context: &CheckContext<'_>) -> Findings {
         let shadowing_path = shadowed.by.display();
         let text =
             format!("its {} has no effect: {shadowing_path} takes precedence", shadowed.name);
-        let finding = Finding::warn(text, Remedy::run(rename_command(&shadowed.path)));
-        let finding = finding.with_path(&shadowed.path).with_path(&shadowed.by);
+        let finding = Finding::warn(text, Remedy::run(rename_command(&shadowed.path)))
+            .with_path(&shadowed.path)
+            .with_path(&shadowed.by);
         findings.push(finding.with_subject(shadowed.path.display().to_string()));
     }
     if findings.is_empty() && context.specs.devices().next().is_some() {

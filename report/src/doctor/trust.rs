@@ -88,8 +88,12 @@ fn trusted_paths(context: &CheckContext<'_>) -> Result<Vec<PathBuf>, HostError> 
         paths.push(PRELOAD_FILE.into());
     }
     for directory in DEFAULT_DIRS.map(Path::new) {
-        let names = context.host.list(directory)?.names;
-        let names = names.into_iter().filter(|name| name.starts_with(FILE_PREFIX));
+        let names = context
+            .host
+            .list(directory)?
+            .names
+            .into_iter()
+            .filter(|name| name.starts_with(FILE_PREFIX));
         paths.extend(names.map(|name| directory.join(name)));
     }
     let mut existing = Vec::new();

@@ -14,9 +14,9 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let inventory = context.inventory;
     let ignored = &context.config.discover.ignored_interfaces;
     // What could not be read may have it.
-    let warnings =
-        absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
-    let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(context.config_file));
+    let warnings = absent_warnings(&inventory.interfaces, ignored)
+        .filter(|_| inventory.unread.is_empty())
+        .map(|text| Finding::warn(text, edit()).with_path(context.config_file));
     let mut findings: Vec<Finding> = problems.chain(warnings).collect();
     if findings.is_empty() {
         let pass = Finding::pass("no mistakes in the configuration file");

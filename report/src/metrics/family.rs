@@ -89,8 +89,7 @@ pub(super) fn render(families: Vec<MetricFamily>) -> String {
     let mut text = String::new();
     let _ = encode(&mut text, &registry);
     let is_kept = |line: &&str| !(line.starts_with("# TYPE ") && line.ends_with(" unknown"));
-    let lines = text.lines().filter(is_kept);
-    lines.map(|line| format!("{line}\n")).collect()
+    text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
 }
 
 pub(super) fn count(number: usize) -> f64 {

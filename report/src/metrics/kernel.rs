@@ -27,14 +27,16 @@ fn is_virtual(inventory: &Inventory, address: Option<PciAddress>) -> bool {
 
 /// A metric that is not known is not there.
 fn read_number(host: &Host, path: &Path) -> Option<f64> {
-    let text = host.attribute(path).ok().flatten()?;
-    text.parse::<f64>().ok()
+    host.attribute(path).ok().flatten()?.parse::<f64>().ok()
 }
 
 pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricFamily; 2] {
-    let nics = inventory.nics.iter();
-    let nics = nics.filter(|nic| !is_virtual(inventory, nic.pci_address));
-    let mut names: BTreeSet<&str> = nics.map(|nic| nic.name.as_str()).collect();
+    let mut names: BTreeSet<&str> = inventory
+        .nics
+        .iter()
+        .filter(|nic| !is_virtual(inventory, nic.pci_address))
+        .map(|nic| nic.name.as_str())
+        .collect();
     for device in &inventory.rdma {
         if !is_virtual(inventory, device.pci_address) {
             names.extend(device.netdevs.iter().map(String::as_str));
@@ -72,8 +74,7 @@ pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricF
 }
 
 pub(super) fn rdma_family(host: &Host, inventory: &Inventory) -> MetricFamily {
-    let devices = inventory.rdma.iter();
-    let devices = devices.filter(|device| !is_virtual(inventory, device.pci_address));
+    let devices = inventory.rdma.iter().filter(|device| !is_virtual(inventory, device.pci_address));
     let mut samples = Vec::new();
     for device in devices.take(MAX_RDMA) {
         for port in &device.ports {

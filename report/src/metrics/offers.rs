@@ -17,8 +17,8 @@ const MAX_REASONS: usize = 64;
 type ClassCounts = BTreeMap<(Class, &'static str), usize>;
 
 pub(super) fn device_families(inventory: &Inventory, devices: &[HostDevice]) -> [MetricFamily; 3] {
-    let found = inventory.with_drained().map(|device| ((device.class, &device.name), device));
-    let found: BTreeMap<_, &HostDevice> = found.collect();
+    let found: BTreeMap<_, &HostDevice> =
+        inventory.with_drained().map(|device| ((device.class, &device.name), device)).collect();
     let mut counts = ClassCounts::new();
     let mut reasons = Vec::new();
     for device in devices {
@@ -41,8 +41,7 @@ pub(super) fn device_families(inventory: &Inventory, devices: &[HostDevice]) -> 
         *counts.entry((device.class, health)).or_default() += 1;
     }
     reasons.truncate(MAX_REASONS);
-    let held = devices.iter();
-    let held = held.map(|device| (device.class, usize::from(!device.leases.is_empty())));
+    let held = devices.iter().map(|device| (device.class, usize::from(!device.leases.is_empty())));
     let counts = counts.into_iter().map(|((class, health), number)| {
         let labels = vec![("class", class.to_string()), ("health", health.to_owned())];
         (labels, count(number))
@@ -108,17 +107,19 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
 }
 
 pub(super) fn lease_family(leases: &[LeaseEntry]) -> MetricFamily {
-    let live = leases.iter().filter(|lease| !lease.has_ended);
-    let classes = live.map(|lease| (lease.device.class, 1));
+    let classes =
+        leases.iter().filter(|lease| !lease.has_ended).map(|lease| (lease.device.class, 1));
     class_family("leases", "Leases of containers that live", classes)
 }
 
 /// The containers that were made with a device, by class: a lease is nothing that every class has.
 pub(super) fn container_family(grantees: &[ContainerGrants]) -> MetricFamily {
     let classes = grantees.iter().flat_map(|grantee| {
-        let devices = grantee.devices.iter();
-        let classes = devices.filter_map(|device| Some(device.split_once('=')?.0));
-        classes.collect::<BTreeSet<&str>>()
+        grantee
+            .devices
+            .iter()
+            .filter_map(|device| Some(device.split_once('=')?.0))
+            .collect::<BTreeSet<&str>>()
     });
     class_family(
         "containers",
@@ -161,7 +162,7 @@ pub(super) fn class_family<C: fmt::Display + Ord>(
     for (class, number) in numbers {
         *sums.entry(class).or_default() += number;
     }
-    let sums = sums.into_iter();
-    let sums = sums.map(|(class, sum)| (vec![("class", class.to_string())], count(sum)));
+    let sums =
+        sums.into_iter().map(|(class, sum)| (vec![("class", class.to_string())], count(sum)));
     MetricFamily::new(name, help, MetricKind::Count, sums)
 }

@@ -96,8 +96,10 @@ fn parse_part(
         }
     }
     if !is_id(part) {
-        let namespace = before.last().filter(|namespace| is_task(namespace, part));
-        return namespace.map(|_| (ContainerEngine::Containerd, part.to_owned()));
+        return before
+            .last()
+            .filter(|namespace| is_task(namespace, part))
+            .map(|_| (ContainerEngine::Containerd, part.to_owned()));
     }
     let is_below = |name: &str| before.contains(&name);
     let engine = match before.last() {

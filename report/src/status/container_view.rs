@@ -48,12 +48,15 @@ impl ContainerView<'_> {
     pub(super) fn list_names(&self, path: &Path, max: usize) -> Vec<String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let directory = self.open(path, flags);
-        let entries = directory.and_then(|directory| rustix::fs::Dir::new(directory).ok());
-        let entries = entries.into_iter().flatten().take(max);
-        let names = entries.filter_map(|entry| {
-            let entry = entry.ok()?;
-            entry.file_name().to_str().ok().map(str::to_owned)
-        });
+        let names = directory
+            .and_then(|directory| rustix::fs::Dir::new(directory).ok())
+            .into_iter()
+            .flatten()
+            .take(max)
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                entry.file_name().to_str().ok().map(str::to_owned)
+            });
         let base = self.base.join(path.strip_prefix("/").unwrap_or(path));
         let mut names: Vec<String> = names.chain(self.host.table_names(&base)).collect();
         names.retain(|name| name != "." && name != "..");
@@ -78,8 +81,7 @@ impl ContainerView<'_> {
         }
         let mut sysfs_names = self.list_names(Path::new(INTERFACES), max);
         sysfs_names.retain(|name| name != "bonding_masters");
-        let lines = table.split(|byte| *byte == b'\n').skip(HEADER_LINES);
-        let names = lines.filter_map(|line| {
+        let names = table.split(|byte| *byte == b'\n').skip(HEADER_LINES).filter_map(|line| {
             let line = std::str::from_utf8(line).ok()?;
             Some(line.split_once(':')?.0.trim().to_owned())
         });

@@ -186,9 +186,11 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
 
 fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
     let list_paths = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
-        let names = view.list_names(Path::new(directory), MAX_NAMES).into_iter();
-        let names = names.filter(|name| is_ours(name));
-        names.map(|name| format!("{directory}/{name}")).collect()
+        view.list_names(Path::new(directory), MAX_NAMES)
+            .into_iter()
+            .filter(|name| is_ours(name))
+            .map(|name| format!("{directory}/{name}"))
+            .collect()
     };
     let mut paths = list_paths("/dev", &|name| {
         ["onload", "onload_epoll", "sfc_char"].contains(&name)
@@ -335,8 +337,11 @@ impl ContainerFacts {
     }
 
     pub(super) fn maps_library(&self) -> bool {
-        let preloads = self.processes.iter().filter_map(|process| process.preload);
-        preloads.into_iter().any(|preload| preload != LibraryMapping::No)
+        self.processes
+            .iter()
+            .filter_map(|process| process.preload)
+            .into_iter()
+            .any(|preload| preload != LibraryMapping::No)
     }
 
     /// How many processes map the library, of whatever build.
@@ -346,24 +351,28 @@ impl ContainerFacts {
 
     /// How many processes map the library so.
     pub(super) fn count_mapping(&self, preload: LibraryMapping) -> usize {
-        let preloads = self.processes.iter().map(|process| process.preload);
-        preloads.filter(|mapping| *mapping == Some(preload)).count()
+        self.processes
+            .iter()
+            .map(|process| process.preload)
+            .filter(|mapping| *mapping == Some(preload))
+            .count()
     }
 
     /// Descriptors of all processes that lead below a path.
     pub(super) fn count_descriptors(&self, path: &str) -> usize {
-        let open = self.processes.iter().filter_map(|process| process.open.as_ref());
-        let open = open.flatten();
-        open.filter(|target| {
-            let rest = target.strip_prefix(path);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '_']))
-        })
-        .count()
+        self.processes
+            .iter()
+            .filter_map(|process| process.open.as_ref())
+            .flatten()
+            .filter(|target| {
+                let rest = target.strip_prefix(path);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '_']))
+            })
+            .count()
     }
 
     pub(super) fn count_stacks(&self) -> usize {
-        let processes = self.processes.iter();
-        processes.filter(|process| process.has_stack).count()
+        self.processes.iter().filter(|process| process.has_stack).count()
     }
 
     /// Whether the driver refused a program a stack because none was free.

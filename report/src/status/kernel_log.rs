@@ -173,8 +173,7 @@ mod tests {
         let line = |text: &str| parse_failure(format!("3,1042,93274651,-;{text}").as_bytes());
         let found = line(
             "[onload] oo:redis-server[7]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)",
-        );
-        let found = found.unwrap();
+        ).unwrap();
         assert_eq!((found.time, found.pid, found.error), (9327, 7, StackError::Refused(-16)));
         let mut process = ContainerProcess {
             own_pid: Some(7),

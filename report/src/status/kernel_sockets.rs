@@ -52,8 +52,7 @@ impl<'l> KernelSocketReader<'l> {
         };
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let network = (interfaces, facts.has_host_network == Some(false));
-        let candidates = facts.processes.iter();
-        let candidates = candidates.filter(|process| {
+        let candidates = facts.processes.iter().filter(|process| {
             let addresses = || process.kernel_addresses.iter().flatten();
             let is_left = |address| is_for_onload(address, facts, accelerators);
             process.has_kernel_socket()
@@ -95,22 +94,21 @@ impl<'l> KernelSocketReader<'l> {
         let networks: BTreeSet<_> =
             processes.iter().map(|process| process.network.clone()).collect();
         for network in networks {
-            let network_processes = processes.iter_mut();
-            let mut network_processes: Vec<_> = network_processes
+            let mut network_processes: Vec<_> = processes
+                .iter_mut()
                 .filter(|process| process.network == network && !process.sockets.is_empty())
                 .collect();
             let Some(pid) = network_processes.first().map(|process| process.pid) else {
                 continue;
             };
-            let sockets =
-                network_processes.iter().flat_map(|process| process.sockets.iter().copied());
-            let sockets: BTreeSet<u64> = sockets.collect();
+            let sockets: BTreeSet<u64> = network_processes
+                .iter()
+                .flat_map(|process| process.sockets.iter().copied())
+                .collect();
             let found = kernel_sockets(self.host, pid, &sockets, accelerators);
             for process in &mut network_processes {
-                let own_sockets = || {
-                    let sockets = process.sockets.iter();
-                    sockets.filter_map(|socket| found.as_ref()?.get(socket))
-                };
+                let own_sockets =
+                    || process.sockets.iter().filter_map(|socket| found.as_ref()?.get(socket));
                 let addresses = own_sockets().flatten().copied().take(MAX_ADDRESSES).collect();
                 process.has_local_socket = own_sockets().any(Option::is_none);
                 process.kernel_addresses = found.as_ref().map(|_| addresses);
@@ -121,16 +119,17 @@ impl<'l> KernelSocketReader<'l> {
     /// Assigns lines of the kernel's log to programs without a stack. Programs of several containers may be called the same, and
     /// have the same number in each: a line is used only if it decides which program it is of, or if that makes no difference.
     pub(super) fn assign_logged_causes(&self, all: &mut [ContainerFacts]) {
-        let programs = all.iter().flat_map(|facts| &facts.processes);
-        let programs = programs
-            .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack);
-        let programs: Vec<_> =
-            programs.map(|process| (process, self.program_file(process))).collect();
+        let programs: Vec<_> = all
+            .iter()
+            .flat_map(|facts| &facts.processes)
+            .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack)
+            .map(|process| (process, self.program_file(process)))
+            .collect();
         let candidates = |failure: &StackFailure| {
-            let all = programs.iter();
-            let matching =
-                all.filter(|(process, file)| failure.matches_process(process, file.as_deref()));
-            matching.collect::<Vec<_>>()
+            programs
+                .iter()
+                .filter(|(process, file)| failure.matches_process(process, file.as_deref()))
+                .collect::<Vec<_>>()
         };
         // Where each of several may have a line, and all their lines have the same error, so has each of them.
         let is_decided = |failure: &StackFailure| {
@@ -144,9 +143,12 @@ impl<'l> KernelSocketReader<'l> {
                 || errors.len() >= candidates.len()
                     && errors.iter().all(|error| *error == failure.error)
         };
-        let lines = all.iter().flat_map(|facts| &facts.kernel_socket_programs);
-        let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0.clone()));
-        let lines: BTreeSet<StackFailure> = lines.filter(is_decided).collect();
+        let lines: BTreeSet<StackFailure> = all
+            .iter()
+            .flat_map(|facts| &facts.kernel_socket_programs)
+            .filter_map(|program| Some(program.logged.as_ref()?.0.clone()))
+            .filter(is_decided)
+            .collect();
         for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
             if let Some((line, cause)) = program.logged.take()
                 && lines.contains(&line)
@@ -162,8 +164,7 @@ impl<'l> KernelSocketReader<'l> {
 
     /// The name of the file that it runs.
     fn program_file(&self, process: &ContainerProcess) -> Option<String> {
-        let file = self.host.link(&proc_dir(process.pid).join("exe"));
-        let file = file.ok()??;
+        let file = self.host.link(&proc_dir(process.pid).join("exe")).ok()??;
         Some(file.file_name()?.to_string_lossy().into_owned())
     }
 
@@ -380,8 +381,8 @@ fn describe_addresses(
     has_host_network: Option<bool>,
     accelerators: &AcceleratedInterfaces<'_>,
 ) -> Vec<String> {
-    let addresses = process.kernel_addresses.iter().flatten();
-    let addresses = addresses.filter(|address| !address.is_unspecified());
+    let addresses =
+        process.kernel_addresses.iter().flatten().filter(|address| !address.is_unspecified());
     let describe = |address: &IpAddr| {
         let interface = accelerators.host_addresses.get(address);
         match interface.filter(|_| has_host_network == Some(true)) {

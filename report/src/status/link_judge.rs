@@ -178,11 +178,13 @@ pub(super) fn with_uppers(
     let base = |link: &Link| {
         Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
     };
-    let accelerations = judge_links(&links, &base).into_iter();
-    let upper_paths = accelerations.filter_map(|(number, acceleration)| match acceleration {
-        Acceleration::Yes(path) => Some((number, path)),
-        Acceleration::No | Acceleration::Unknown => None,
-    });
+    let upper_paths =
+        judge_links(&links, &base).into_iter().filter_map(|(number, acceleration)| {
+            match acceleration {
+                Acceleration::Yes(path) => Some((number, path)),
+                Acceleration::No | Acceleration::Unknown => None,
+            }
+        });
     let own_paths = numbers.iter().map(|number| {
         let ports = ports(*number);
         (*number, LowerPath { ports, ..LowerPath::default() })

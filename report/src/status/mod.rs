@@ -132,8 +132,10 @@ pub fn read_status(
     let (relevant, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
         all.into_iter().partition(ContainerFacts::is_shown);
     let to_statuses = |facts: Vec<ContainerFacts>| {
-        let statuses = facts.into_iter().map(|facts| container_status(facts, host_facts));
-        statuses.collect::<Vec<ContainerStatus>>()
+        facts
+            .into_iter()
+            .map(|facts| container_status(facts, host_facts))
+            .collect::<Vec<ContainerStatus>>()
     };
     let (mut containers, others) = (to_statuses(relevant), to_statuses(others));
     containers.sort();
@@ -182,9 +184,13 @@ pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
     let verdicts = decide(&facts, host);
     let hidden = hidden_verdict(&facts);
-    let open = facts.processes.iter().flat_map(|process| process.open.iter().flatten());
-    let open = open.filter(|target| target.starts_with("/dev/"));
-    let open = open.cloned().collect();
+    let open = facts
+        .processes
+        .iter()
+        .flat_map(|process| process.open.iter().flatten())
+        .filter(|target| target.starts_with("/dev/"))
+        .cloned()
+        .collect();
     let nodes = facts.root.nodes.into_iter();
     let leases = facts.leases.iter();
     let processes = facts.processes.into_iter();

@@ -83,8 +83,9 @@ impl<'h> ContainerNames<'h> {
             }
             ContainerEngine::Podman => {
                 let (host, dirs) = (self.host, &self.dirs);
-                let known = self.podman.entry(user);
-                let known = known
+                let known = self
+                    .podman
+                    .entry(user)
                     .or_insert_with(|| read_podman_names(host, dirs, user).unwrap_or_default());
                 known.get(id)?.clone()
             }
@@ -103,9 +104,9 @@ impl<'h> ContainerNames<'h> {
     pub(super) fn labels(&self, engine: ContainerEngine, id: &str) -> BTreeMap<String, String> {
         let config = || self.read_docker(id, "config.v2.json");
         let config = (engine == ContainerEngine::Docker).then(config).flatten();
-        let labels =
-            config.and_then(|mut config| Some(config.pointer_mut("/Config/Labels")?.take()));
-        let labels = labels.and_then(|labels| serde_json::from_value(labels).ok());
+        let labels = config
+            .and_then(|mut config| Some(config.pointer_mut("/Config/Labels")?.take()))
+            .and_then(|labels| serde_json::from_value(labels).ok());
         labels.unwrap_or_default()
     }
 
@@ -133,9 +134,11 @@ impl<'h> ContainerNames<'h> {
             // Of a pod's other containers, CRI-O leaves this to the pod (`setupSandboxAnnotations`).
             ContainerEngine::Crio => {
                 let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
-                let sandbox = self.read_config(engine, sandbox.filter(|id| is_id(id))?)?;
-                let handler = sandbox.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
-                handler.cloned().unwrap_or_default()
+                self.read_config(engine, sandbox.filter(|id| is_id(id))?)?
+                    .annotations
+                    .get("io.kubernetes.cri-o.RuntimeHandler")
+                    .cloned()
+                    .unwrap_or_default()
             }
             ContainerEngine::Podman | ContainerEngine::Unknown => return None,
         };
@@ -148,13 +151,14 @@ impl<'h> ContainerNames<'h> {
         let list = |path: &Path| list(self.host, path).unwrap_or_default();
         match engine {
             ContainerEngine::Docker | ContainerEngine::Containerd => {
-                let namespaces = self.dirs.list_tasks(list).into_iter();
-                namespaces.map(|namespace| namespace.join(id)).collect()
+                self.dirs.list_tasks(list).into_iter().map(|namespace| namespace.join(id)).collect()
             }
-            ContainerEngine::Podman | ContainerEngine::Crio => {
-                let drivers = self.dirs.list_storage(list).into_iter();
-                drivers.map(|driver| driver.join(id).join("userdata")).collect()
-            }
+            ContainerEngine::Podman | ContainerEngine::Crio => self
+                .dirs
+                .list_storage(list)
+                .into_iter()
+                .map(|driver| driver.join(id).join("userdata"))
+                .collect(),
             ContainerEngine::Unknown => Vec::new(),
         }
     }
@@ -166,8 +170,8 @@ impl<'h> ContainerNames<'h> {
     }
 
     pub(super) fn read_config(&self, engine: ContainerEngine, id: &str) -> Option<ContainerConfig> {
-        let bundles = self.bundle_dirs(engine, id).into_iter();
-        let mut configs = bundles.map(|bundle| bundle.join("config.json"));
+        let mut configs =
+            self.bundle_dirs(engine, id).into_iter().map(|bundle| bundle.join("config.json"));
         configs.find_map(|path| self.read_json::<ContainerConfig>(&path))
     }
 
@@ -210,19 +214,21 @@ fn read_podman_names(
     user: Option<u32>,
 ) -> Option<HashMap<String, String>> {
     let lists: Vec<Vec<u8>> = match user {
-        None => {
-            let files = dirs.storage.iter().flat_map(|dir| PODMAN.map(|list| dir.join(list)));
-            files.filter_map(|file| host.bytes(&file, MAX_BYTES).ok()?).collect()
-        }
+        None => dirs
+            .storage
+            .iter()
+            .flat_map(|dir| PODMAN.map(|list| dir.join(list)))
+            .filter_map(|file| host.bytes(&file, MAX_BYTES).ok()?)
+            .collect(),
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
             let read_list = |list| read_in_home(host, &home, list);
             PODMAN.into_iter().filter_map(read_list).collect()
         }
     };
-    let lists = lists.into_iter();
-    let stored =
-        lists.filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(&bytes).ok());
+    let stored = lists
+        .into_iter()
+        .filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(&bytes).ok());
     let names =
         stored.flatten().filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
     Some(names.collect())

@@ -66,17 +66,19 @@ impl<'l> AcceleratedInterfaces<'l> {
             let text = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("ifindex"));
             Some((name.clone(), text.ok()??.parse().ok()?))
         };
-        let index_by_name = input.inventory.attached.iter();
-        let index_by_name: BTreeMap<String, u32> = index_by_name.filter_map(number).collect();
+        let index_by_name: BTreeMap<String, u32> =
+            input.inventory.attached.iter().filter_map(number).collect();
         let NetworkState { links, addresses, .. } =
             host.network().ok().flatten().unwrap_or_default();
-        let host_addresses = addresses.into_iter().filter_map(|address| {
-            let link = links.iter().find(|link| link.index == address.index)?;
-            Some((address.address, link.name.clone()))
-        });
-        let host_addresses = host_addresses.collect();
-        let host_ports = index_by_name.iter().map(|(name, index)| ((true, *index), name.clone()));
-        let host_ports = host_ports.collect();
+        let host_addresses = addresses
+            .into_iter()
+            .filter_map(|address| {
+                let link = links.iter().find(|link| link.index == address.index)?;
+                Some((address.address, link.name.clone()))
+            })
+            .collect();
+        let host_ports =
+            index_by_name.iter().map(|(name, index)| ((true, *index), name.clone())).collect();
         let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
         let host_interfaces =
@@ -102,24 +104,24 @@ impl<'l> AcceleratedInterfaces<'l> {
         if network.links.len() > MAX_INTERFACES {
             return None;
         }
-        let links = network.links.iter();
-        let links = links.filter(|link| link.flags & LOOPBACK == 0);
+        let links = network.links.iter().filter(|link| link.flags & LOOPBACK == 0);
         let to_text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
         let accelerations = judge_links(&network.links, &|link| self.judge_base(network, link));
-        let interfaces = links.map(|link| {
-            let acceleration = accelerations.get(&link.index).cloned();
-            let acceleration = acceleration.unwrap_or(Acceleration::Unknown);
-            ContainerInterface {
-                name: link.display_name(),
-                other_names: link.alternative_names.iter().map(to_text).collect(),
-                is_accelerated: acceleration.is_accelerated(),
-                ports: acceleration.ports(),
-                is_physical: link.kind.is_empty(),
-                is_up: link.flags & link::UP != 0,
-                has_link: link.flags & LOWER_UP != 0,
-            }
-        });
-        let mut interfaces: Vec<ContainerInterface> = interfaces.collect();
+        let mut interfaces: Vec<ContainerInterface> = links
+            .map(|link| {
+                let acceleration =
+                    accelerations.get(&link.index).cloned().unwrap_or(Acceleration::Unknown);
+                ContainerInterface {
+                    name: link.display_name(),
+                    other_names: link.alternative_names.iter().map(to_text).collect(),
+                    is_accelerated: acceleration.is_accelerated(),
+                    ports: acceleration.ports(),
+                    is_physical: link.kind.is_empty(),
+                    is_up: link.flags & link::UP != 0,
+                    has_link: link.flags & LOWER_UP != 0,
+                }
+            })
+            .collect();
         interfaces.sort_by(|one, other| one.name.cmp(&other.name));
         Some(interfaces)
     }
@@ -138,8 +140,8 @@ impl<'l> AcceleratedInterfaces<'l> {
                 lower_path.map_or(Acceleration::No, |path| Acceleration::Yes(path.clone()))
             }
             b"veth" => {
-                let ports = self.host_paths.values().flat_map(|path| path.ports.iter().copied());
-                let ports: BTreeSet<PortId> = ports.collect();
+                let ports: BTreeSet<PortId> =
+                    self.host_paths.values().flat_map(|path| path.ports.iter().copied()).collect();
                 Acceleration::from_known(
                     Some(self.accelerates_veth && is_on_host && !ports.is_empty()),
                     ports,

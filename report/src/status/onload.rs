@@ -284,8 +284,10 @@ fn no_free_stack(facts: &ContainerFacts) -> (String, String) {
 }
 
 fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
-    let unknown = facts.interfaces.iter().flatten();
-    let unknown: Vec<&str> = unknown
+    let unknown: Vec<&str> = facts
+        .interfaces
+        .iter()
+        .flatten()
         .filter(|interface| interface.is_accelerated.is_none())
         .map(|interface| interface.name.as_str())
         .collect();
@@ -318,8 +320,8 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
             "run onload-ctk discover --explain",
         );
     }
-    let names = facts.interfaces.iter().flatten();
-    let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
+    let names: Vec<&str> =
+        facts.interfaces.iter().flatten().map(|interface| interface.name.as_str()).collect();
     let name_list = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
     let stacks = match facts.count_stacks() {
         0 => "",

@@ -86,13 +86,15 @@ pub(super) fn judge_libraries(
     nodes: &[String],
 ) -> LibraryUse {
     let sysfs = host.outside_path(Path::new("/sys"));
-    let devices = nodes.iter().filter_map(|node| {
-        let node = node.strip_prefix("/dev/infiniband/")?;
-        let ibdev = Path::new("/sys/class/infiniband_verbs").join(node).join("ibdev");
-        let name = host.attribute(&ibdev).ok()??;
-        VerbsDevice::read(&sysfs, &name).filter(VerbsDevice::has_known_driver)
-    });
-    let devices: Vec<VerbsDevice> = devices.collect();
+    let devices: Vec<VerbsDevice> = nodes
+        .iter()
+        .filter_map(|node| {
+            let node = node.strip_prefix("/dev/infiniband/")?;
+            let ibdev = Path::new("/sys/class/infiniband_verbs").join(node).join("ibdev");
+            let name = host.attribute(&ibdev).ok()??;
+            VerbsDevice::read(&sysfs, &name).filter(VerbsDevice::has_known_driver)
+        })
+        .collect();
     let Ok(Some(root)) = host.directory(&process::proc_dir(pid).join("root")) else {
         return LibraryUse::Unknown;
     };

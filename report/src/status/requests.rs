@@ -40,9 +40,11 @@ pub(super) fn parse_grants<'v>(
     variables: impl Iterator<Item = &'v str>,
     by: Evidence,
 ) -> Vec<Grant> {
-    let devices = variables.filter_map(parse_assignment).take(MAX_REQUESTS);
-    let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
-    let mut grants: Vec<Grant> = grants.collect();
+    let mut grants: Vec<Grant> = variables
+        .filter_map(parse_assignment)
+        .take(MAX_REQUESTS)
+        .map(|(class, name)| Grant { device: format!("{class}={name}"), by })
+        .collect();
     grants.sort();
     grants.dedup();
     grants

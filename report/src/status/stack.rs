@@ -24,8 +24,8 @@ pub(super) fn has_stack(
 /// Whether Onload writes what it says of a program by the driver, which keeps one descriptor of the device (Onload,
 /// `citp_opts_getenv` and `init_citp_log_fd`).
 pub(super) fn logs_by_driver(process: &ContainerProcess, variables: &[u8]) -> bool {
-    let number = find_variable(variables, "EF_LOG_VIA_IOCTL");
-    let number = number.and_then(|number| std::str::from_utf8(number).ok()?.trim().parse().ok());
+    let number = find_variable(variables, "EF_LOG_VIA_IOCTL")
+        .and_then(|number| std::str::from_utf8(number).ok()?.trim().parse().ok());
     match number.unwrap_or(DEFAULT_VALUE) {
         DEFAULT_VALUE => find_variable(variables, "EF_LOG_FILE").is_none() && !process.has_terminal,
         number => number != 0,
@@ -36,12 +36,14 @@ const DEFAULT_VALUE: i32 = 3;
 
 /// Whether it says something of each stack (Onload, `convert_string_to_bitmask`: a word may be cut).
 fn has_banner(variables: &[u8]) -> bool {
-    let words = find_variable(variables, "EF_LOG").unwrap_or_default();
-    let words = words.split(|byte| *byte == b',').rev();
-    let mut settings = words.filter_map(|word| {
-        let rest = word.strip_prefix(b"-");
-        let name = rest.unwrap_or(word);
-        (!name.is_empty() && b"banner".starts_with(name)).then_some(rest.is_none())
-    });
+    let mut settings = find_variable(variables, "EF_LOG")
+        .unwrap_or_default()
+        .split(|byte| *byte == b',')
+        .rev()
+        .filter_map(|word| {
+            let rest = word.strip_prefix(b"-");
+            let name = rest.unwrap_or(word);
+            (!name.is_empty() && b"banner".starts_with(name)).then_some(rest.is_none())
+        });
     settings.next().unwrap_or(true)
 }

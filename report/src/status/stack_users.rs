@@ -88,8 +88,7 @@ pub(crate) fn list_stack_users(host: &Host) -> Result<Vec<StackUser>, HostError>
 }
 
 pub(super) fn pids_with_stacks(host: &Host) -> BTreeSet<u32> {
-    let lines = host.lines(Path::new(STACKS), &|_| true).ok().flatten();
-    let lines = lines.unwrap_or_default();
+    let lines = host.lines(Path::new(STACKS), &|_| true).ok().flatten().unwrap_or_default();
     let text = String::from_utf8_lossy(&lines);
     let pids = text.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;

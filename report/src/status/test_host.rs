@@ -117,8 +117,11 @@ impl Made {
 
     /// What the kernel says in `stat`: the state, and the number of threads.
     pub(super) fn runs(&self, pid: u32, state: &str, threads: u32) -> &Made {
-        let stat = stat_of(pid, 700).replacen(" S ", &format!(" {state} "), 1);
-        let stat = stat.replacen(" 20 0 1 0 ", &format!(" 20 0 {threads} 0 "), 1);
+        let stat = stat_of(pid, 700).replacen(" S ", &format!(" {state} "), 1).replacen(
+            " 20 0 1 0 ",
+            &format!(" 20 0 {threads} 0 "),
+            1,
+        );
         self.file(&format!("/proc/{pid}/stat"), stat)
     }
 
@@ -274,8 +277,10 @@ impl Made {
     #[track_caller]
     pub(super) fn assert_is(&self, state: VerdictState, reason: &str, remedy: &str) {
         let verdicts = self.verdicts();
-        let found = verdicts.iter().find(|verdict| verdict.state == state);
-        let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
+        let found = verdicts
+            .iter()
+            .find(|verdict| verdict.state == state)
+            .unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
         assert!(found.reason.contains(reason), "{reason:?} in {found:?}");
         let actual = found.remedy.clone().unwrap_or_default();
         assert!(actual.contains(remedy), "{remedy:?} in {found:?}");

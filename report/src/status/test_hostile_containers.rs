@@ -34,13 +34,11 @@ fn a_cgroup_that_a_user_calls_as_roots_container_is_another_container() {
         made.tree.node(&format!("/proc/{pid}/root/dev/onload"), 243, 0);
     }
     let status = made.status();
-    let roots = status.containers.iter().find(|one| one.user.is_none());
-    let roots = roots.unwrap();
+    let roots = status.containers.iter().find(|one| one.user.is_none()).unwrap();
     assert_eq!(roots.name.as_deref(), Some("redis"));
     assert_eq!(roots.state(), VerdictState::PreloadLost, "{status:#?}");
     assert_eq!(roots.processes, [(77, "redis".to_owned())]);
-    let theirs = status.containers.iter().find(|one| one.user == Some(1000));
-    let theirs = theirs.unwrap();
+    let theirs = status.containers.iter().find(|one| one.user == Some(1000)).unwrap();
     assert_eq!((theirs.name.as_deref(), theirs.id.as_str()), (None, ID));
     assert_eq!(status.containers.len(), 2);
 }
@@ -354,8 +352,7 @@ fn a_sandbox_of_some_program_may_have_no_more_than_was_found_and_none_of_the_hos
     made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
     made.tree.node("/proc/90/root/dev/onload", 243, 0);
     let sandbox = |made: &Made| {
-        let others = made.status().others.into_iter();
-        let mut sandboxes = others.filter(|one| one.id == "pidns-9");
+        let mut sandboxes = made.status().others.into_iter().filter(|one| one.id == "pidns-9");
         sandboxes.next().unwrap()
     };
     assert_eq!(sandbox(&made).nodes, Vec::<String>::new());

@@ -593,8 +593,12 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     let line = "3,2,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)\n";
     made.file("/dev/kmsg", line);
     let reasons = |made: &Made| {
-        let all = made.status().containers.into_iter();
-        let mut all: Vec<String> = all.map(|one| one.verdicts[0].reason.clone()).collect();
+        let mut all: Vec<String> = made
+            .status()
+            .containers
+            .into_iter()
+            .map(|one| one.verdicts[0].reason.clone())
+            .collect();
         all.sort();
         all
     };
@@ -781,8 +785,7 @@ fn bond(kind: &str, variant: Option<u16>) -> Made {
 #[track_caller]
 fn is_accelerated(made: &Made) -> Option<bool> {
     let interfaces = facts_of(made).interfaces.unwrap();
-    let bond = interfaces.iter().find(|one| one.name == "bond0");
-    bond.unwrap().is_accelerated
+    interfaces.iter().find(|one| one.name == "bond0").unwrap().is_accelerated
 }
 
 #[test]

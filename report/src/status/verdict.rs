@@ -138,18 +138,22 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
 
 /// A function that it holds and does not use.
 fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
-    let leases = facts.leases.iter();
-    let held = leases.filter(|(class, _)| class.is_iommu_group());
-    let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
+    let held: Vec<String> = facts
+        .leases
+        .iter()
+        .filter(|(class, _)| class.is_iommu_group())
+        .map(|(_, name)| name.clone())
+        .collect();
     if held.is_empty() {
         return None;
     }
     let names = join_first(&held, 1);
-    let groups = facts.processes.iter().filter_map(|process| process.open.as_ref());
-    let is_used = groups.flatten().any(|target| {
-        let group = target.strip_prefix("/dev/vfio/");
-        group.is_some_and(|group| group != "vfio") || target.starts_with("anon_inode:[vfio")
-    });
+    let is_used = facts.processes.iter().filter_map(|process| process.open.as_ref()).flatten().any(
+        |target| {
+            let group = target.strip_prefix("/dev/vfio/");
+            group.is_some_and(|group| group != "vfio") || target.starts_with("anon_inode:[vfio")
+        },
+    );
     if is_used {
         let reason = format!("its programs use vfio {names}");
         return Some(Verdict::without_remedy(VerdictState::Ready, reason));
@@ -183,10 +187,13 @@ fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     if facts.has_host_network != Some(false) {
         return None;
     }
-    let interfaces = facts.interfaces.iter().flatten();
-    let physical = interfaces.filter(|interface| interface.is_physical);
-    let idle: Vec<_> =
-        physical.filter(|interface| !interface.is_up || !interface.has_link).collect();
+    let idle: Vec<_> = facts
+        .interfaces
+        .iter()
+        .flatten()
+        .filter(|interface| interface.is_physical)
+        .filter(|interface| !interface.is_up || !interface.has_link)
+        .collect();
     let pid = facts.processes.first().map_or(0, |process| process.pid);
     // One that can be set up from here comes first.
     if let Some(down) = idle.iter().find(|interface| !interface.is_up) {

@@ -59,8 +59,7 @@ pub fn read(input: TopologyInput<'_>) -> Result<Topology, HostError> {
 }
 
 fn node_entry(nodes: &mut Vec<TopologyNumaNode>, number: Option<u32>) -> &mut TopologyNumaNode {
-    let index = nodes.iter().position(|node| node.number == number);
-    let index = index.unwrap_or(nodes.len());
+    let index = nodes.iter().position(|node| node.number == number).unwrap_or(nodes.len());
     if index == nodes.len() {
         nodes.push(TopologyNumaNode { number, ..TopologyNumaNode::default() });
     }
@@ -82,15 +81,17 @@ fn place_function(
 ) -> Result<(), HostError> {
     let functions = &input.inventory.functions;
     let root = functions.root(function.address).unwrap_or("PCI");
-    let index = node.roots.iter().position(|known| known.name == root);
-    let index = index.unwrap_or(node.roots.len());
+    let index = node.roots.iter().position(|known| known.name == root).unwrap_or(node.roots.len());
     if index == node.roots.len() {
         node.roots.push(PcieRoot { name: root.to_owned(), ..PcieRoot::default() });
     }
     let mut bus = &mut node.roots[index].bus;
     for &bridge in functions.bridges(function.address) {
-        let index = bus.bridges.iter().position(|known| known.address == bridge);
-        let index = index.unwrap_or(bus.bridges.len());
+        let index = bus
+            .bridges
+            .iter()
+            .position(|known| known.address == bridge)
+            .unwrap_or(bus.bridges.len());
         if index == bus.bridges.len() {
             bus.bridges.push(Bridge {
                 address: bridge,

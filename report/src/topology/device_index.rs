@@ -46,8 +46,7 @@ impl<'s> DeviceIndex<'s> {
     pub(super) fn new(input: &TopologyInput<'s>) -> DeviceIndex<'s> {
         let inventory = input.inventory;
         let indexes = inventory.functions.iter().flat_map(|parent| {
-            let children = parent.virtual_functions.iter();
-            children.map(|(index, child)| (*child, *index))
+            parent.virtual_functions.iter().map(|(index, child)| (*child, *index))
         });
         let mut index = DeviceIndex {
             inventory,
@@ -97,9 +96,12 @@ impl<'s> DeviceIndex<'s> {
         for interface in &self.inventory.interfaces {
             by_name.extend(interface.pci().map(|pci| (interface.name.as_str(), pci)));
         }
-        let drained = self.inventory.drained.iter();
-        let drained: BTreeSet<(Class, &str)> =
-            drained.map(|device| (device.class, device.name.as_str())).collect();
+        let drained: BTreeSet<(Class, &str)> = self
+            .inventory
+            .drained
+            .iter()
+            .map(|device| (device.class, device.name.as_str()))
+            .collect();
         for entry in &self.inventory.not_offered {
             let ExclusionSubject::Device(class) = entry.kind else {
                 continue;
@@ -116,8 +118,10 @@ impl<'s> DeviceIndex<'s> {
             );
             let by_name = by_name.get(name).copied().filter(|_| is_interface);
             let name_address = name.parse().ok().or(by_name);
-            let address = entry.pci.or(name_address);
-            let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
+            let address = entry
+                .pci
+                .or(name_address)
+                .filter(|pci| self.inventory.functions.get(*pci).is_some());
             // What could not be read has its path for a name.
             let is_device = match class {
                 Class::Rdma => !name.starts_with("umad") && !name.starts_with("issm"),
@@ -219,10 +223,11 @@ impl<'s> DeviceHolders<'s> {
     /// Takes its holders out.
     fn build_device(&mut self, device: &HostDevice) -> TopologyDevice {
         let (class, name) = (device.class, device.name.to_string());
-        let holders = self.by_device.remove(&(class, name.clone()));
-        let holders = holders.unwrap_or_else(|| self.list_grantees(class, &name));
-        let max = self.max_holders(class, &name);
-        let max = max.and_then(|max| usize::try_from(max).ok());
+        let holders = self
+            .by_device
+            .remove(&(class, name.clone()))
+            .unwrap_or_else(|| self.list_grantees(class, &name));
+        let max = self.max_holders(class, &name).and_then(|max| usize::try_from(max).ok());
         let is_held = !holders.is_empty() && max.is_some_and(|max| holders.len() >= max);
         let reason = match &device.health {
             Health::Unhealthy(reason) if device.is_drained => Some(reason.clone()),
@@ -242,8 +247,12 @@ impl<'s> DeviceHolders<'s> {
         let is_granted = |grantee: &&ContainerGrants| {
             grantee.devices.iter().any(|device| names.contains(device))
         };
-        let grantees = self.input.grantees.iter().filter(is_granted);
-        grantees.map(|grantee| grantee.container.clone()).collect()
+        self.input
+            .grantees
+            .iter()
+            .filter(is_granted)
+            .map(|grantee| grantee.container.clone())
+            .collect()
     }
 
     /// How many containers may have a device at once; `None` if nobody counts.
@@ -287,9 +296,12 @@ fn build_gpu(gpu_nics: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGp
 /// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
 fn find_nearest(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress) -> NearestNics {
     let has_rdma = gpu_nics.nics.iter().any(|nic| nic.is_rdma);
-    let candidates = gpu_nics.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
-    let candidates: Vec<_> =
-        candidates.map(|nic| (gpu_nics.distance(gpu, nic.address), nic)).collect();
+    let candidates: Vec<_> = gpu_nics
+        .nics
+        .iter()
+        .filter(|nic| nic.is_rdma || !has_rdma)
+        .map(|nic| (gpu_nics.distance(gpu, nic.address), nic))
+        .collect();
     let least = candidates.iter().filter_map(|(distance, _)| *distance).min();
     // A NIC at an unknown distance is below another root: it may be as near as any that is.
     let is_open = candidates.iter().any(|(distance, _)| distance.is_none());

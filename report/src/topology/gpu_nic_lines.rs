@@ -35,20 +35,22 @@ impl CardAnchors {
 
     /// The ends of each line: its NIC's, and those of the GPUs on the same panel. The lane is the first that is free there.
     fn lines(&self) -> Vec<(usize, Vec<i32>)> {
-        let pairs = self.gpus.iter().filter_map(|(name, gpus)| {
-            let mut ends = gpus.clone();
-            ends.push(*self.nics.get(name)?);
-            ends.sort_unstable();
-            Some(ends)
-        });
-        let mut pairs: Vec<Vec<i32>> = pairs.collect();
+        let mut pairs: Vec<Vec<i32>> = self
+            .gpus
+            .iter()
+            .filter_map(|(name, gpus)| {
+                let mut ends = gpus.clone();
+                ends.push(*self.nics.get(name)?);
+                ends.sort_unstable();
+                Some(ends)
+            })
+            .collect();
         pairs.sort();
         let mut lowest: Vec<i32> = Vec::new();
         let mut lines = Vec::new();
         for ends in pairs {
             let (first, last) = (ends[0], ends[ends.len() - 1]);
-            let free = lowest.iter().position(|lowest| *lowest < first);
-            let lane = free.unwrap_or(lowest.len());
+            let lane = lowest.iter().position(|lowest| *lowest < first).unwrap_or(lowest.len());
             if lane >= MAX_LANES {
                 continue;
             }

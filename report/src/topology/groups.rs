@@ -45,8 +45,7 @@ impl FunctionGroup {
 }
 
 pub(super) fn describe_holders(holders: &[String]) -> Option<String> {
-    let names = holders.iter().map(|holder| short_holder(holder).to_owned());
-    let names: Vec<String> = names.collect();
+    let names: Vec<String> = holders.iter().map(|holder| short_holder(holder).to_owned()).collect();
     (!names.is_empty()).then(|| format!("held by {}", join_first(&names, NAMED)))
 }
 
@@ -77,8 +76,11 @@ pub(super) fn group_functions(functions: &[TopologyFunction]) -> Vec<FunctionGro
             function.index.unwrap_or(index)
         };
         let numbers: BTreeSet<u32> = members.iter().map(number).collect();
-        let devices = members.iter().flat_map(|(_, function)| function.informative_devices());
-        let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
+        let holders: BTreeSet<&String> = members
+            .iter()
+            .flat_map(|(_, function)| function.informative_devices())
+            .flat_map(|device| &device.holders)
+            .collect();
         FunctionGroup {
             count: members.len(),
             numbers: cpu_list::format_list(&numbers),

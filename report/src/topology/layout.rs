@@ -64,8 +64,10 @@ impl Legend {
                 Shape::Chip(paint) | Shape::Segment(paint) => {
                     // Only what is free or held has the colour of its class.
                     let is_coloured = matches!(paint.state, Occupancy::Free | Occupancy::Held);
-                    let class = paint.class.filter(|_| is_coloured);
-                    let class = class.filter(|class| !legend.classes.contains(class));
+                    let class = paint
+                        .class
+                        .filter(|_| is_coloured)
+                        .filter(|class| !legend.classes.contains(class));
                     legend.classes.extend(class);
                     if !legend.states.contains(&paint.state) {
                         legend.states.push(paint.state);
@@ -98,16 +100,16 @@ fn summary(topology: &Topology) -> String {
 
 /// All of them, virtual ones too.
 fn all_functions(topology: &Topology) -> impl Iterator<Item = &TopologyFunction> {
-    let roots = topology.nodes.iter().flat_map(|node| &node.roots);
-    roots.flat_map(|root| bus_functions(&root.bus))
+    topology.nodes.iter().flat_map(|node| &node.roots).flat_map(|root| bus_functions(&root.bus))
 }
 
 fn bus_functions(bus: &Bus) -> Vec<&TopologyFunction> {
     let bridged = bus.bridges.iter().flat_map(|bridge| bus_functions(&bridge.bus));
-    let direct = bus.functions.iter();
-    let direct =
-        direct.flat_map(|function| [function].into_iter().chain(&function.virtual_functions));
-    direct.chain(bridged).collect()
+    bus.functions
+        .iter()
+        .flat_map(|function| [function].into_iter().chain(&function.virtual_functions))
+        .chain(bridged)
+        .collect()
 }
 
 fn draw_legend(canvas: &mut Canvas, y: i32, legend: &Legend) -> i32 {

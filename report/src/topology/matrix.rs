@@ -31,10 +31,13 @@ pub struct Matrix {
 /// None of a host without GPUs and NICs.
 pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     let gpu_nics = GpuNicMap::from_inventory(inventory);
-    let gpus = gpu_nics.gpus.iter().enumerate();
-    let gpus = gpus.map(|(index, (address, _))| (format!("GPU{index}"), *address));
-    let nics = gpu_nics.nics.iter().enumerate();
-    let nics = nics.map(|(index, nic)| (format!("NIC{index}"), nic.address));
+    let gpus = gpu_nics
+        .gpus
+        .iter()
+        .enumerate()
+        .map(|(index, (address, _))| (format!("GPU{index}"), *address));
+    let nics =
+        gpu_nics.nics.iter().enumerate().map(|(index, nic)| (format!("NIC{index}"), nic.address));
     let all: Vec<(String, PciAddress)> = gpus.chain(nics).collect();
     if all.is_empty() {
         return None;
@@ -48,8 +51,8 @@ pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix
     for (name, address) in &all {
         let mut line = name.clone();
         for (_, other) in &all {
-            let distance = gpu_nics.distance(*address, *other);
-            let distance = distance.map_or(UNKNOWN, |distance| distance.as_str());
+            let distance =
+                gpu_nics.distance(*address, *other).map_or(UNKNOWN, |distance| distance.as_str());
             let cell = if address == other { " X " } else { distance };
             line = format!("{line}\t{cell}");
         }

@@ -196,9 +196,12 @@ impl TopologyFunction {
     /// nothing else.
     pub(super) fn state(&self) -> Occupancy {
         let is_clock = self.devices.iter().all(|device| device.class.is_clock());
-        let devices = self.devices.iter();
-        let states = devices.filter(|device| is_clock || !device.class.is_clock());
-        let states: Vec<Occupancy> = states.map(|device| device.state).collect();
+        let states: Vec<Occupancy> = self
+            .devices
+            .iter()
+            .filter(|device| is_clock || !device.class.is_clock())
+            .map(|device| device.state)
+            .collect();
         let by_weight = [Occupancy::Held, Occupancy::Free, Occupancy::Drained];
         let mut present = by_weight.into_iter().filter(|state| states.contains(state));
         present.next().unwrap_or(Occupancy::NotOffered)
@@ -207,8 +210,9 @@ impl TopologyFunction {
     /// The devices that say most: where some are offered, those that are not are left out.
     pub(super) fn informative_devices(&self) -> impl Iterator<Item = &TopologyDevice> {
         let is_offered = self.state() != Occupancy::NotOffered;
-        let devices = self.devices.iter();
-        devices.filter(move |device| !is_offered || device.state != Occupancy::NotOffered)
+        self.devices
+            .iter()
+            .filter(move |device| !is_offered || device.state != Occupancy::NotOffered)
     }
 
     pub(super) fn class(&self) -> Option<Class> {

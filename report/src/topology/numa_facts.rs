@@ -14,8 +14,11 @@ const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 
 pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<TopologyNumaNode>, HostError> {
     let names = host.list(Path::new(NODES))?.names;
-    let numbers = names.iter().filter_map(|name| name.strip_prefix("node"));
-    let mut numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let mut numbers: Vec<u32> = names
+        .iter()
+        .filter_map(|name| name.strip_prefix("node"))
+        .filter_map(|number| number.parse().ok())
+        .collect();
     numbers.sort_unstable();
     let isolated = read_cpus(host, Path::new(ISOLATED))?.unwrap_or_default();
     let nodes = numbers.into_iter().map(|number| {
@@ -55,9 +58,11 @@ fn node_pages(inventory: &Inventory, number: u32) -> Vec<PageTotals> {
 
 /// The sizes of which the kernel names no node, as one without NUMA.
 pub(super) fn pages_without_node(inventory: &Inventory) -> impl Iterator<Item = PageTotals> {
-    let sizes = inventory.hugepages.iter();
-    let sizes = sizes.filter(|size| size.nodes.is_empty() && size.total > 0);
-    sizes.map(|size| PageTotals { name: size.name.clone(), total: size.total, free: size.free })
+    inventory
+        .hugepages
+        .iter()
+        .filter(|size| size.nodes.is_empty() && size.total > 0)
+        .map(|size| PageTotals { name: size.name.clone(), total: size.total, free: size.free })
 }
 
 /// Reads `Node 0 MemTotal:       32789440 kB` and its like.

@@ -49,8 +49,7 @@ pub fn render_svg(drawing: &Drawing) -> String {
         .set("height", drawing.height)
         .add(StyleSheet::new(STYLE))
         .add(rectangle(&page, 0).set("class", "page"));
-    let items = drawing.items.iter();
-    let document = items.fold(start, |document, item| document.add(draw_item(item)));
+    let document = drawing.items.iter().fold(start, |document, item| document.add(draw_item(item)));
     format!("{document}\n")
 }
 

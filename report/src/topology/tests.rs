@@ -52,8 +52,7 @@ fn functions(topology: &Topology) -> BTreeMap<String, TopologyFunction> {
         bus.bridges.iter().for_each(|bridge| add(&bridge.bus, found));
     }
     let mut found = BTreeMap::new();
-    let roots = topology.nodes.iter().flat_map(|node| &node.roots);
-    roots.for_each(|root| add(&root.bus, &mut found));
+    topology.nodes.iter().flat_map(|node| &node.roots).for_each(|root| add(&root.bus, &mut found));
     found
 }
 
@@ -233,9 +232,12 @@ fn gpus(count: u32) -> Topology {
 #[test]
 fn lines_of_pairs_beside_each_other_have_lanes_of_their_own() {
     let lanes = |topology: &Topology| {
-        let items = draw(topology, TITLE).items.into_iter();
-        let lines = items.filter(|item| item.shape == Shape::Pair && item.rect.width == 2);
-        lines.map(|item| item.rect).collect::<Vec<_>>()
+        draw(topology, TITLE)
+            .items
+            .into_iter()
+            .filter(|item| item.shape == Shape::Pair && item.rect.width == 2)
+            .map(|item| item.rect)
+            .collect::<Vec<_>>()
     };
     let lines = lanes(&gpus(4));
     assert_eq!(lines.len(), 4);
@@ -327,11 +329,14 @@ fn a_picture_is_one_document_whatever_names_are_in_it() {
 fn virtual_functions_stand_below_their_physical_one_and_are_folded() {
     let topology = large();
     let drawing = draw(&topology, TITLE);
-    let texts = drawing.items.iter().filter_map(|item| match &item.shape {
-        Shape::Text(_, text) => Some(text.as_str()),
-        _ => None,
-    });
-    let texts: Vec<&str> = texts.collect();
+    let texts: Vec<&str> = drawing
+        .items
+        .iter()
+        .filter_map(|item| match &item.shape {
+            Shape::Text(_, text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
     let count = |text: &str| texts.iter().filter(|each| each.contains(text)).count();
     assert_eq!(count("64 virtual functions"), 8);
     assert_eq!(count("13 held as vfio"), 8);
@@ -387,8 +392,8 @@ fn an_interface_that_may_move_stands_on_its_function() {
     {
         let topology = configured(&tree.host(), &config, Some(&leases));
         let function = &functions(&topology)["0000:65:00.2"];
-        let found = function.devices.iter();
-        let found: Vec<(Class, Occupancy)> = found.map(|one| (one.class, one.state)).collect();
+        let found: Vec<(Class, Occupancy)> =
+            function.devices.iter().map(|one| (one.class, one.state)).collect();
         assert!(found.contains(&(Class::Netdev, state)), "{found:?}");
     }
 }
@@ -440,9 +445,12 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
             grantees: &[],
         });
         let found = functions(&topology.unwrap());
-        let devices = found.values().flat_map(|function| &function.devices);
-        let held: Vec<Occupancy> =
-            devices.filter(|d| d.holders.len() == 1).map(|d| d.state).collect();
+        let held: Vec<Occupancy> = found
+            .values()
+            .flat_map(|function| &function.devices)
+            .filter(|d| d.holders.len() == 1)
+            .map(|d| d.state)
+            .collect();
         assert_eq!(held, [expected], "{share}");
     }
 }
@@ -548,12 +556,14 @@ fn speeds_from_1_gbit_on_have_one_unit() {
 #[test]
 fn a_picture_explains_only_what_it_shows() {
     let texts = |topology: &Topology| -> Vec<String> {
-        let items = draw(topology, "Devices of web1").items.into_iter();
-        let free_standing = items.filter(|item| item.parent.is_none());
-        let texts = free_standing.filter_map(|item| match item.shape {
-            Shape::Text(_, text) => Some(text),
-            _ => None,
-        });
+        let texts = draw(topology, "Devices of web1")
+            .items
+            .into_iter()
+            .filter(|item| item.parent.is_none())
+            .filter_map(|item| match item.shape {
+                Shape::Text(_, text) => Some(text),
+                _ => None,
+            });
         texts.collect()
     };
     let empty = texts(&topology(&Tree::new().host(), Some(&[])));
@@ -570,11 +580,14 @@ fn a_picture_explains_only_what_it_shows() {
 #[test]
 fn nodes_are_drawn_from_left_to_right_in_the_order_of_their_numbers() {
     let topology = of_sample("debian13-4numa-21vfs");
-    let headings = draw(&topology, TITLE).items.into_iter().filter_map(|item| match item.shape {
-        Shape::Text(TextStyle::Heading, text) => Some((item.rect, text)),
-        _ => None,
-    });
-    let headings: Vec<_> = headings.collect();
+    let headings: Vec<_> = draw(&topology, TITLE)
+        .items
+        .into_iter()
+        .filter_map(|item| match item.shape {
+            Shape::Text(TextStyle::Heading, text) => Some((item.rect, text)),
+            _ => None,
+        })
+        .collect();
     let left = headings[0].0.x;
     for (index, (rect, text)) in headings.iter().enumerate() {
         assert_eq!(rect.x == left, index % 2 == 0, "{text}");

@@ -29,10 +29,11 @@ pub fn render_lines(topology: &Topology) -> Vec<TextLine> {
     for node in &topology.nodes {
         node_lines(node, &mut lines);
     }
-    let containers = topology.containers.iter();
-    let containers = containers
-        .map(|container| format!("{}: {}", container.container, container.devices.join(", ")));
-    let containers = containers.map(|text| new_line(LineKind::Part, "  ", "    ", text));
+    let containers = topology
+        .containers
+        .iter()
+        .map(|container| format!("{}: {}", container.container, container.devices.join(", ")))
+        .map(|text| new_line(LineKind::Part, "  ", "    ", text));
     if !topology.containers.is_empty() {
         let heading = "Containers, as they were made".to_owned();
         lines.push(new_line(LineKind::Heading, "", "", heading));
@@ -46,8 +47,8 @@ fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
         |kind, indent: &str, text: String| lines.push(new_line(kind, indent, indent, text));
     add(LineKind::Heading, "", node.title());
     if let Some(cpus) = &node.cpus {
-        let isolated = node.isolated_cpus.as_deref();
-        let isolated = isolated.map(|isolated| format!(" (isolated {isolated})"));
+        let isolated =
+            node.isolated_cpus.as_deref().map(|isolated| format!(" (isolated {isolated})"));
         let text = format!("CPUs {cpus}{}", isolated.unwrap_or_default());
         add(LineKind::Detail, "  ", text);
     }
@@ -94,8 +95,7 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
         lines.push(new_line(LineKind::Part, &first, &rest, function_text(function)));
         let gpu = function.gpu.iter().flat_map(TopologyGpu::details);
         let devices = function.informative_devices().map(device_text);
-        let groups = group_functions(&function.virtual_functions).into_iter();
-        let groups = groups.map(|group| {
+        let groups = group_functions(&function.virtual_functions).into_iter().map(|group| {
             let held = describe_holders(&group.holders).map(|held| format!(", {held}"));
             let (name, description) = (group.name(), group.describe());
             format!("{name}: {description}{}", held.unwrap_or_default())
@@ -110,14 +110,16 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
 fn function_text(function: &TopologyFunction) -> String {
     let first = function.interfaces.first();
     let driver = function.driver.as_deref().unwrap_or("no driver");
-    let words = [
+    let words: Vec<String> = [
         function.names(" "),
         Some(driver.to_owned()),
         first.and_then(|interface| interface.state.clone()),
         first.and_then(|interface| interface.speed_mbps).map(format_speed),
         function.link.clone(),
-    ];
-    let words: Vec<String> = words.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     format!("{} {}", function.address, words.join(", "))
 }
 

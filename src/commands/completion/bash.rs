@@ -106,8 +106,7 @@ fn without_options<'c>(
         value.starts_with(b"-")
     };
     let all = word.starts_with(b"-") || candidates.iter().all(is_option);
-    let candidates = candidates.iter();
-    candidates.filter(|candidate| all || !is_option(candidate)).collect()
+    candidates.iter().filter(|candidate| all || !is_option(candidate)).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -132,8 +131,13 @@ impl ShellLine {
         let mut words = Vec::new();
         let mut word: Option<Vec<u8>> = None;
         let (mut quote, mut piece, mut opened) = (Quote::None, 0, 0);
-        let line = arguments.first().map(OsString::as_os_str).unwrap_or_default();
-        let mut bytes = line.as_bytes().iter().copied();
+        let mut bytes = arguments
+            .first()
+            .map(OsString::as_os_str)
+            .unwrap_or_default()
+            .as_bytes()
+            .iter()
+            .copied();
         while let Some(byte) = bytes.next() {
             match (quote, byte) {
                 (Quote::None, b' ' | b'\t' | b'\n') => {

@@ -41,12 +41,18 @@ fn device_candidates(words: &[OsString]) -> Vec<CompletionCandidate> {
 
 fn directories(words: &[OsString]) -> Vec<PathBuf> {
     // A line that is half typed is understood as far as it goes.
-    let matches = Cli::command().ignore_errors(true);
-    let matches = matches.try_get_matches_from(words).unwrap_or_default();
+    let matches =
+        Cli::command().ignore_errors(true).try_get_matches_from(words).unwrap_or_default();
     let innermost = innermost(&matches);
     let root = innermost.try_get_one::<PathBuf>("host_root").ok().flatten();
-    let explicit = innermost.try_get_many::<PathBuf>("spec_dir").ok().flatten();
-    let explicit: Vec<PathBuf> = explicit.into_iter().flatten().cloned().collect();
+    let explicit: Vec<PathBuf> = innermost
+        .try_get_many::<PathBuf>("spec_dir")
+        .ok()
+        .flatten()
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
     // There is nobody to tell what is wrong while a line is typed.
     let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
     let resolved = host.ok().and_then(|host| resolve_spec_dirs(&host, &explicit).ok());

@@ -33,8 +33,9 @@ const SHELLS: Shells<'_> = Shells(&[&bash::BashCompleter, &Elvish, &Fish, &Power
 
 pub fn run(args: &CompletionArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let name = args.shell.to_string();
-    let shell = SHELLS.completer(&name);
-    let shell = shell.with_context(|| format!("making a completion script: no {name} is known"))?;
+    let shell = SHELLS
+        .completer(&name)
+        .with_context(|| format!("making a completion script: no {name} is known"))?;
     let mut script = Vec::new();
     let (variable, program) = (VARIABLE, PROGRAM);
     shell.write_registration(variable, program, program, program, &mut script)?;

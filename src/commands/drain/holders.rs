@@ -112,8 +112,7 @@ impl<'s> HolderSearch<'s> {
             add(&container.id, engine, name, self.container_devices(container));
         }
         for grantee in list_grants(self.host)? {
-            let devices = grantee.devices.iter();
-            let devices = devices.filter(|device| self.is_drained(device));
+            let devices = grantee.devices.iter().filter(|device| self.is_drained(device));
             let (engine, name) = (grantee.engine.as_str(), Some(grantee.container.as_str()));
             let name = name.filter(|name| *name != grantee.id);
             add(&grantee.id, engine, name, devices.cloned().collect());
@@ -138,8 +137,8 @@ impl<'s> HolderSearch<'s> {
 
     fn container_devices(&self, container: &ContainerStatus) -> BTreeSet<String> {
         let grants = container.devices.iter().map(|grant| &grant.device);
-        let names = container.leases.iter().chain(grants);
-        let names = names.filter(|device| self.is_drained(device)).cloned();
+        let names =
+            container.leases.iter().chain(grants).filter(|device| self.is_drained(device)).cloned();
         let nodes = container.nodes.iter().chain(&container.open);
         let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
         let mut devices: BTreeSet<String> = names.collect();

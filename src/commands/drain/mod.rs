@@ -44,8 +44,10 @@ pub fn run(
         targets::resolve_targets(&args.names, &inventory, &pools, printer)?
     };
     let is_asked = !targets.is_empty();
-    let entries = targets.iter().map(|target| new_entry(target, args, &host));
-    let entries: Vec<DrainEntry> = entries.collect::<anyhow::Result<_>>()?;
+    let entries: Vec<DrainEntry> = targets
+        .iter()
+        .map(|target| new_entry(target, args, &host))
+        .collect::<anyhow::Result<_>>()?;
     let now = if args.dry_run || !is_asked {
         let mut now = before;
         add(&mut now, entries);
@@ -58,8 +60,7 @@ pub fn run(
     };
     let mut selected = DrainList::default();
     let is_selected = |entry: &&DrainEntry| !is_asked || targets.contains(&entry.target);
-    let selected_entries = now.iter().filter(is_selected).cloned();
-    selected_entries.for_each(|entry| selected.add(entry));
+    now.iter().filter(is_selected).cloned().for_each(|entry| selected.add(entry));
     let holders = remaining_holders(&host, &config, &selected, args, printer)?;
     match args.format {
         ListFormat::Json => printer.print_json(&to_json(&selected, &holders))?,
@@ -142,8 +143,10 @@ fn remaining_holders(
         return Ok(holders);
     }
     let stop = Interrupt::watch()?;
-    let limit = args.timeout.map(Duration::from_secs);
-    let deadline = limit.and_then(|timeout| Instant::now().checked_add(timeout));
+    let deadline = args
+        .timeout
+        .map(Duration::from_secs)
+        .and_then(|timeout| Instant::now().checked_add(timeout));
     print_progress(&[], &holders, printer);
     while !holders.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         thread::sleep(PAUSE);
@@ -217,17 +220,19 @@ fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> a
 }
 
 fn to_json(drain: &DrainList, holders: &[DrainHolder]) -> Value {
-    let drained = drain.iter().map(|entry| {
-        json!({
-            "device": entry.target.to_string(),
-            "class": entry.target.class().as_str(),
-            "name": entry.target.name(),
-            "since": entry.since,
-            "reason": entry.reason,
-            "until_reboot": entry.boot.is_some(),
+    let drained: Vec<Value> = drain
+        .iter()
+        .map(|entry| {
+            json!({
+                "device": entry.target.to_string(),
+                "class": entry.target.class().as_str(),
+                "name": entry.target.name(),
+                "since": entry.since,
+                "reason": entry.reason,
+                "until_reboot": entry.boot.is_some(),
+            })
         })
-    });
-    let drained: Vec<Value> = drained.collect();
+        .collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "drained": drained,

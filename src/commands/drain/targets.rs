@@ -20,10 +20,11 @@ const DISCOVER_HINT: &str = "\"onload-ctk discover\" shows what this host has";
 
 /// Every class. A bundle is made of devices of the others.
 pub(super) fn all_classes() -> Vec<DrainTarget> {
-    let classes = Class::ALL.into_iter();
-    let classes = classes.filter(|class| *class != Class::Bundle);
-    let targets = classes.map(|class| DrainTarget::new(class, None));
-    let targets: BTreeSet<DrainTarget> = targets.collect();
+    let targets: BTreeSet<DrainTarget> = Class::ALL
+        .into_iter()
+        .filter(|class| *class != Class::Bundle)
+        .map(|class| DrainTarget::new(class, None))
+        .collect();
     targets.into_iter().collect()
 }
 
@@ -133,8 +134,8 @@ fn resolve_word(
     match parsed {
         TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
         TargetWord::Function(address) => {
-            let known = inventory.functions.iter().map(|function| function.address.to_string());
-            let known: Vec<String> = known.collect();
+            let known: Vec<String> =
+                inventory.functions.iter().map(|function| function.address.to_string()).collect();
             let address =
                 complete_address(&address, known.iter().map(String::as_str))?.unwrap_or(&address);
             let targets = match address.parse() {
@@ -149,12 +150,14 @@ fn resolve_word(
             Ok(targets)
         }
         TargetWord::Device(class, name) => {
-            let all = pools.offered.iter().chain(&pools.drained);
-            let members = all
+            let members: Vec<DrainTarget> = pools
+                .offered
+                .iter()
+                .chain(&pools.drained)
                 .filter(|pool| pool.class == class && pool.name.as_str() == name)
-                .flat_map(|pool| &pool.pool.members);
-            let members = members.map(|member| DrainTarget::new(class, Some(member.name.as_str())));
-            let members: Vec<DrainTarget> = members.collect();
+                .flat_map(|pool| &pool.pool.members)
+                .map(|member| DrainTarget::new(class, Some(member.name.as_str())))
+                .collect();
             if !members.is_empty() {
                 return Ok(members);
             }
@@ -165,9 +168,8 @@ fn resolve_word(
             if let Some(name) = complete_address(&name, names)? {
                 return Ok(vec![DrainTarget::new(class, Some(name))]);
             }
-            let suggestion = similar_device(class, &name, inventory, pools);
-            let suggestion =
-                suggestion.map(|suggestion| format!("; did you mean {class}={suggestion}?"));
+            let suggestion = similar_device(class, &name, inventory, pools)
+                .map(|suggestion| format!("; did you mean {class}={suggestion}?"));
             bail!(
                 "reading {word:?}: this host has no {class} {name:?}{}; {DISCOVER_HINT}",
                 suggestion.unwrap_or_default()
@@ -200,15 +202,14 @@ fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarg
     let mut all = BTreeSet::from([address]);
     let parent = functions.get(address).into_iter();
     all.extend(parent.flat_map(|parent| parent.virtual_functions.values().copied()));
-    let linked = functions.iter();
-    let linked = linked.filter(|function| function.physical_function == Some(address));
+    let linked = functions.iter().filter(|function| function.physical_function == Some(address));
     all.extend(linked.map(|function| function.address));
     let devices = inventory.with_drained().filter(|device| {
         let mut addresses = device.pci.iter().chain(&device.aliases);
         addresses.any(|pci| all.contains(pci))
     });
-    let targets = devices.map(|device| DrainTarget::new(device.class, Some(device.name.as_str())));
-    let targets: BTreeSet<DrainTarget> = targets.collect();
+    let targets: BTreeSet<DrainTarget> =
+        devices.map(|device| DrainTarget::new(device.class, Some(device.name.as_str()))).collect();
     targets.into_iter().collect()
 }
 
@@ -225,12 +226,13 @@ fn similar_device(
         return Some(device.name.to_string());
     }
     let pools = pools.offered.iter().filter(|pool| pool.class == class);
-    let names = class_devices(class, inventory).map(|device| device.name.as_str());
-    let names = names.chain(pools.map(|pool| pool.name.as_str()));
-    let candidates =
-        names.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate));
-    let candidates = candidates.filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS);
-    candidates.min().map(|(_, candidate)| candidate.to_owned())
+    class_devices(class, inventory)
+        .map(|device| device.name.as_str())
+        .chain(pools.map(|pool| pool.name.as_str()))
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)
+        .min()
+        .map(|(_, candidate)| candidate.to_owned())
 }
 
 /// A device whose class was left out.

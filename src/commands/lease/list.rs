@@ -31,8 +31,7 @@ pub fn run(
     });
     let registry = scan(&resolve_spec_dirs(&host, &[])?, printer);
     let (pools, holders) = (read_pools(&registry, printer), PoolHolders::new(&entries));
-    let pools = pools.iter().map(|pool| PoolView::new(pool, &holders));
-    let pools: Vec<PoolView<'_>> = pools.collect();
+    let pools: Vec<PoolView<'_>> = pools.iter().map(|pool| PoolView::new(pool, &holders)).collect();
     match args.format {
         ListFormat::Table if entries.is_empty() => printer.note("no device is leased"),
         ListFormat::Table => {
@@ -85,8 +84,7 @@ fn unkept_settings(record: &MoveRecord) -> &[String] {
     match &record.saved {
         SavedState::Interface(saved) => {
             let queues = saved.queues.as_ref();
-            let unkept = queues.map(|queues| queues.unkept.as_slice());
-            unkept.unwrap_or_default()
+            queues.map(|queues| queues.unkept.as_slice()).unwrap_or_default()
         }
         SavedState::Rdma(_) | SavedState::Function(_) => &[],
     }

@@ -23,8 +23,10 @@ pub fn run(
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
     let entries = leases.as_ref().map(Leases::list).transpose()?.unwrap_or_default();
-    let same_class = entries.iter().filter(|lease| lease.device.class.as_str() == class);
-    let known = same_class.map(|lease| lease.device.name.as_str());
+    let known = entries
+        .iter()
+        .filter(|lease| lease.device.class.as_str() == class)
+        .map(|lease| lease.device.name.as_str());
     let device_name = complete_address(device_name, known)?.unwrap_or(device_name);
     let device: DeviceId = format!("{class}:{device_name}").parse().map_err(|_| read_error())?;
     let is_leased = entries.iter().any(|lease| lease.device == device);

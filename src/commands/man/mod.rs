@@ -156,16 +156,20 @@ fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
 
 fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
-    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
+    letters.next().map(|letter| letter.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }
 
 fn examples(command: &Command) -> Vec<String> {
     const FIRST: &str = "Example: ";
-    let help = command.get_after_long_help().map(ToString::to_string);
-    let help = help.unwrap_or_default();
-    let examples = help.strip_prefix(FIRST).unwrap_or_default();
-    examples.lines().map(|line| line.trim().to_owned()).collect()
+    command
+        .get_after_long_help()
+        .map(ToString::to_string)
+        .unwrap_or_default()
+        .strip_prefix(FIRST)
+        .unwrap_or_default()
+        .lines()
+        .map(|line| line.trim().to_owned())
+        .collect()
 }
 
 fn write_examples(roff: &mut Roff, examples: &[String]) {
@@ -185,8 +189,8 @@ fn write_see_also(roff: &mut Roff, command: &Command) {
     let parent = parent.filter(|parent| *parent != "onload");
     let program = parent.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
     let children = visible_subcommands(command).map(name);
-    let pages = program.into_iter().chain(parent).chain(children);
-    let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();
+    let mut pages: Vec<(&str, &str)> =
+        program.into_iter().chain(parent).chain(children).map(|page| (page, SECTION)).collect();
     pages.extend(HAND_WRITTEN_PAGES);
     let last = pages.len() - 1;
     let mut line = Vec::new();

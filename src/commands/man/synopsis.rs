@@ -58,8 +58,8 @@ fn render_option(argument: &Arg) -> Vec<Inline> {
 }
 
 fn render_value(argument: &Arg) -> Inline {
-    let names = argument.get_value_names().unwrap_or_default();
-    let names: Vec<&str> = names.iter().map(Str::as_str).collect();
+    let names: Vec<&str> =
+        argument.get_value_names().unwrap_or_default().iter().map(Str::as_str).collect();
     let several = match (argument.get_value_delimiter(), argument.get_action()) {
         (Some(delimiter), _) => format!("{delimiter}..."),
         (None, ArgAction::Append) => "...".to_owned(),

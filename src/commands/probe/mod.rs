@@ -55,14 +55,18 @@ fn use_hugepages(size: &str) -> anyhow::Result<String> {
         .with_context(|| format!("reading the page size {size:?}: it is not like 2Mi or 1Gi"))?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {
         statfs(mount).is_ok_and(|stats| u64::try_from(stats.f_bsize).ok() == Some(bytes))
-    });
-    let mount = mount.with_context(|| {
+    })
+    .with_context(|| {
         format!("looking for huge pages of {size}: no hugetlbfs of that size is mounted")
     })?;
     let path = mount.join("onload-ctk-probe");
     let mut open = OpenOptions::new();
-    let file = open.read(true).write(true).create_new(true).open(&path);
-    let file = file.with_context(|| format!("making {}", path.display()))?;
+    let file = open
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .with_context(|| format!("making {}", path.display()))?;
     fs::remove_file(&path)?;
     file.set_len(bytes)?;
     match system::touch_page(&file, usize::try_from(bytes)?) {

@@ -43,12 +43,13 @@ fn find_node(name: &str) -> anyhow::Result<PathBuf> {
         format!("looking for RDMA device {name}: its kernel files are not in the container")
     })?;
     let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let verbs = names.find(|verbs| {
-        read_attribute(&verbs.join("ibdev")).is_ok_and(|device_name| device_name == name)
-    });
-    let verbs = verbs.with_context(|| {
-        format!("looking for RDMA device {name}: the container's network does not have it")
-    })?;
+    let verbs = names
+        .find(|verbs| {
+            read_attribute(&verbs.join("ibdev")).is_ok_and(|device_name| device_name == name)
+        })
+        .with_context(|| {
+            format!("looking for RDMA device {name}: the container's network does not have it")
+        })?;
     Ok(Path::new("/dev/infiniband").join(verbs.file_name().unwrap_or_default()))
 }
 
@@ -132,11 +133,11 @@ fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
 /// One that stands for an IPv4 address, as every RoCE network has, else the first that is set.
 fn find_gid_index(gids: &Path) -> Option<usize> {
     let gids = (0..).map_while(|index: usize| read_attribute(&gids.join(index.to_string())).ok());
-    let set =
-        gids.enumerate().filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)));
-    let set: Vec<(usize, String)> = set.collect();
-    let ipv4 = set.iter().find(|(_, gid)| gid.contains(":ffff:"));
-    ipv4.or(set.first()).map(|(index, _)| *index)
+    let set: Vec<(usize, String)> = gids
+        .enumerate()
+        .filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)))
+        .collect();
+    set.iter().find(|(_, gid)| gid.contains(":ffff:")).or(set.first()).map(|(index, _)| *index)
 }
 
 #[cfg(test)]

@@ -47,8 +47,7 @@ pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
     if !program.exists() {
         return Ok(ImageTree::new());
     }
-    let providers = PROVIDERS.into_iter().map(list_dir);
-    let providers = providers.flatten().collect::<Vec<_>>();
+    let providers = PROVIDERS.into_iter().map(list_dir).flatten().collect::<Vec<_>>();
     let mut paths = program_paths(host, program, &providers)?;
     paths.extend(providers);
     paths.extend(list_dir(DRIVERS));
@@ -56,8 +55,7 @@ pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
 }
 
 fn list_dir(dir: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
@@ -74,9 +72,8 @@ fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Resu
 
 fn read(paths: Vec<PathBuf>) -> anyhow::Result<ImageTree> {
     let read = |path: PathBuf| {
-        let content = fs::read(&path);
-        let content =
-            content.with_context(|| format!("reading {} for the probe's image", path.display()));
+        let content = fs::read(&path)
+            .with_context(|| format!("reading {} for the probe's image", path.display()));
         content.map(|content| (path, content))
     };
     paths.into_iter().map(read).collect()
@@ -95,8 +92,8 @@ pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>
         "os": "linux",
         "config": {"Cmd": [PROGRAM_PATH], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
-    });
-    let config = config.to_string();
+    })
+    .to_string();
     let config_name = format!("{}.json", sha256(config.as_bytes()));
     let manifest =
         json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]).to_string();
@@ -128,8 +125,7 @@ mod tests {
 
     fn unpacked(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
         let mut archive = tar::Archive::new(archive);
-        let entries = archive.entries().unwrap();
-        let entries = entries.map(|entry| {
+        let entries = archive.entries().unwrap().map(|entry| {
             let mut entry = entry.unwrap();
             let mut content = Vec::new();
             entry.read_to_end(&mut content).unwrap();

@@ -207,8 +207,7 @@ fn choose(
     requested: Option<TryEngine>,
 ) -> Result<TryEngine, String> {
     let Some(engine) = requested.or_else(|| TryEngine::usable_engines(checks).next()) else {
-        let engines = checks_named(checks, "engine").map(format_finding);
-        let engines: Vec<String> = engines.collect();
+        let engines: Vec<String> = checks_named(checks, "engine").map(format_finding).collect();
         return Err(format!(
             "trying {short}: no engine here can give devices ({}); \"onload-ctk doctor\" says what to do",
             engines.join("; ")
@@ -319,8 +318,8 @@ impl Trial<'_> {
         let mut names = BTreeSet::new();
         for line in self.engine.list() {
             // It has to be done, whatever the user wants.
-            let listing = run_client(&line, Vec::new(), &Interrupt::default());
-            let listing = listing.context("looking whether the trial left anything")?;
+            let listing = run_client(&line, Vec::new(), &Interrupt::default())
+                .context("looking whether the trial left anything")?;
             names.extend(listing.lines().filter_map(TrialNames::read));
         }
         Ok(names)
@@ -348,8 +347,7 @@ impl Trial<'_> {
 /// As the probe and the engines begin such a line.
 fn without_first_word(text: &str) -> String {
     let words = ["error: ", "Error: "];
-    let rest = words.iter().find_map(|word| text.strip_prefix(word));
-    rest.unwrap_or(text).to_owned()
+    words.iter().find_map(|word| text.strip_prefix(word)).unwrap_or(text).to_owned()
 }
 
 /// crun discards what a hook prints, so that the reason is in the journal alone.

@@ -30,8 +30,9 @@ impl Trial<'_> {
             Err(outcome) => return Ok(outcome),
         };
         let onload = self.inventory.onload.as_ref();
-        let installation = onload.and_then(|onload| onload.installation.as_ref());
-        let installation = installation.context("looking for Onload's library: there is none")?;
+        let installation = onload
+            .and_then(|onload| onload.installation.as_ref())
+            .context("looking for Onload's library: there is none")?;
         let files = image::shell_files(self.host, installation.library_dir.join(LIBRARY))?;
         let neighbour = path.neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
@@ -119,22 +120,24 @@ impl TrafficPath {
     ) -> Result<TrafficPath, TrialOutcome> {
         let bond = find_master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
         let ports = match bond {
-            Some(bond) => {
-                let members = network.links.iter();
-                let members = members.filter(|link| link.master == Some(bond.index));
-                members.map(|member| member.name.clone()).collect()
-            }
+            Some(bond) => network
+                .links
+                .iter()
+                .filter(|link| link.master == Some(bond.index))
+                .map(|member| member.name.clone())
+                .collect(),
             None => vec![port.to_owned()],
         };
         let lower = bond.or_else(|| network.link(port));
         let mut other_route = None;
         for carrier in lower.map_or_else(Vec::new, |lower| find_carriers(network, lower)) {
-            let addresses = network.addresses.iter();
-            let addresses = addresses.filter(|entry| entry.index == carrier.index);
-            let neighbours = addresses.flat_map(|entry| match entry.address {
-                IpAddr::V4(address) => neighbour_addresses(address, entry.prefix),
-                IpAddr::V6(_) => Vec::new(),
-            });
+            let neighbours =
+                network.addresses.iter().filter(|entry| entry.index == carrier.index).flat_map(
+                    |entry| match entry.address {
+                        IpAddr::V4(address) => neighbour_addresses(address, entry.prefix),
+                        IpAddr::V6(_) => Vec::new(),
+                    },
+                );
             for neighbour in neighbours {
                 let route_index = leads_by(neighbour.into());
                 if route_index == Some(carrier.index) {
@@ -187,13 +190,16 @@ fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec
     let mut index = 0;
     while let Some(carrier) = carriers.get(index) {
         let lower_index = carrier.index;
-        let uppers = network.links.iter().filter(|link| {
-            let is_new = || !carriers.iter().any(|known| known.index == link.index);
-            link.lower == Some(lower_index)
-                && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
-                && is_new()
-        });
-        let uppers: Vec<&NetworkLink> = uppers.collect();
+        let uppers: Vec<&NetworkLink> = network
+            .links
+            .iter()
+            .filter(|link| {
+                let is_new = || !carriers.iter().any(|known| known.index == link.index);
+                link.lower == Some(lower_index)
+                    && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
+                    && is_new()
+            })
+            .collect();
         carriers.extend(uppers);
         index += 1;
     }
@@ -262,8 +268,7 @@ fn neighbour_addresses(address: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
         _ => Vec::new(),
     };
     let is_other = |other: &u32| *other != bits && (prefix == 31 || *other != bits | !mask);
-    let neighbours = neighbours.into_iter().filter(is_other);
-    neighbours.map(Ipv4Addr::from_bits).collect()
+    neighbours.into_iter().filter(is_other).map(Ipv4Addr::from_bits).collect()
 }
 
 #[cfg(test)]
@@ -281,8 +286,10 @@ mod tests {
             ("192.0.2.6", 32, &[]),
             ("192.0.2.6", 0, &["0.0.0.1", "0.0.0.2", "0.0.0.3"]),
         ] {
-            let found = neighbour_addresses(own.parse().unwrap(), prefix);
-            let found: Vec<String> = found.iter().map(Ipv4Addr::to_string).collect();
+            let found: Vec<String> = neighbour_addresses(own.parse().unwrap(), prefix)
+                .iter()
+                .map(Ipv4Addr::to_string)
+                .collect();
             assert_eq!(found, others, "{own}/{prefix}");
         }
     }

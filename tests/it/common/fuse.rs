@@ -93,8 +93,10 @@ fn serve(mut device: File, is_silent: &AtomicBool) {
     let mut request = vec![0; 1 << 20];
     while let Ok(length) = device.read(&mut request) {
         let number = |at: usize, size: usize| {
-            let bytes = request[..length][at..at + size].iter().rev();
-            bytes.fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
+            request[..length][at..at + size]
+                .iter()
+                .rev()
+                .fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
         };
         let (operation, unique) = (u32::try_from(number(4, 4)).unwrap(), number(8, 8));
         if is_silent.load(Ordering::SeqCst) {

@@ -60,8 +60,10 @@ impl Differences {
         }
         let expected = fs::read_to_string(golden).unwrap_or_default();
         if expected != found {
-            let diff = similar::TextDiff::from_lines(expected.as_str(), found);
-            let diff = diff.unified_diff().header("expected", "found").to_string();
+            let diff = similar::TextDiff::from_lines(expected.as_str(), found)
+                .unified_diff()
+                .header("expected", "found")
+                .to_string();
             self.0.push((golden.to_owned(), diff));
         }
     }
@@ -105,8 +107,7 @@ impl std::fmt::Display for Differences {
 
 /// Every host that comes with the sources, and every small one, by name.
 pub(crate) fn every_host() -> Vec<(&'static str, Tree)> {
-    let committed = COMMITTED.map(|name| (name, Tree::sample(name)));
-    committed.into_iter().chain(hosts::all()).collect()
+    COMMITTED.map(|name| (name, Tree::sample(name))).into_iter().chain(hosts::all()).collect()
 }
 
 /// What a run of the program gave.
@@ -165,8 +166,7 @@ impl Run {
 
     /// The warnings, without the word itself.
     pub(crate) fn warnings(&self) -> Vec<&str> {
-        let lines = self.stderr.lines();
-        lines.filter_map(|line| line.strip_prefix("warning: ")).collect()
+        self.stderr.lines().filter_map(|line| line.strip_prefix("warning: ")).collect()
     }
 }
 
@@ -292,8 +292,10 @@ pub(crate) fn json_file(path: impl AsRef<Path>) -> Value {
 #[track_caller]
 pub(crate) fn device<'s>(spec: &'s Value, name: &str) -> &'s Value {
     let devices = spec["devices"].as_array().expect("devices");
-    let found = devices.iter().find(|device| device["name"] == name);
-    found.unwrap_or_else(|| panic!("no device {name} in {:?}", device_names(spec)))
+    devices
+        .iter()
+        .find(|device| device["name"] == name)
+        .unwrap_or_else(|| panic!("no device {name} in {:?}", device_names(spec)))
 }
 
 /// The names of the devices of a specification, in their order.
@@ -311,23 +313,28 @@ pub(crate) fn text(value: &Value) -> String {
 /// A value that is a list of texts; an absent one is an empty list.
 #[track_caller]
 pub(crate) fn texts(value: &Value) -> Vec<String> {
-    let values = value.as_array().map(Vec::as_slice).unwrap_or_default();
-    values.iter().map(text).collect()
+    value.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(text).collect()
 }
 
 /// `field` of each member of a list.
 #[track_caller]
 pub(crate) fn each(list: &Value, field: &str) -> Vec<String> {
-    let members = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    members.iter().map(|member| text(&member[field])).collect()
+    list.as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+        .iter()
+        .map(|member| text(&member[field]))
+        .collect()
 }
 
 /// The reason why something is not offered.
 #[track_caller]
 pub(crate) fn reason(inventory: &Value, kind: &str, name: &str) -> String {
     let list = inventory["not_offered"].as_array().expect("a list");
-    let found = list.iter().find(|entry| entry["kind"] == kind && entry["name"] == name);
-    let found = found.unwrap_or_else(|| panic!("no reason for {kind} {name} in {list:#?}"));
+    let found = list
+        .iter()
+        .find(|entry| entry["kind"] == kind && entry["name"] == name)
+        .unwrap_or_else(|| panic!("no reason for {kind} {name} in {list:#?}"));
     text(&found["reason"])
 }
 
@@ -362,8 +369,10 @@ pub(crate) fn skipped(reason: &str) {
 
 /// Whether a program is on this machine that may not know `--version`.
 pub(crate) fn has_program(program: &str) -> bool {
-    let dirs = ["/usr/bin", "/bin", "/usr/local/bin"].map(Path::new);
-    dirs.iter().any(|dir| dir.join(program).exists())
+    ["/usr/bin", "/bin", "/usr/local/bin"]
+        .map(Path::new)
+        .iter()
+        .any(|dir| dir.join(program).exists())
 }
 
 /// A terminal of that width: the side of who watches it, and the side of a program.

@@ -117,14 +117,15 @@ pub fn runs(program: impl AsRef<OsStr>) -> bool {
 #[must_use]
 pub fn asked(command: &mut Command, text: &str) -> (bool, String) {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let child = command.stderr(Stdio::piped()).spawn();
-    let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     if let Some(mut stdin) = child.stdin.take() {
         let written = stdin.write_all(text.as_bytes());
         written.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     }
-    let output = child.wait_with_output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let message = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&message).into_owned())
 }

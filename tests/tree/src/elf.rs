@@ -87,8 +87,10 @@ impl SharedLibrary {
             symbol(names.add(name), 1, index.map_or(1, |index| index + 2));
         }
         for (name, version, library) in &self.undefined {
-            let index = libraries.iter().position(|need| *need == (library, version));
-            let index = index.map_or(1, |index| index + versions.len() + 2);
+            let index = libraries
+                .iter()
+                .position(|need| *need == (library, version))
+                .map_or(1, |index| index + versions.len() + 2);
             symbol(names.add(name), 0, index);
         }
         let soname = names.add(&self.soname);
@@ -150,8 +152,12 @@ impl SharedLibrary {
 
     /// .gnu.version_r, with a record for each version, and the libraries and versions by their indices from `first` on.
     fn version_needs(&self, names: &mut Names, first: usize) -> (Vec<u8>, Vec<(&String, &String)>) {
-        let needs = self.undefined.iter().filter(|(_, version, _)| !version.is_empty());
-        let mut needs: Vec<_> = needs.map(|(_, version, library)| (library, version)).collect();
+        let mut needs: Vec<_> = self
+            .undefined
+            .iter()
+            .filter(|(_, version, _)| !version.is_empty())
+            .map(|(_, version, library)| (library, version))
+            .collect();
         needs.sort();
         needs.dedup();
         let mut table = Vec::new();

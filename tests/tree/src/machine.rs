@@ -66,11 +66,12 @@ impl Tree {
 
     /// Gives a function vital product data with that UUID, and a serial number.
     pub fn vpd(&self, address: &str, uuid: &str) -> &Tree {
-        let fields = [("PN", "900-9X81E-00NB-ST0"), ("SN", "MT2513600TWY"), ("V3", uuid)];
-        let fields = fields.map(|(keyword, value)| {
-            let length = [u8::try_from(value.len()).unwrap()];
-            [keyword.as_bytes(), &length, value.as_bytes()].concat()
-        });
+        let fields = [("PN", "900-9X81E-00NB-ST0"), ("SN", "MT2513600TWY"), ("V3", uuid)].map(
+            |(keyword, value)| {
+                let length = [u8::try_from(value.len()).unwrap()];
+                [keyword.as_bytes(), &length, value.as_bytes()].concat()
+            },
+        );
         let large = |tag: u8, data: &[u8]| {
             let length = u16::try_from(data.len()).unwrap().to_le_bytes();
             [&[tag], &length[..], data].concat()

@@ -143,8 +143,8 @@ mod tests {
     use super::*;
 
     fn classes(named: &[(&str, &str)]) -> DeviceClasses {
-        let named = named.iter();
-        let named = named.map(|(name, resource)| ((*name).to_owned(), (*resource).to_owned()));
+        let named =
+            named.iter().map(|(name, resource)| ((*name).to_owned(), (*resource).to_owned()));
         DeviceClasses::Classes(named.collect())
     }
 

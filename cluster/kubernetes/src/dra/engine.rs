@@ -361,8 +361,11 @@ fn send_offered(
     by_plugin: &watch::Sender<BTreeSet<Class>>,
 ) {
     let with_state = |is_wanted: &dyn Fn(Class, State) -> bool| -> BTreeSet<Class> {
-        let matching = states.iter().filter(|(class, state)| is_wanted(**class, **state));
-        matching.map(|(class, _)| *class).collect()
+        states
+            .iter()
+            .filter(|(class, state)| is_wanted(**class, **state))
+            .map(|(class, _)| *class)
+            .collect()
     };
     let offer = &snapshot.config.kubernetes.offer;
     let awaited = with_state(&|class, state| {
@@ -381,6 +384,10 @@ fn send_offered(
 /// Returns the classes of the host's devices that pods may get.
 fn classes(snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
-    let offered = snapshot.devices.iter().filter(|device| is_offered(device, settings));
-    offered.map(|device| device.class).collect()
+    snapshot
+        .devices
+        .iter()
+        .filter(|device| is_offered(device, settings))
+        .map(|device| device.class)
+        .collect()
 }

@@ -28,8 +28,9 @@ pub(super) fn list_devices(
     snapshot: &KubernetesSnapshot,
     node: &NodeName,
 ) -> NodeWatchResourcesResponse {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let devices = snapshot.devices.iter().filter(|device| is_allocatable(device));
     let whole = devices.clone().map(|device| (device, None));
     let of_slots = devices.flat_map(|device| {
@@ -109,8 +110,7 @@ mod tests {
     }
 
     fn listed_health(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
-        let devices = listing.devices.iter();
-        let listed = devices.map(|device| {
+        let listed = listing.devices.iter().map(|device| {
             let name = device.device.as_ref().unwrap().device_name.as_str();
             (name, device.health, device.message.as_str())
         });

@@ -32,8 +32,8 @@ pub fn find(
     has_remains: bool,
     metrics: &Arc<DaemonMetrics>,
 ) -> Result<Option<(NodeName, Api)>> {
-    let methods = Class::ALL.map(|class| settings.offer.method(class));
-    let is_wanted = methods.contains(&OfferMethod::Dra);
+    let is_wanted =
+        Class::ALL.map(|class| settings.offer.method(class)).contains(&OfferMethod::Dra);
     if !is_wanted && !has_remains {
         return Ok(None);
     }

@@ -29,13 +29,17 @@ pub(super) async fn pods_by_class(
     snapshot: &KubernetesSnapshot,
 ) -> Result<BTreeMap<Class, String>> {
     let context = || format!("asking kubelet at {} which pods have devices", socket.display());
-    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?;
-    let endpoint = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT);
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?
+        .connect_timeout(TIMEOUT)
+        .timeout(TIMEOUT);
     let channel = endpoint.connect().await.with_context(context)?;
     let mut client =
         PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
-    let answer = client.list(ListPodResourcesRequest {}).await;
-    let answer = answer.map_err(|status| anyhow!("{}", status.message())).with_context(context)?;
+    let answer = client
+        .list(ListPodResourcesRequest {})
+        .await
+        .map_err(|status| anyhow!("{}", status.message()))
+        .with_context(context)?;
     let mut pods = BTreeMap::new();
     for pod in answer.into_inner().pod_resources {
         for device in pod.containers.iter().flat_map(|container| &container.devices) {

@@ -75,8 +75,7 @@ mod tests {
     async fn kubelet_is_told_who_serves_what_and_where() {
         let (sender, _receiver) = watch::channel(false);
         let registrar = registrar("/k/plugins/onload.dev/dra-1.sock", sender);
-        let info = registrar.get_info(Request::new(InfoRequest {})).await;
-        let info = info.unwrap().into_inner();
+        let info = registrar.get_info(Request::new(InfoRequest {})).await.unwrap().into_inner();
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "onload.dev"));
         assert_eq!(info.endpoint, "/k/plugins/onload.dev/dra-1.sock");
         assert_eq!(info.supported_versions, SERVICES);

@@ -22,14 +22,17 @@ pub(super) fn other_resources(
     snapshot: &KubernetesSnapshot,
     class: Class,
 ) -> BTreeMap<ResourceName, Option<String>> {
-    let devices = snapshot.devices.iter().filter(|device| device.class == class);
-    let pools: Vec<&String> = devices.flat_map(|device| &device.pools).collect();
+    let pools: Vec<&String> = snapshot
+        .devices
+        .iter()
+        .filter(|device| device.class == class)
+        .flat_map(|device| &device.pools)
+        .collect();
     let settings = &snapshot.config.kubernetes.resources;
     let named = settings.iter().filter_map(|(name, resource)| match resource.source()? {
         ResourceSource::Class(of) => (of == class).then(|| (name.clone(), None)),
         ResourceSource::Pool(pool) => {
-            let is_of_class = pools.iter().any(|other| *other == pool);
-            is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
+            pools.iter().any(|other| *other == pool).then(|| (name.clone(), Some(pool.to_owned())))
         }
     });
     let mut resources: BTreeMap<ResourceName, Option<String>> = named.collect();
@@ -145,8 +148,7 @@ fn device_class_manifest(
     resources: &BTreeMap<ResourceName, Option<String>>,
     selectors: &PoolSelectors,
 ) -> Value {
-    let items = resources.iter();
-    let items = items.filter_map(|(name, pool)| match pool {
+    let items = resources.iter().filter_map(|(name, pool)| match pool {
         None => Some(device_class(class, name, None)),
         Some(pool) => Some(device_class(class, name, Some(selectors.expression(pool)?))),
     });
@@ -186,9 +188,10 @@ mod tests {
             of_pools(Class::Vfio, "0000:81:10.0", &["fast", "vfio"]),
             of_pools(Class::Vfio, "0000:81:10.1", &["slow"]),
         ];
-        let beside = other_resources(&snapshot(devices, settings), class);
-        let beside = beside.into_iter();
-        beside.map(|(name, pool)| (name.to_string(), pool)).collect()
+        other_resources(&snapshot(devices, settings), class)
+            .into_iter()
+            .map(|(name, pool)| (name.to_string(), pool))
+            .collect()
     }
 
     #[test]

@@ -61,8 +61,7 @@ impl DraService {
         let begin = Instant::now();
         let mut answers = BTreeMap::new();
         for claim in claims {
-            let error = self.preparer.unprepare(&claim).await.err();
-            let error = error.unwrap_or_default();
+            let error = self.preparer.unprepare(&claim).await.err().unwrap_or_default();
             answers.insert(claim.uid, NodeUnprepareResourceResponse { error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());

@@ -185,8 +185,8 @@ fn read_hook(path: &Path) -> Result<Vec<u8>> {
 fn read_config(path: &Path) -> Result<ConfigInput> {
     let reading = || format!("reading {}", path.display());
     let bytes = regular::read(path, MAX_CONFIG_BYTES).with_context(reading)?;
-    let text = String::from_utf8(bytes).map_err(|error| error.utf8_error());
-    let text = text.with_context(reading)?;
+    let text =
+        String::from_utf8(bytes).map_err(|error| error.utf8_error()).with_context(reading)?;
     let config = Config::parse(&text)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
     Ok(ConfigInput {

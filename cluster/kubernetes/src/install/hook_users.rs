@@ -112,8 +112,13 @@ struct HookPath {
 fn parse_hooks(bytes: &[u8]) -> Option<Vec<String>> {
     let container: HookedConfig = serde_json::from_slice(bytes).ok()?;
     let of_state = container.config.and_then(|state| state.hooks);
-    let stages = container.hooks.into_iter().chain(of_state);
-    let hooks = stages.flat_map(BTreeMap::into_values).flatten().flatten();
+    let hooks = container
+        .hooks
+        .into_iter()
+        .chain(of_state)
+        .flat_map(BTreeMap::into_values)
+        .flatten()
+        .flatten();
     Some(hooks.map(|hook| hook.path).collect())
 }
 
@@ -155,8 +160,7 @@ fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool
     }
     files.extend(lease_bundles(host, users));
     let files = files.into_iter().map(|path| (path, false));
-    let specifications = specifications.into_iter().flatten();
-    let specifications = specifications.map(|path| (path, true));
+    let specifications = specifications.into_iter().flatten().map(|path| (path, true));
     files.chain(specifications).collect()
 }
 

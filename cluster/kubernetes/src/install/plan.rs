@@ -196,11 +196,13 @@ mod tests {
     const NOW: u64 = 1_000_000;
 
     fn removed(plan: &InstallPlan) -> Vec<&str> {
-        let removed = plan.steps.iter().filter_map(|step| match step {
-            InstallStep::RemoveHook(version) => Some(version.as_str()),
-            _ => None,
-        });
-        removed.collect()
+        plan.steps
+            .iter()
+            .filter_map(|step| match step {
+                InstallStep::RemoveHook(version) => Some(version.as_str()),
+                _ => None,
+            })
+            .collect()
     }
 
     fn wanted() -> InstallInput {

@@ -52,13 +52,14 @@ impl DaemonState {
             (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
         let unread =
             (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
-        let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
-            let resources = host.plan.resources.values();
-            resources.partition(|resource| resource.has_class(plugin))
-        };
-        let names = by_plugin.iter().map(|resource| &resource.name);
-        let missing = names.filter(|name| !metrics.is_registered(name));
-        let mut missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
+        let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) =
+            { host.plan.resources.values().partition(|resource| resource.has_class(plugin)) };
+        let mut missing: Vec<&str> = by_plugin
+            .iter()
+            .map(|resource| &resource.name)
+            .filter(|name| !metrics.is_registered(name))
+            .map(ResourceName::as_str)
+            .collect();
         if !by_dra.is_empty() && !metrics.is_dra_registered() {
             missing.push("the DRA driver");
         }

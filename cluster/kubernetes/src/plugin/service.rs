@@ -33,10 +33,11 @@ const OPTIONS: DevicePluginOptions =
 /// Registers a resource that is served at a socket in kubelet's directory.
 pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
     let path = directory.join(KUBELET_SOCKET);
-    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?;
-    let endpoint = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT);
-    let channel = endpoint.connect().await;
-    let channel = channel.with_context(|| format!("dialling kubelet at {path:?}"))?;
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?
+        .connect_timeout(TIMEOUT)
+        .timeout(TIMEOUT);
+    let channel =
+        endpoint.connect().await.with_context(|| format!("dialling kubelet at {path:?}"))?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: socket.to_owned(),
@@ -93,8 +94,11 @@ impl PluginService {
             written_by: snapshot.written_by,
             exclusion_reason: &|resource, id| snapshot.exclusion_reason(resource, id),
         };
-        let ids = request.container_requests.iter();
-        let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
+        let ids: Vec<Vec<String>> = request
+            .container_requests
+            .iter()
+            .map(|container| container.devices_ids.clone())
+            .collect();
         let responses = allocate(&resource, &ids, context).map_err(|refused| {
             let reason = refused.message();
             tracing::warn!(resource = %resource.name, %reason, "not allocated");
@@ -103,8 +107,8 @@ impl PluginService {
         let metrics = &self.node.metrics;
         metrics.set_allocated(&resource.name, ids.iter().flatten());
         for (ids, response) in ids.iter().zip(&responses) {
-            let cdi = response.cdi_devices.iter();
-            let cdi: Vec<&str> = cdi.map(|device| device.name.as_str()).collect();
+            let cdi: Vec<&str> =
+                response.cdi_devices.iter().map(|device| device.name.as_str()).collect();
             tracing::info!(
                 resource = %resource.name,
                 ids = %ids.join(","),
@@ -120,10 +124,8 @@ impl PluginService {
         request: &PreferredAllocationRequest,
     ) -> Result<PreferredAllocationResponse, Status> {
         let resource = self.resource();
-        let containers = request.container_requests.iter();
-        let answers = containers.map(|container| {
-            let device_ids = choose_preferred(&resource, container);
-            let device_ids = device_ids
+        let answers = request.container_requests.iter().map(|container| {
+            let device_ids = choose_preferred(&resource, container)
                 .map_err(|error| Status::invalid_argument(format!("{}: {error}", resource.name)))?;
             tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");
             Ok(ContainerPreferredAllocationResponse { device_i_ds: device_ids })

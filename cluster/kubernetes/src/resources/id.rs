@@ -30,9 +30,12 @@ pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, 
 /// Returns the id of an exclusive device. If several RDMA devices are on one function, none of them uses its address.
 fn exclusive_id(device: &PluginDevice, devices: &[PluginDevice]) -> String {
     let of_function = |address| {
-        let exclusive = devices.iter().filter(|device| device.slots.is_none());
-        let same = exclusive.filter(|other| other.pci == Some(address));
-        same.take(2).count()
+        devices
+            .iter()
+            .filter(|device| device.slots.is_none())
+            .filter(|other| other.pci == Some(address))
+            .take(2)
+            .count()
     };
     // The name of a vfio device is its address anyway.
     let name = device.name.clone();

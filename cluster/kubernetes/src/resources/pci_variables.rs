@@ -110,8 +110,8 @@ mod tests {
         let wanted = [
             ("PCIDEVICE_ONLOAD_DEV_VFIO", "0000:81:10.0"),
             ("PCIDEVICE_ONLOAD_DEV_VFIO_INFO", info),
-        ];
-        let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(variables, BTreeMap::from(wanted));
     }
 

@@ -191,8 +191,7 @@ pub fn is_pod_lease(lease: &Lease) -> bool {
     let Holder::Init { cgroup: Some(cgroup), .. } = &lease.holder else {
         return false;
     };
-    let names = cgroup.path.iter().filter_map(|name| name.to_str());
-    names.into_iter().any(|name| {
+    cgroup.path.iter().filter_map(|name| name.to_str()).into_iter().any(|name| {
         let name = name.strip_suffix(".slice").unwrap_or(name);
         name == "kubepods" || name.ends_with("-kubepods")
     })
@@ -263,15 +262,16 @@ mod tests {
     }
 
     fn devices<'p>(plan: &'p ResourcePlan, name: &str) -> Vec<&'p str> {
-        let devices = resource(plan, name).devices.iter();
-        devices.map(|device| device.name.as_str()).collect()
+        resource(plan, name).devices.iter().map(|device| device.name.as_str()).collect()
     }
 
     #[test]
     fn each_class_with_devices_is_a_resource_and_nothing_else_is() {
         let plan = planned(CAPTURED, "");
-        let all = ["nic", "nic-nodes", "nic-plain", "ptp", "rdma", "vfio"];
-        let all: Vec<String> = all.iter().map(|class| format!("onload.dev/{class}")).collect();
+        let all: Vec<String> = ["nic", "nic-nodes", "nic-plain", "ptp", "rdma", "vfio"]
+            .iter()
+            .map(|class| format!("onload.dev/{class}"))
+            .collect();
         assert_eq!(names(&plan), all);
         assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
         // Onload without an interface is none of them.
@@ -504,9 +504,12 @@ mod tests {
             survey.leases = others.chain(pods).map(lease).collect();
             let plan = plan(&survey.offers(), &survey.specs, &config);
             let vfio = resource(&plan, "onload.dev/vfio");
-            let ids = vfio.ids.keys().filter(|id| id.starts_with("0000:65:00.3"));
-            let healthy = ids.filter(|id| vfio.unhealthy_reason(id).is_none());
-            healthy.cloned().collect::<Vec<String>>()
+            vfio.ids
+                .keys()
+                .filter(|id| id.starts_with("0000:65:00.3"))
+                .filter(|id| vfio.unhealthy_reason(id).is_none())
+                .cloned()
+                .collect::<Vec<String>>()
         };
         assert_eq!(healthy(config, 3, 0), ["0000:65:00.3-0"]);
         assert_eq!(healthy(config, 1, 2).len(), 3, "kubelet counts its own");

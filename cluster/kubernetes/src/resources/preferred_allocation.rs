@@ -32,12 +32,15 @@ pub fn choose_preferred(
 ) -> Result<Vec<String>> {
     // A negative number counts as 0.
     let size = usize::try_from(request.allocation_size).unwrap_or(0);
-    let must = request.must_include_device_i_ds.iter();
-    let must: BTreeSet<&str> = must.map(String::as_str).collect();
+    let must: BTreeSet<&str> =
+        request.must_include_device_i_ds.iter().map(String::as_str).collect();
     // Devices that no longer exist are ignored.
-    let available = request.available_device_i_ds.iter();
-    let available: BTreeSet<&str> =
-        available.map(String::as_str).filter(|id| resource.ids.contains_key(*id)).collect();
+    let available: BTreeSet<&str> = request
+        .available_device_i_ds
+        .iter()
+        .map(String::as_str)
+        .filter(|id| resource.ids.contains_key(*id))
+        .collect();
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
         bail!("device {} has to be included and is not among the free ones", Quoted(id));
     }
@@ -77,8 +80,8 @@ fn free_devices<'a>(
         let Some(device) = resource.ids.get(*id) else {
             continue;
         };
-        let location = resource.devices.get(*device);
-        let location = location.map(|device| (device.numa_node, &device.pcie_root));
+        let location =
+            resource.devices.get(*device).map(|device| (device.numa_node, &device.pcie_root));
         let (next, device) = (roots.len(), *device);
         let root = *roots.entry(location).or_insert(next);
         let free = by_device.entry(device).or_insert_with(|| FreeDevice {
@@ -126,18 +129,26 @@ fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> V
     };
     let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
     let holds_must = |scope: &DeviceScope| {
-        let outside = free.iter().filter(|free| !scope.contains(&free.device));
-        outside.clone().all(|free| free.taken == 0)
+        free.iter().filter(|free| !scope.contains(&free.device)).clone().all(|free| free.taken == 0)
     };
     let fits = |scope: &&DeviceScope| holds_must(scope) && free_count(free, scope) >= needed;
-    let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
-    best.into_iter().chain(&nodes).cloned().chain([all]).collect()
+    roots
+        .iter()
+        .find(fits)
+        .or_else(|| nodes.iter().find(fits))
+        .into_iter()
+        .chain(&nodes)
+        .cloned()
+        .chain([all])
+        .collect()
 }
 
 /// Returns the number of devices with a free slot of which the container has none yet.
 fn free_count(free: &[FreeDevice<'_>], scope: &DeviceScope) -> usize {
-    let inside = free.iter().filter(|free| scope.contains(&free.device));
-    inside.filter(|free| free.taken == 0 && !free.ids.is_empty()).count()
+    free.iter()
+        .filter(|free| scope.contains(&free.device))
+        .filter(|free| free.taken == 0 && !free.ids.is_empty())
+        .count()
 }
 
 /// Returns the rank of a scope, lower for better ones: those with required devices, then those that suffice, then the
@@ -160,18 +171,20 @@ fn take_slots(
     slots: usize,
     chosen: &mut Vec<String>,
 ) {
-    let inside = free.iter_mut().filter(|free| scope.contains(&free.device));
-    let mut inside: Vec<&mut FreeDevice<'_>> = inside.collect();
+    let mut inside: Vec<&mut FreeDevice<'_>> =
+        free.iter_mut().filter(|free| scope.contains(&free.device)).collect();
     let mut root_taken: BTreeMap<usize, usize> = BTreeMap::new();
     for free in &inside {
         *root_taken.entry(free.root).or_default() += free.taken;
     }
     while chosen.len() < size {
-        let next = inside.iter_mut().filter(|free| free.taken < slots && !free.ids.is_empty());
-        let next = next.min_by_key(|free| {
-            let (root_taken, ids) = (root_taken.get(&free.root), free.ids.len());
-            (free.taken, Reverse(root_taken), Reverse(ids), free.device)
-        });
+        let next = inside
+            .iter_mut()
+            .filter(|free| free.taken < slots && !free.ids.is_empty())
+            .min_by_key(|free| {
+                let (root_taken, ids) = (root_taken.get(&free.root), free.ids.len());
+                (free.taken, Reverse(root_taken), Reverse(ids), free.device)
+            });
         let Some(next) = next else { return };
         next.taken += 1;
         *root_taken.entry(next.root).or_default() += 1;
@@ -194,8 +207,8 @@ mod tests {
     fn functions() -> Resource {
         let devices = [(0, 0, "a"), (1, 0, "a"), (2, 0, "b"), (3, 0, "b")];
         let others = [(4, 1, "c"), (5, 1, "c"), (6, 1, "c")];
-        let devices = devices.into_iter().chain(others);
-        let devices = devices.map(|(number, node, root)| vf(number, node, root));
+        let devices =
+            devices.into_iter().chain(others).map(|(number, node, root)| vf(number, node, root));
         resource("vfio", devices.collect())
     }
 

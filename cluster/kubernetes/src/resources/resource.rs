@@ -52,8 +52,7 @@ impl Resource {
     /// Returns the numbers of healthy and unhealthy ids.
     pub fn count(&self) -> (usize, usize) {
         let ids = self.ids.iter();
-        let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some());
-        let unhealthy = unhealthy.count();
+        let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some()).count();
         (self.ids.len() - unhealthy, unhealthy)
     }
 

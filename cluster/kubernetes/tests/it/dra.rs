@@ -75,22 +75,24 @@ impl Node {
     /// The CDI devices of claims that an engine finds, but for those that every request has.
     pub(crate) fn of_claims(&self) -> Vec<String> {
         let registry = Registry::scan(&[self.host.spec_dir()]);
-        let names = registry.devices().map(|device| device.name.to_string());
-        names
+        registry
+            .devices()
+            .map(|device| device.name.to_string())
             .filter(|name| name.starts_with("onload.dev/claim=") && !name.contains(".request."))
             .collect()
     }
 
     fn endpoints(&self) -> usize {
         let own = fs::read_dir(self.kubelet.0.join("plugins/onload.dev")).unwrap();
-        let kinds = own.map(|entry| entry.unwrap().file_type().unwrap());
-        kinds.filter(FileTypeExt::is_socket).count()
+        own.map(|entry| entry.unwrap().file_type().unwrap()).filter(FileTypeExt::is_socket).count()
     }
 
     pub(crate) fn files_of_claims(&self) -> Vec<String> {
         let entries = fs::read_dir(self.host.spec_dir()).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| name.starts_with("claim.")).collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("claim."))
+            .collect();
         names.sort();
         names
     }
@@ -191,13 +193,13 @@ async fn a_claim_gets_its_devices_by_the_words_of_its_allocation() {
     let answered = devices.iter().flat_map(|device| &device.cdi_device_ids);
     assert!(answered.into_iter().all(|name| there.contains(name)), "{there:?}");
     // The hook of the claim runs before the device's own, which would lease it for this container alone.
-    let ids = vf.cdi_device_ids.iter();
-    let ids: Vec<QualifiedName> = ids.map(|id| id.parse().unwrap()).collect();
+    let ids: Vec<QualifiedName> = vf.cdi_device_ids.iter().map(|id| id.parse().unwrap()).collect();
     let hooks = registry.edits_for(&ids).unwrap().hooks;
-    let stages = hooks
+    let stages: Vec<(&str, bool)> = hooks
         .iter()
-        .map(|hook| (hook.args[1].as_str(), hook.args.iter().any(|arg| arg == "--claim")));
-    let stages: Vec<(&str, bool)> = stages.filter(|(stage, _)| *stage == "createRuntime").collect();
+        .map(|hook| (hook.args[1].as_str(), hook.args.iter().any(|arg| arg == "--claim")))
+        .filter(|(stage, _)| *stage == "createRuntime")
+        .collect();
     assert_eq!(stages, [("createRuntime", true), ("createRuntime", false)]);
     daemon.logged(&["prepared", UID, "onload.dev/nic=ens1"]);
 }

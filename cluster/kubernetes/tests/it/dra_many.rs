@@ -28,8 +28,7 @@ fn offers(is_up: bool) -> Vec<HostDevice> {
 }
 
 fn counts(counts: &[(&str, usize)]) -> BTreeMap<String, usize> {
-    let counts = counts.iter();
-    counts.map(|(what, times)| ((*what).to_owned(), *times)).collect()
+    counts.iter().map(|(what, times)| ((*what).to_owned(), *times)).collect()
 }
 
 /// Waits until each has asked for all that it needs, and sees that it was no more.

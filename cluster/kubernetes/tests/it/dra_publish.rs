@@ -27,8 +27,11 @@ fn nic() -> HostDevice {
 }
 
 fn devices(slices: &Slices) -> BTreeSet<String> {
-    let all = slices.values().flat_map(|slice| slice.spec.devices.iter().flatten());
-    all.map(|device| device.name.clone()).collect()
+    slices
+        .values()
+        .flat_map(|slice| slice.spec.devices.iter().flatten())
+        .map(|device| device.name.clone())
+        .collect()
 }
 
 fn has(slices: &Slices, names: &[&str]) -> bool {
@@ -43,8 +46,11 @@ fn is_tainted(slices: &Slices, name: &str) -> bool {
 
 /// Whether all slices of a pool are of one generation, and as many as they say.
 fn is_whole(slices: &Slices, pool: &str) -> bool {
-    let of_pool = slices.values().filter(|slice| slice.spec.pool.name == pool);
-    let of_pool: Vec<_> = of_pool.map(|slice| &slice.spec.pool).collect();
+    let of_pool: Vec<_> = slices
+        .values()
+        .filter(|slice| slice.spec.pool.name == pool)
+        .map(|slice| &slice.spec.pool)
+        .collect();
     let generations: BTreeSet<i64> = of_pool.iter().map(|pool| pool.generation).collect();
     let count = i64::try_from(of_pool.len()).unwrap();
     generations.len() == 1 && of_pool.iter().all(|pool| pool.resource_slice_count == count)
@@ -75,8 +81,8 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then()
         ("patch resourceslices", 2),
         ("patch resourceslices (dry run)", 1),
         ("watch resourceslices", 1),
-    ];
-    let wanted = wanted.map(|(what, times)| (what.to_owned(), times));
+    ]
+    .map(|(what, times)| (what.to_owned(), times));
     assert_eq!(server.counts(), BTreeMap::from(wanted));
     driver.published_is(&[Class::Nic, Class::Vfio]).await;
     let nic = &slices[NIC].spec.devices.as_ref().unwrap()[0];
@@ -300,8 +306,8 @@ async fn a_watch_that_begins_anew_at_a_server_without_more_features_changes_noth
         let is_asked = |asked: &[Asked]| asked.iter().any(|asked| asked.is_dry);
         server.until_asked(is_asked).await;
         tokio::task::yield_now().await;
-        let asked = ["patch resourceslices (dry run)", "watch resourceslices"];
-        let asked = asked.map(|what| (what.to_owned(), 1));
+        let asked = ["patch resourceslices (dry run)", "watch resourceslices"]
+            .map(|what| (what.to_owned(), 1));
         assert_eq!(server.counts(), BTreeMap::from(asked));
         assert!(server.has_failed());
     }
@@ -674,8 +680,8 @@ async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
         assert!(is_whole(&there, "n1/vfio"));
         assert_eq!(there[VFIO].spec.pool.generation, generation);
         assert_eq!(is_tainted(&there, "0000-08-02-1"), generation == 2);
-        let changed = host_devices.iter_mut().find(|device| device.name.as_str() == "0000:08:02.1");
-        let changed = changed.unwrap();
+        let changed =
+            host_devices.iter_mut().find(|device| device.name.as_str() == "0000:08:02.1").unwrap();
         *changed = unhealthy(changed.clone());
         driver.offer(host_devices.clone());
     }

@@ -58,13 +58,11 @@ impl Node {
 }
 
 fn written_for(written: &[Written], object: &str) -> Vec<Value> {
-    let of_object = written.iter().filter(|one| one.object == object);
-    of_object.map(|one| one.body.clone()).collect()
+    written.iter().filter(|one| one.object == object).map(|one| one.body.clone()).collect()
 }
 
 fn events(written: &[Written]) -> Vec<&Written> {
-    let events = written.iter().filter(|one| one.body["kind"] != "ResourceClaim");
-    events.collect()
+    written.iter().filter(|one| one.body["kind"] != "ResourceClaim").collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,8 +48,10 @@ fn slices(devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<Re
 }
 
 fn devices(host_devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<Device> {
-    let slices = slices(host_devices, class, features).into_iter();
-    slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
+    slices(host_devices, class, features)
+        .into_iter()
+        .flat_map(|slice| slice.spec.devices.unwrap_or_default())
+        .collect()
 }
 
 fn names(devices: &[Device]) -> Vec<&str> {
@@ -57,8 +59,7 @@ fn names(devices: &[Device]) -> Vec<&str> {
 }
 
 fn taints(device: &Device) -> Vec<&str> {
-    let taints = device.taints.iter().flatten();
-    taints.map(|taint| taint.key.as_str()).collect()
+    device.taints.iter().flatten().map(|taint| taint.key.as_str()).collect()
 }
 
 fn legal(slices: &[ResourceSlice]) {
@@ -133,8 +134,13 @@ fn a_device_is_found_by_the_names_that_drivers_share() {
     assert!(root.is_some_and(|root| root.starts_with("pci0000:")), "{root:?}");
     // A device without a PCI function has none of them, since nothing is like it.
     let rdma = devices(&host_devices, Class::Rdma, DraFeatures::ALL);
-    let soft = rdma.iter().find(|device| device.name.starts_with("rxe")).unwrap();
-    let attributes = soft.attributes.as_ref().unwrap();
+    let attributes = rdma
+        .iter()
+        .find(|device| device.name.starts_with("rxe"))
+        .unwrap()
+        .attributes
+        .as_ref()
+        .unwrap();
     assert!(attributes.keys().all(|name| !name.contains('/')), "{attributes:?}");
 }
 
@@ -252,8 +258,7 @@ fn the_last_slots_are_those_that_containers_without_a_claim_have() {
     let numbered = |taints| DraFeatures { taints, ..DraFeatures::NONE };
     let held_ones = |holders: &[fn(HostDevice) -> HostDevice]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
-        let is_held = devices.iter().map(|device| taints(device) == [HELD_TAINT]);
-        is_held.collect()
+        devices.iter().map(|device| taints(device) == [HELD_TAINT]).collect()
     };
     assert_eq!(held_ones(&[by_a_claim]), [false; 4]);
     let last = [false, false, true, true];
@@ -366,8 +371,10 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
     let other = || vf("0000:81:00.2", PF);
     let marked = |host_devices: [HostDevice; 3]| -> Vec<String> {
         let all = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
-        let marked = all.iter().filter(|device| taints(device) == [HELD_TAINT]);
-        marked.map(|device| device.name.clone()).collect()
+        all.iter()
+            .filter(|device| taints(device) == [HELD_TAINT])
+            .map(|device| device.name.clone())
+            .collect()
     };
     let all = ["0000-81-00-0", "0000-81-00-1", "0000-81-00-2"];
     assert_eq!(marked([held(pf()), one(), other()]), all);

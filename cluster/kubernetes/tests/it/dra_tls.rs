@@ -24,8 +24,11 @@ fn tls(file: &str) -> PathBuf {
 }
 
 fn acceptor(server: &str) -> TlsAcceptor {
-    let chain = CertificateDer::pem_file_iter(tls(&format!("{server}.crt"))).unwrap();
-    let chain: Vec<CertificateDer<'static>> = chain.map(Result::unwrap).collect();
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(tls(&format!("{server}.crt")))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
     let key = PrivateKeyDer::from_pem_file(tls(&format!("{server}.key"))).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)

@@ -94,8 +94,8 @@ fn every_resource_registers_anew_with_each_kubelet_in_go() {
         kubelet.does("kill", "killed");
     }
     assert!(daemon.terminate().success());
-    let left = fs::read_dir(host.plugin_dir()).unwrap();
-    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(host.plugin_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["kubelet.sock"], "that is the killed kubelet's own");
 }
 

@@ -85,8 +85,7 @@ fn answer(output: &Output) -> Result<Objects, String> {
 
 fn by_name(objects: Vec<Value>) -> Objects {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let objects = objects.into_iter().filter(|object| !object.is_null());
-    let named = objects.map(|object| {
+    let named = objects.into_iter().filter(|object| !object.is_null()).map(|object| {
         let name = (text(&object["kind"]), text(&object["metadata"]["name"]));
         (name, object)
     });
@@ -118,12 +117,13 @@ fn config_map(objects: &Objects) -> &Value {
 
 #[test]
 fn the_chart_is_what_the_script_makes_of_the_base() {
-    let made = tempfile::tempdir().unwrap();
-    let made = made.path().join("chart");
+    let made = tempfile::tempdir().unwrap().path().join("chart");
     script(&[&made]);
     let files = |root: &Path| -> BTreeMap<PathBuf, String> {
-        let entries = WalkDir::new(root).into_iter().map(Result::unwrap);
-        let files = entries.filter(|entry| entry.file_type().is_file());
+        let files = WalkDir::new(root)
+            .into_iter()
+            .map(Result::unwrap)
+            .filter(|entry| entry.file_type().is_file());
         let read = |path: &Path| {
             let name = path.strip_prefix(root).unwrap().to_owned();
             (name, fs::read_to_string(path).unwrap())
@@ -191,8 +191,8 @@ fn each_value_changes_what_it_says_and_nothing_else() {
     }
     // Kubelet and the daemon have its directories at the same paths.
     let is_of_kubelet = |value: &Value| value.as_str().is_some_and(|text| text.contains("k0s"));
-    let paths = found.values().filter(|value| is_of_kubelet(value));
-    let paths: Vec<&str> = paths.filter_map(Value::as_str).collect();
+    let paths: Vec<&str> =
+        found.values().filter(|value| is_of_kubelet(value)).filter_map(Value::as_str).collect();
     let [root, registry, plugin] = ["", "/plugins_registry", "/plugins/onload.dev"]
         .map(|below| format!("/var/lib/k0s/kubelet{below}"));
     assert_eq!(paths, [&root, &registry, &plugin, &registry, &plugin]);
@@ -235,8 +235,7 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
         assert_eq!(config.kubernetes.resources.len(), classes);
         let name = &map["metadata"]["name"];
         let daemon = &chart[&("DaemonSet".to_owned(), "onload-kubernetes".to_owned())];
-        let volumes = daemon["spec"]["template"]["spec"]["volumes"].as_array();
-        let mut volumes = volumes.unwrap().iter();
+        let mut volumes = daemon["spec"]["template"]["spec"]["volumes"].as_array().unwrap().iter();
         let volume = volumes.find(|volume| volume["name"] == "config").unwrap();
         assert_eq!(volume["configMap"]["name"], *name);
         assert_eq!(*name, "onload-ctk");
@@ -286,8 +285,7 @@ fn what_contradicts_itself_or_is_no_value_is_refused() {
     let schema: Value = serde_json::from_str(&schema).unwrap();
     assert_eq!(schema["additionalProperties"], false);
     let keys = |value: &Value| -> BTreeSet<String> {
-        let keys = value.as_object().unwrap().keys();
-        keys.filter(|key| *key != "global").cloned().collect()
+        value.as_object().unwrap().keys().filter(|key| *key != "global").cloned().collect()
     };
     assert_eq!(keys(&schema["properties"]), keys(&values()));
     let of_image = &schema["properties"]["image"];
@@ -330,8 +328,7 @@ fn the_archive_of_a_commit_has_the_same_bytes_and_the_whole_chart() {
     assert_eq!(one, other);
     let listed = Command::new("tar").arg("-tzf").arg(path).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    let files = listed.lines().filter(|line| !line.ends_with('/'));
-    let files: BTreeSet<&str> = files.collect();
+    let files: BTreeSet<&str> = listed.lines().filter(|line| !line.ends_with('/')).collect();
     for file in ["Chart.yaml", "values.yaml", "templates/daemonset.yaml", "LICENSE-MIT"] {
         let path = format!("onload-ctk/{file}");
         assert!(files.contains(path.as_str()), "{file}: {listed}");

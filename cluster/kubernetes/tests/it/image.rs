@@ -178,10 +178,10 @@ fn every_blob_is_what_its_digest_says() {
     let layout = directory.path().join("layout");
     unpack(&image(directory.path()), &layout);
     let blobs = layout.join("blobs/sha256");
-    let names = fs::read_dir(&blobs)
+    let names: Vec<String> = fs::read_dir(&blobs)
         .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let names: Vec<String> = names.collect();
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert_eq!(names.len(), 3);
     let text = names.iter().map(|name| format!("{name}  {name}\n")).collect::<String>();
     fs::write(directory.path().join("sums"), text).unwrap();

@@ -108,9 +108,9 @@ impl Node {
     /// Every file of the host, with its text.
     fn files(&self) -> Vec<(PathBuf, String)> {
         let all = walkdir::WalkDir::new(self.tree.root()).sort_by_file_name();
-        let files = all.into_iter().map(Result::unwrap);
-        let files = files.filter(|entry| entry.file_type().is_file());
-        files
+        all.into_iter()
+            .map(Result::unwrap)
+            .filter(|entry| entry.file_type().is_file())
             .map(|entry| {
                 let below = entry.path().strip_prefix(self.tree.root()).unwrap();
                 (below.to_owned(), fs::read_to_string(entry.path()).unwrap())

@@ -50,8 +50,11 @@ fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
     let tree = Tree::sample(host);
     let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
     let devices: Vec<HostDevice> = survey.offers();
-    let of_pool = devices.iter().filter(|device| device.pools.iter().any(|other| other == pool));
-    of_pool.map(|device| device.pci.unwrap().to_string()).collect()
+    devices
+        .iter()
+        .filter(|device| device.pools.iter().any(|other| other == pool))
+        .map(|device| device.pci.unwrap().to_string())
+        .collect()
 }
 
 /// A PCI function as their plugins look at it.
@@ -63,8 +66,7 @@ struct Function {
 impl Function {
     fn all(tree: &Tree) -> Vec<Function> {
         let devices = tree.path("sys/bus/pci/devices");
-        let entries = fs::read_dir(devices).unwrap().map(Result::unwrap);
-        let functions = entries.map(|entry| Function {
+        let functions = fs::read_dir(devices).unwrap().map(Result::unwrap).map(|entry| Function {
             address: entry.file_name().into_string().unwrap(),
             directory: entry.path(),
         });
@@ -82,8 +84,11 @@ impl Function {
     }
 
     fn names(&self, directory: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.directory.join(directory)).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        fs::read_dir(self.directory.join(directory))
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 
     /// What the link type of its interfaces is called. A capture has that of its RDMA ports, to which the
@@ -166,10 +171,11 @@ impl Selectors {
 
 fn chosen_by(selectors: &Selectors, host: &str, is_rdma: bool) -> BTreeSet<String> {
     let tree = Tree::sample(host);
-    let all = Function::all(&tree).into_iter();
-    let chosen =
-        all.filter(|function| function.is_rdma() == is_rdma && selectors.match_function(function));
-    chosen.map(|function| function.address).collect()
+    Function::all(&tree)
+        .into_iter()
+        .filter(|function| function.is_rdma() == is_rdma && selectors.match_function(function))
+        .map(|function| function.address)
+        .collect()
 }
 
 /// Compares every resource on every host, each of which has to have a device on one of them.

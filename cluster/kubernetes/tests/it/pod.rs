@@ -81,8 +81,7 @@ impl Node {
     /// Where something of the node is, links followed inside the node.
     fn at(&self, path: &str) -> PathBuf {
         let host = Host::open(self.host.root()).unwrap();
-        let inside = host.resolve(Path::new(path)).unwrap();
-        let inside = inside.unwrap_or_else(|| PathBuf::from(path));
+        let inside = host.resolve(Path::new(path)).unwrap().unwrap_or_else(|| PathBuf::from(path));
         host.outside_path(&inside)
     }
 
@@ -222,8 +221,8 @@ impl<'n> Made<'n> {
         let capabilities = security.capabilities.as_ref().unwrap();
         assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]));
         let added = capabilities.add.clone().unwrap_or_default();
-        let of_pod = self.container.env.iter().flatten();
-        let of_pod = of_pod.map(|env| format!("{}={}", env.name, value(env)));
+        let of_pod =
+            self.container.env.iter().flatten().map(|env| format!("{}={}", env.name, value(env)));
         let ours = self.env.iter().cloned();
         let split = |variable: String| {
             let (name, value) = variable.split_once('=').unwrap();
@@ -232,8 +231,9 @@ impl<'n> Made<'n> {
         // The last of a name counts.
         let env: BTreeMap<String, String> = of_pod.chain(ours).map(split).collect();
         let env = env.into_iter().map(|(name, value)| format!("{name}={value}"));
-        let words = ["/image/onload-kubernetes".to_owned()].into_iter();
-        let words = words.chain(self.container.args.iter().flatten().cloned());
+        let words = ["/image/onload-kubernetes".to_owned()]
+            .into_iter()
+            .chain(self.container.args.iter().flatten().cloned());
         let words: Vec<String> = match &self.script {
             Some(script) => vec!["/usr/bin/sh".to_owned(), "-c".to_owned(), script.clone()],
             None => words.collect(),

@@ -23,8 +23,7 @@ struct Call(Value);
 impl Call {
     fn all() -> Vec<Call> {
         let text = include_str!("../recorded/kubelet-1.36.2/calls.jsonl");
-        let calls = text.lines().map(|line| serde_json::from_str(line).unwrap());
-        calls.map(Call).collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).map(Call).collect()
     }
 
     fn word(&self, key: &str) -> Option<&str> {
@@ -102,14 +101,15 @@ async fn devices_without_a_specification_are_listed_and_refused_as_they_were() {
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     let calls = Call::all();
-    let refused = calls.iter().find(|call| call.word("status").is_some());
-    let refused = refused.unwrap();
+    let refused = calls.iter().find(|call| call.word("status").is_some()).unwrap();
     kubelet.registered(refused.resource()).await;
     fs::remove_file(host.spec_dir().join("onload.dev-vfio.json")).unwrap();
     let is_unhealthy = |plugin: &Plugin| plugin.unhealthy().len() == 2;
     let now = kubelet.until(refused.resource(), is_unhealthy).await;
-    let lists = calls.iter().filter(|call| call.is("ListAndWatch"));
-    let mut lists = lists.map(|call| call.message::<ListAndWatchResponse>("answer"));
+    let mut lists = calls
+        .iter()
+        .filter(|call| call.is("ListAndWatch"))
+        .map(|call| call.message::<ListAndWatchResponse>("answer"));
     assert!(lists.any(|list| list.devices == now.devices.0), "{:?}", now.devices);
     let status = allocate(&now, refused).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -120,8 +120,7 @@ async fn devices_without_a_specification_are_listed_and_refused_as_they_were() {
 #[test]
 fn a_refusal_reaches_the_owner_of_the_pod() {
     let calls = Call::all();
-    let refused = calls.iter().find(|call| call.word("status").is_some());
-    let refused = refused.unwrap();
+    let refused = calls.iter().find(|call| call.word("status").is_some()).unwrap();
     let name = "onload.dev/vfio=0000:81:10.0".to_owned();
     let now =
         format!("{}: {}", refused.resource(), SpecAuthor::Operator.missing_spec_reason(&name));

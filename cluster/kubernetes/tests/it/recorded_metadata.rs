@@ -29,15 +29,15 @@ struct Recorded {
 
 /// The requests of a file as the package printed them.
 fn printed(file: &str) -> Value {
-    let documents = file.lines().map(|line| serde_json::from_str(line).unwrap());
-    let known = documents.filter(|document: &Value| document["apiVersion"] == KNOWN);
+    let known = file
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|document: &Value| document["apiVersion"] == KNOWN);
     let [document] = &known.collect::<Vec<_>>()[..] else {
         panic!("{file}");
     };
-    let requests = document["requests"].as_array().unwrap().iter();
-    let requests = requests.map(|request| {
-        let devices = request["devices"].as_array().unwrap().iter();
-        let devices = devices.map(|device| {
+    let requests = document["requests"].as_array().unwrap().iter().map(|request| {
+        let devices = request["devices"].as_array().unwrap().iter().map(|device| {
             json!({"Driver": device["driver"], "Pool": device["pool"], "Name": device["name"],
                 "Attributes": device["attributes"], "NetworkData": device.get("networkData")})
         });
@@ -49,8 +49,7 @@ fn printed(file: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_in_pods_have_the_files_that_kubernetes_has_read() {
     let text = include_str!("../recorded/metadata-1.36.2/read.jsonl");
-    let all = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    let all: Vec<Recorded> = all.collect();
+    let all: Vec<Recorded> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(all.len(), 3);
     let host = AgentHost::captured(CAPTURED);
     host.config(CONFIG);

@@ -96,8 +96,7 @@ fn is_hardware_address(name: &str) -> bool {
 }
 
 fn with_colons(address: &str) -> String {
-    let bytes = address.as_bytes().chunks(2).map(String::from_utf8_lossy);
-    bytes.collect::<Vec<_>>().join(":")
+    address.as_bytes().chunks(2).map(String::from_utf8_lossy).collect::<Vec<_>>().join(":")
 }
 
 pub fn int_attribute(number: usize) -> Attribute {
@@ -122,8 +121,10 @@ fn unitless(value: Value) -> Attribute {
 }
 
 fn attribute_name(name: &str) -> String {
-    let renamed = RENAMED.iter().find(|(from, _)| *from == name);
-    renamed.map_or_else(|| to_snake_case(name), |(_, to)| (*to).to_owned())
+    RENAMED
+        .iter()
+        .find(|(from, _)| *from == name)
+        .map_or_else(|| to_snake_case(name), |(_, to)| (*to).to_owned())
 }
 
 /// Converts `linkState` to `link_state`, the style of Nomad's attributes.

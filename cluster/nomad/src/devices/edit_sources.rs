@@ -148,9 +148,7 @@ fn unmatched_ignored(
     let is_known = |name: &str| {
         name == NONE || is_offered(name) || NAMED.iter().any(|dir| is_listed(dir, name))
     };
-    let ignored = settings.ignored_interfaces.iter();
-    let unmatched = ignored.filter(|name| !is_known(name));
-    let warnings = unmatched.map(|name| {
+    let warnings = settings.ignored_interfaces.iter().filter(|name| !is_known(name)).map(|name| {
         format!(
             "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
             Quoted(name)
@@ -175,13 +173,16 @@ fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result
 /// Returns why classes have fewer devices or none.
 fn exclusion_reasons(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
-    let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());
-    let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));
-    let entries = inventory.not_offered.iter();
-    let entries = entries.filter(|entry| match entry.kind {
-        ExclusionSubject::Device(class) => classes.contains(&class),
-        _ => false,
-    });
-    let entries = entries.map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
+    let obstacle = onload
+        .and_then(|onload| onload.obstacle.as_ref())
+        .map(|reason| format!("Onload is not offered: {reason}"));
+    let entries = inventory
+        .not_offered
+        .iter()
+        .filter(|entry| match entry.kind {
+            ExclusionSubject::Device(class) => classes.contains(&class),
+            _ => false,
+        })
+        .map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
     obstacle.into_iter().chain(entries).collect()
 }

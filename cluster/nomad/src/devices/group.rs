@@ -60,8 +60,7 @@ impl NomadGroup {
     }
 
     pub fn to_wire(&self, own_slots: &OwnSlots) -> DeviceGroup {
-        let devices = self.devices.iter();
-        let devices = devices.flat_map(|device| self.to_detected(device, own_slots));
+        let devices = self.devices.iter().flat_map(|device| self.to_detected(device, own_slots));
         DeviceGroup {
             vendor: self.vendor.to_owned(),
             device_type: self.r#type.to_string(),

@@ -114,8 +114,7 @@ mod tests {
 
     fn layout(class: Class, settings: &PluginSettings, config: &Config) -> Option<Config> {
         let layouts = class_layouts(settings, config);
-        let found = layouts.into_iter().find(|(classes, _)| classes.contains(&class));
-        found.map(|(_, config)| config)
+        layouts.into_iter().find(|(classes, _)| classes.contains(&class)).map(|(_, config)| config)
     }
 
     fn at(path: &str) -> DirSetting {

@@ -245,8 +245,9 @@ mod tests {
         let mounts: Vec<_> =
             wire.mounts.iter().map(|mount| (mount.task_path.as_str(), mount.read_only)).collect();
         assert_eq!(mounts, [("/run/onload", false), ("/usr/lib64/libonload.so", true)]);
-        let devices = wire.devices.iter();
-        let devices: Vec<_> = devices
+        let devices: Vec<_> = wire
+            .devices
+            .iter()
             .map(|device| {
                 (device.task_path.as_str(), device.host_path.as_str(), device.permissions.as_str())
             })

@@ -24,8 +24,10 @@ fn check_trust(host: &Host, dirs: &[PathBuf], files: &SpecFiles) -> Result<()> {
             Err(error) if error.is_absent() => continue,
             dir => dir?,
         };
-        let in_dir = files.paths().filter(|path| path.parent() == Some(outside_dir));
-        let names = in_dir.filter_map(Path::file_name);
+        let names = files
+            .paths()
+            .filter(|path| path.parent() == Some(outside_dir))
+            .filter_map(Path::file_name);
         for name in names.filter(|name| name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes()))
         {
             match dir.open(name) {

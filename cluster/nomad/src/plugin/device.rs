@@ -53,8 +53,9 @@ impl DevicePlugin for DeviceService {
         let root = self.surveyor.options().host_root.clone();
         let words = ids.join(", ");
         let snapshot = wait_for_own_tasks(self.surveyor.snapshots(), &root, &ids).await?;
-        let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
-        let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
+        let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids))
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?;
         match &reserved {
             Ok(reservation) => tracing::info!(
                 "reserved {words}: {} variables, {} mounts, {} device nodes",
@@ -73,12 +74,15 @@ impl DevicePlugin for DeviceService {
         &self,
         request: Request<StatsRequest>,
     ) -> Result<Response<Self::StatsStream>, Status> {
-        let every = request.into_inner().collection_interval;
-        let every = every.and_then(|every| {
-            let seconds = u64::try_from(every.seconds).ok()?;
-            Some(Duration::new(seconds, u32::try_from(every.nanos).ok()?))
-        });
-        let every = every.filter(|every| !every.is_zero()).unwrap_or(DEFAULT_INTERVAL);
+        let every = request
+            .into_inner()
+            .collection_interval
+            .and_then(|every| {
+                let seconds = u64::try_from(every.seconds).ok()?;
+                Some(Duration::new(seconds, u32::try_from(every.nanos).ok()?))
+            })
+            .filter(|every| !every.is_zero())
+            .unwrap_or(DEFAULT_INTERVAL);
         let root = self.surveyor.options().host_root.clone();
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));
@@ -87,9 +91,12 @@ impl DevicePlugin for DeviceService {
 }
 
 async fn first_snapshot(snapshots: &mut Snapshots) -> Result<Arc<NomadSnapshot>, Status> {
-    let first = snapshots.wait_for(Option::is_some).await;
-    let first = first.ok().and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
-    first.ok_or_else(|| Status::internal("the thread that reads the host has ended"))
+    snapshots
+        .wait_for(Option::is_some)
+        .await
+        .ok()
+        .and_then(|snapshot| snapshot.as_ref().map(Arc::clone))
+        .ok_or_else(|| Status::internal("the thread that reads the host has ended"))
 }
 
 /// Waits until no task of this client holds the requested devices, at most for `reserve_wait`, and returns the

@@ -76,11 +76,13 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Handshake> {
-        let all = [(COOKIE, COOKIE_VALUE)].into_iter().chain(variables.iter().copied());
-        let all: Vec<(&str, &str)> = all.collect();
+        let all: Vec<(&str, &str)> =
+            [(COOKIE, COOKIE_VALUE)].into_iter().chain(variables.iter().copied()).collect();
         Handshake::from_environment(|name| {
-            let found = all.iter().rev().find(|(known, _)| *known == name);
-            found.map(|(_, value)| OsString::from(value))
+            all.iter()
+                .rev()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| OsString::from(value))
         })
     }
 

@@ -27,8 +27,8 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
         let end = rest.find(|c| !is_number(c))?;
         let (number, tail) = rest.split_at(end);
         let number: f64 = number.parse().ok()?;
-        let units = UNITS.iter();
-        let mut units = units.filter_map(|(name, size)| Some((tail.strip_prefix(name)?, *size)));
+        let mut units =
+            UNITS.iter().filter_map(|(name, size)| Some((tail.strip_prefix(name)?, *size)));
         let (tail, size) = units.next()?;
         nanos += number * size;
         rest = tail;

@@ -40,8 +40,7 @@ fn health(group: &DeviceGroup) -> Option<&str> {
 }
 
 fn nodes(given: &ContainerReservation) -> Vec<(&str, &str)> {
-    let nodes = given.devices.iter();
-    nodes.map(|node| (node.task_path.as_str(), node.permissions.as_str())).collect()
+    given.devices.iter().map(|node| (node.task_path.as_str(), node.permissions.as_str())).collect()
 }
 
 fn names(groups: &Groups) -> Vec<&str> {
@@ -475,16 +474,18 @@ async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
     {
         merged.extend(agent.reserve(&[id]).await.unwrap().envs);
     }
-    let tickets = merged.iter().filter(|(_, value)| value.starts_with("ticket:"));
-    let requests = tickets.map(|(name, value)| {
-        assert!(name.starts_with("ONLOAD_CTK_REQUEST_"), "{name}");
-        let id = value.strip_prefix("ticket:").unwrap();
-        let path = host.root().join("run/onload-ctk/@requests").join(id);
-        let text = fs::read_to_string(path).unwrap();
-        let ticket: serde_json::Value = serde_json::from_str(&text).unwrap();
-        ticket["request"].as_str().unwrap().to_owned()
-    });
-    let mut requests: Vec<String> = requests.collect();
+    let mut requests: Vec<String> = merged
+        .iter()
+        .filter(|(_, value)| value.starts_with("ticket:"))
+        .map(|(name, value)| {
+            assert!(name.starts_with("ONLOAD_CTK_REQUEST_"), "{name}");
+            let id = value.strip_prefix("ticket:").unwrap();
+            let path = host.root().join("run/onload-ctk/@requests").join(id);
+            let text = fs::read_to_string(path).unwrap();
+            let ticket: serde_json::Value = serde_json::from_str(&text).unwrap();
+            ticket["request"].as_str().unwrap().to_owned()
+        })
+        .collect();
     requests.sort();
     assert_eq!(
         requests,

@@ -50,12 +50,15 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
     let mut third = GoHost::start(program, &host).unwrap();
     set(&mut third, &json!({"num_nic": 2})).unwrap();
     let published = fingerprint(&mut third);
-    let group = published
+    let ids: Vec<&str> = published
         .device_group
         .iter()
         .find(|group| group.device_type == "onload" && group.device_name == NIC)
-        .unwrap();
-    let ids: Vec<&str> = group.devices.iter().map(|device| device.id.as_str()).collect();
+        .unwrap()
+        .devices
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect();
     assert_eq!(ids, ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]);
     let given = reserve(&mut third, ids[1]).unwrap().container_res.unwrap();
     assert_eq!(given.envs["LD_PRELOAD"], "libonload.so");
@@ -70,8 +73,11 @@ fn changes_reach_nomads_library_by_the_open_stream() {
     let mut agent = GoHost::start(program, &host).unwrap();
     set(&mut agent, &json!({})).unwrap();
     let has_pps = |published: &FingerprintResponse| {
-        let groups = published.device_group.iter();
-        groups.filter(|group| group.device_type == "pps").all(|group| group.devices[0].healthy)
+        published
+            .device_group
+            .iter()
+            .filter(|group| group.device_type == "pps")
+            .all(|group| group.devices[0].healthy)
     };
     assert!(has_pps(&fingerprint(&mut agent)));
     host.remove_from_spec("pps", "pps0");
@@ -88,9 +94,15 @@ fn statistics_reach_nomads_library() {
     set(&mut agent, &json!({"num_nic": 1})).unwrap();
     let stats: StatsResponse =
         agent.call("read", &format!("{DEVICE}/Stats"), &StatsRequest::default()).unwrap();
-    let group =
-        stats.groups.iter().find(|group| group.r#type == "onload" && group.name == NIC).unwrap();
-    let stats = group.instance_stats["onload-enp101s0f0np0-0"].stats.as_ref().unwrap();
+    let stats = stats
+        .groups
+        .iter()
+        .find(|group| group.r#type == "onload" && group.name == NIC)
+        .unwrap()
+        .instance_stats["onload-enp101s0f0np0-0"]
+        .stats
+        .as_ref()
+        .unwrap();
     assert_eq!(stats.attributes["onload_stacks"].int_numerator_val, Some(1));
 }
 
@@ -121,8 +133,13 @@ fn its_log_keeps_level_and_words_in_the_agents() {
     let log = agent.ended();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let level = |words: &str| {
-        let line = lines.iter().find(|line| line["@message"].as_str().unwrap().contains(words));
-        line.unwrap_or_else(|| panic!("{words}: {log}"))["@level"].as_str().unwrap().to_owned()
+        lines
+            .iter()
+            .find(|line| line["@message"].as_str().unwrap().contains(words))
+            .unwrap_or_else(|| panic!("{words}: {log}"))["@level"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(level("hugepages 2Mi is not published"), "info");
     assert_eq!(level("reserving a \"b\": it is no device of this plugin"), "error");

@@ -85,8 +85,12 @@ fn page() -> String {
 }
 
 fn paths(given: &ContainerReservation) -> BTreeSet<String> {
-    let nodes = given.devices.iter().map(|node| node.task_path.clone());
-    nodes.chain(given.mounts.iter().map(|mount| mount.task_path.clone())).collect()
+    given
+        .devices
+        .iter()
+        .map(|node| node.task_path.clone())
+        .chain(given.mounts.iter().map(|mount| mount.task_path.clone()))
+        .collect()
 }
 
 fn source<'g>(given: &'g ContainerReservation, path: &str) -> Option<&'g str> {
@@ -104,8 +108,11 @@ async fn published(host: &AgentHost, settings: Json) -> BTreeMap<String, DeviceG
 }
 
 fn of_types(groups: &BTreeMap<String, DeviceGroup>, types: &[&str]) -> Vec<String> {
-    let groups = groups.iter().filter(|(_, group)| types.contains(&group.device_type.as_str()));
-    groups.map(|(name, _)| name.clone()).collect()
+    groups
+        .iter()
+        .filter(|(_, group)| types.contains(&group.device_type.as_str()))
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 const ONLOAD: [&str; 3] = ["onload", "zf", "onloadzf"];

@@ -28,8 +28,10 @@ fn jobs() -> Vec<(String, String)> {
 
 /// What stands between the quotes of the lines that begin with a word.
 fn quoted<'t>(text: &'t str, word: &str) -> Vec<&'t str> {
-    let lines = text.lines().filter_map(|line| line.trim().strip_prefix(word));
-    lines.filter_map(|line| line.split('"').nth(1)).collect()
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix(word))
+        .filter_map(|line| line.split('"').nth(1))
+        .collect()
 }
 
 /// Whether a group is what a `device` block names: a type, a vendor and a type, or these and a name.
@@ -82,9 +84,11 @@ async fn the_jobs_find_their_devices_and_attributes_on_a_captured_host() {
 
 /// The lines of each `constraint` block.
 fn constraints(text: &str) -> Vec<String> {
-    let blocks = text.split("constraint {\n").skip(1);
-    let blocks = blocks.filter_map(|rest| rest.split_once("\n          }\n"));
-    blocks.map(|(block, _)| block.to_owned()).collect()
+    text.split("constraint {\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("\n          }\n"))
+        .map(|(block, _)| block.to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -98,9 +102,11 @@ async fn the_constraints_of_the_jobs_are_met_as_nomad_reads_them() {
         let constraints = constraints(&text);
         assert_eq!(constraints.len(), text.matches("constraint {").count());
         for constraint in constraints {
-            let attribute = quoted(&constraint, "attribute")[0];
-            let attribute = attribute.strip_prefix("${device.attr.").unwrap();
-            let attribute = attribute.strip_suffix('}').unwrap();
+            let attribute = quoted(&constraint, "attribute")[0]
+                .strip_prefix("${device.attr.")
+                .unwrap()
+                .strip_suffix('}')
+                .unwrap();
             let operator = quoted(&constraint, "operator").first().copied();
             let value = quoted(&constraint, "value")[0];
             let mut asked = groups.values().filter(|group| is(group, device));
@@ -119,8 +125,8 @@ async fn the_constraints_of_the_jobs_are_met_as_nomad_reads_them() {
 
 #[test]
 fn the_manual_page_has_every_option_with_its_variable() {
-    let page = fs::read_to_string(packaging().join("onload-nomad-device.8")).unwrap();
-    let page = page.replace("\\-", "-");
+    let page =
+        fs::read_to_string(packaging().join("onload-nomad-device.8")).unwrap().replace("\\-", "-");
     for argument in NomadCli::command().get_arguments() {
         let option = format!("--{}", argument.get_long().unwrap());
         assert!(page.contains(&option), "{option}");
@@ -133,9 +139,13 @@ fn the_manual_page_has_every_option_with_its_variable() {
 fn the_agents_configuration_names_settings_that_there_are() {
     let text = fs::read_to_string(packaging().join("agent.hcl")).unwrap();
     assert_eq!(quoted(&text, "plugin "), ["onload-nomad-device"]);
-    let settings = text.lines().map(|line| line.trim().trim_start_matches("# "));
-    let settings = settings.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
-    let settings: BTreeSet<&str> = settings.filter(|name| !name.contains(' ')).collect();
+    let settings: BTreeSet<&str> = text
+        .lines()
+        .map(|line| line.trim().trim_start_matches("# "))
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, _)| name)
+        .filter(|name| !name.contains(' '))
+        .collect();
     assert_eq!(settings, BTreeSet::from(["mount_onload", "runtime"]));
     let known: Vec<&str> = TABLE.iter().map(|setting| setting.name).collect();
     assert!(["mount_onload", "runtime"].iter().all(|name| known.contains(name)));
@@ -151,9 +161,10 @@ fn the_page_has_every_setting_with_its_type_and_default() {
         .collect();
     for setting in TABLE {
         let name = format!("`{}`", setting.name);
-        let row =
-            rows.iter().find(|row| row[1].split(", ").any(|each| each == name) && row.len() == 6);
-        let row = row.unwrap_or_else(|| panic!("no row for {name}"));
+        let row = rows
+            .iter()
+            .find(|row| row[1].split(", ").any(|each| each == name) && row.len() == 6)
+            .unwrap_or_else(|| panic!("no row for {name}"));
         assert_eq!(row[2], setting.kind, "{name}");
         let default = setting.default.map(|literal| format!("`{literal}`"));
         assert_eq!(row[3], default.unwrap_or_default(), "{name}");
@@ -167,8 +178,8 @@ async fn the_page_has_every_attribute() {
         let host = AgentHost::captured(name);
         let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
         let groups = agent.published().await;
-        let attributes = groups.values().flat_map(|group| group.attributes.keys());
-        let attributes: BTreeSet<&String> = attributes.collect();
+        let attributes: BTreeSet<&String> =
+            groups.values().flat_map(|group| group.attributes.keys()).collect();
         let is_missing = |attribute: &&&String| !page.contains(&format!("`{attribute}`"));
         let missing: Vec<&&String> = attributes.iter().filter(is_missing).collect();
         assert!(missing.is_empty(), "{name}: {missing:?}");

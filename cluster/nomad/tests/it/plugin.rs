@@ -100,12 +100,15 @@ async fn the_services_of_go_plugin_answer() {
     let answer = health.check(check("plugin")).await.unwrap().into_inner();
     assert_eq!(answer.status(), ServingStatus::Serving);
     assert_eq!(health.check(check("other")).await.unwrap_err().code(), tonic::Code::NotFound);
-    let stdio = GrpcStdioClient::new(agent.channel.clone()).stream_stdio(()).await;
-    let mut stdio = stdio.unwrap().into_inner();
+    let mut stdio =
+        GrpcStdioClient::new(agent.channel.clone()).stream_stdio(()).await.unwrap().into_inner();
     let (offer, offers) = tokio::sync::mpsc::channel::<ConnInfo>(1);
     let offers = tokio_stream::wrappers::ReceiverStream::new(offers);
-    let broker = GrpcBrokerClient::new(agent.channel.clone()).start_stream(offers).await;
-    let mut broker = broker.unwrap().into_inner();
+    let mut broker = GrpcBrokerClient::new(agent.channel.clone())
+        .start_stream(offers)
+        .await
+        .unwrap()
+        .into_inner();
     offer.send(ConnInfo::default()).await.unwrap();
     drop(offer);
     assert_eq!(broker.message().await.unwrap(), None, "it ends with the host's side");

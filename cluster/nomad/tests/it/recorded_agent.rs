@@ -51,8 +51,12 @@ async fn the_agent_had_every_device_that_is_published() {
         })
     });
     let text = recorded("devices.txt");
-    let lines = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    let shown: BTreeSet<String> = lines.map(str::to_owned).collect();
+    let shown: BTreeSet<String> = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect();
     assert_eq!(ids.collect::<BTreeSet<String>>(), shown);
 }
 
@@ -60,13 +64,17 @@ async fn the_agent_had_every_device_that_is_published() {
 async fn the_agent_understood_every_attribute_and_its_unit() {
     let host = as_recorded(X2);
     let published = agent(&host, "onload").await.published().await;
-    let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
-    let units: BTreeMap<String, String> =
-        attributes.map(|(name, value)| (name.clone(), shown(value))).collect();
+    let units: BTreeMap<String, String> = published["amd/onload/enp101s0f0np0"]
+        .attributes
+        .iter()
+        .map(|(name, value)| (name.clone(), shown(value)))
+        .collect();
     let text = recorded("attributes.txt");
-    let lines = text.lines().filter_map(|line| line.split_once(" = "));
-    let lines = lines.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
-    let mut known: BTreeMap<String, String> = lines.collect();
+    let mut known: BTreeMap<String, String> = text
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+        .collect();
     let group = known.remove("Device Group");
     assert_eq!(group.as_deref(), Some("amd/onload/enp101s0f0np0"));
     // What is no virtual function has no index of one since then.
@@ -92,14 +100,16 @@ async fn the_tasks_had_the_variables_that_are_reserved() {
         let text = recorded(file);
         let lines = text.lines().filter_map(|line| line.split_once('='));
         // The job itself sets one.
-        let lines = lines.filter(|(name, _)| *name != "LD_BIND_NOW");
-        let had: BTreeMap<&str, &str> = lines.collect();
+        let had: BTreeMap<&str, &str> = lines.filter(|(name, _)| *name != "LD_BIND_NOW").collect();
         // Each ticket has a variable of its own since then.
-        let now = given.envs.iter().map(|(name, value)| match value {
-            ticket if ticket.starts_with("ticket:") => ("ONLOAD_CTK_REQUEST", ticket),
-            value => (name.as_str(), value),
-        });
-        let now: BTreeMap<&str, &String> = now.collect();
+        let now: BTreeMap<&str, &String> = given
+            .envs
+            .iter()
+            .map(|(name, value)| match value {
+                ticket if ticket.starts_with("ticket:") => ("ONLOAD_CTK_REQUEST", ticket),
+                value => (name.as_str(), value),
+            })
+            .collect();
         assert!(had.keys().eq(now.keys()), "{file}: {:?}", given.envs);
         for (name, value) in &had {
             assert!(now[*name].starts_with(value.trim_end_matches("...")), "{file}: {name}");

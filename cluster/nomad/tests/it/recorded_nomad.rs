@@ -117,8 +117,8 @@ impl Call {
         // A ticket has random digits. What it asks for stands in its file.
         let earlier = then.envs.remove(REQUEST);
         // It has a variable of its own since then.
-        let name = now.envs.keys().find(|name| name.starts_with(REQUEST));
-        let name = name.cloned().unwrap_or_default();
+        let name =
+            now.envs.keys().find(|name| name.starts_with(REQUEST)).cloned().unwrap_or_default();
         let ticket = now.envs.remove(&name);
         assert_eq!(now, then, "{ids:?}");
         assert_eq!(ticket.is_some(), earlier.is_some(), "{ids:?}");

@@ -58,8 +58,10 @@ fn too_long_error(length: usize) -> String {
 
 pub fn encode(message: &TtrpcMessage) -> Result<Vec<u8>> {
     let length = message.body.len();
-    let short = u32::try_from(length).ok().filter(|_| length <= MAX_MESSAGE);
-    let short = short.ok_or_else(|| error!("{}", too_long_error(length)))?;
+    let short = u32::try_from(length)
+        .ok()
+        .filter(|_| length <= MAX_MESSAGE)
+        .ok_or_else(|| error!("{}", too_long_error(length)))?;
     let mut bytes = Vec::with_capacity(HEADER + length);
     bytes.extend(short.to_be_bytes());
     bytes.extend(message.stream.to_be_bytes());

@@ -48,27 +48,32 @@ impl Node {
 
 /// The variables of an adjustment, as `NAME=VALUE`.
 fn env(adjustment: &ContainerAdjustment) -> Vec<String> {
-    let pairs = adjustment.env.iter();
-    let mut env: Vec<String> = pairs.map(|pair| format!("{}={}", pair.key, pair.value)).collect();
+    let mut env: Vec<String> =
+        adjustment.env.iter().map(|pair| format!("{}={}", pair.key, pair.value)).collect();
     env.sort();
     env
 }
 
 fn value<'a>(adjustment: &'a ContainerAdjustment, name: &str) -> Option<&'a str> {
-    let found = adjustment.env.iter().find(|pair| pair.key == name);
-    found.map(|pair| pair.value.as_str())
+    adjustment.env.iter().find(|pair| pair.key == name).map(|pair| pair.value.as_str())
 }
 
 /// Destination, type, source and options of each mount.
 fn mounts(adjustment: &ContainerAdjustment) -> Vec<(String, String, String, String)> {
-    let mounts = adjustment.mounts.iter().cloned();
-    mounts.map(|m| (m.destination, m.r#type, m.source, m.options.join(","))).collect()
+    adjustment
+        .mounts
+        .iter()
+        .cloned()
+        .map(|m| (m.destination, m.r#type, m.source, m.options.join(",")))
+        .collect()
 }
 
 /// Path, type, numbers and mode of each device.
 fn devices(adjustment: &ContainerAdjustment) -> Vec<String> {
-    let devices = adjustment.linux.iter().flat_map(|linux| &linux.devices);
-    devices
+    adjustment
+        .linux
+        .iter()
+        .flat_map(|linux| &linux.devices)
         .map(|device| {
             let mode = device.file_mode.map_or(0, |mode| mode.value);
             let (path, kind) = (&device.path, &device.r#type);
@@ -78,8 +83,7 @@ fn devices(adjustment: &ContainerAdjustment) -> Vec<String> {
 }
 
 fn names(adjustment: &ContainerAdjustment) -> Vec<&str> {
-    let devices = adjustment.cdi_devices.iter();
-    devices.map(|device| device.name.as_str()).collect()
+    adjustment.cdi_devices.iter().map(|device| device.name.as_str()).collect()
 }
 
 /// The command lines of hooks.
@@ -202,8 +206,12 @@ fn the_preload_of_another_plugin_is_taken_over() {
         let mut node = Node::new(&tree, "containerd", version);
         let by_another = with_env(&["LD_PRELOAD=/libvgpu.so"]);
         let given = node.create(NIC, by_another).unwrap();
-        let preload = given.env.iter().filter(|pair| pair.key.ends_with("LD_PRELOAD"));
-        let preload: Vec<_> = preload.map(|pair| (&*pair.key, &*pair.value)).collect();
+        let preload: Vec<_> = given
+            .env
+            .iter()
+            .filter(|pair| pair.key.ends_with("LD_PRELOAD"))
+            .map(|pair| (&*pair.key, &*pair.value))
+            .collect();
         let expected = [("-LD_PRELOAD", ""), ("LD_PRELOAD", "libonload.so:/libvgpu.so")];
         assert_eq!(preload, expected, "{version}");
     }

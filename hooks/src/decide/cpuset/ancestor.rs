@@ -119,8 +119,10 @@ mod tests {
     use onload_test_tree::Tree;
 
     fn above_of(cgroups_path: &str) -> Vec<String> {
-        let above = ancestor_paths(cgroups_path).into_iter();
-        above.map(|path| format!("/{}", path.display())).collect()
+        ancestor_paths(cgroups_path)
+            .into_iter()
+            .map(|path| format!("/{}", path.display()))
+            .collect()
     }
 
     #[test]

@@ -463,8 +463,9 @@ mod tests {
     fn a_kernel_without_cpusets_is_named() {
         let empty = tempfile::tempdir().unwrap();
         let wanted = [placement(Some(Cpus::List(list("0"))), None, &[])];
-        let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at_root(empty.path()));
-        let refused = refused.unwrap_err().to_string();
+        let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at_root(empty.path()))
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("the kernel has no cpusets"), "{refused}");
     }
 }

@@ -209,8 +209,8 @@ impl LoaderCheck<'_> {
             if let Some((file, size)) = self.open(&path)?
                 && !self.is_skipped(&file)
             {
-                let libc = elf::summarize_file(&file, size);
-                let libc = libc.map_err(|error| Unknown(format!("{path:?}: {error}")))?;
+                let libc = elf::summarize_file(&file, size)
+                    .map_err(|error| Unknown(format!("{path:?}: {error}")))?;
                 return compare_versions(library, &libc);
             }
         }
@@ -334,8 +334,9 @@ impl LoaderCheck<'_> {
         let mut first_dirs = Vec::new();
         let mut add = |list: Option<&str>, origin: &Path| {
             for dir in list.unwrap_or_default().split([':', ';']).take(MAX_SEARCH_DIRS) {
-                let dir = dir.replace("${ORIGIN}", "$ORIGIN");
-                let dir = dir.replace("$ORIGIN", &origin.to_string_lossy());
+                let dir = dir
+                    .replace("${ORIGIN}", "$ORIGIN")
+                    .replace("$ORIGIN", &origin.to_string_lossy());
                 // A relative directory is that of a process, and $LIB and $PLATFORM are the loader's.
                 let is_plain = dir.starts_with('/') && !dir.contains('$');
                 if is_plain && dir.len() <= PATH_MAX {
@@ -385,8 +386,9 @@ struct LoaderSearch {
 impl LoaderSearch {
     fn candidates(&self, name: &str) -> Vec<PathBuf> {
         let cached = ld_cache::find_library_paths(&self.cache, name);
-        let first = self.first_dirs.iter().map(|dir| dir.join(name));
-        first
+        self.first_dirs
+            .iter()
+            .map(|dir| dir.join(name))
             .chain(cached.into_iter().map(PathBuf::from))
             .chain(self.default_dirs.iter().map(|dir| dir.join(name)))
             .collect()

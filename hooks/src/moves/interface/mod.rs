@@ -152,9 +152,9 @@ impl MoveOps for InterfaceOps {
         let moved =
             context.host_netns.netns.move_link(link.index, &context.container_netns, new_name);
         moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
-        let moved_link = self.find_requested(&context.container_netns, request)?;
-        let moved_link =
-            moved_link.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
+        let moved_link = self
+            .find_requested(&context.container_netns, request)?
+            .ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
         in_container::set(&context.container_netns, &moved_link, request)?;
         if request.settings.af_xdp {
             let saved = saved::save_interface(&moved_link, request.pci);

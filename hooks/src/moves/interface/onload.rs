@@ -79,8 +79,10 @@ pub(super) fn register(
     let Some(interfaces) = list_interfaces() else {
         return Ok(None);
     };
-    let interface = interfaces.into_iter().find(|interface| interface.matches(saved));
-    let interface = interface.ok_or_else(|| Error::new(failed()))?;
+    let interface = interfaces
+        .into_iter()
+        .find(|interface| interface.matches(saved))
+        .ok_or_else(|| Error::new(failed()))?;
     Ok(Some(OnloadRegistration {
         since: interface.since,
         program: find_added(&before, &bpf::interface::find_xdp_programs(PROGRAM)),
@@ -153,8 +155,8 @@ fn list_interfaces_in(dir: &Path) -> Option<Vec<AfXdpInterface>> {
     };
     let read = |entry: &fs::DirEntry| {
         let kind = attribute(entry, KIND)?;
-        let since = entry.metadata().ok()?.modified().ok()?;
-        let since = since.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let since =
+            entry.metadata().ok()?.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         kind.ends_with(AF_XDP).then_some(AfXdpInterface {
             name: attribute(entry, NAME)?,
             address: attribute(entry, ADDRESS)?,

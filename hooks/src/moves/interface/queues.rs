@@ -71,8 +71,8 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     let mut unkept = Vec::new();
     let mut too_much = |what: &str| unkept.push(what.to_owned());
     let attributes = read_attributes(&interface_dir.dir);
-    let bytes = attributes.iter().map(|(path, value)| path.len() + value.len());
-    let has_room = bytes.sum::<usize>() <= MAX_TEXT;
+    let has_room =
+        attributes.iter().map(|(path, value)| path.len() + value.len()).sum::<usize>() <= MAX_TEXT;
     if !has_room {
         too_much(NAPI);
     }
@@ -230,8 +230,8 @@ fn restore_attributes(dir: &Path, saved: &BTreeMap<String, String>) -> Vec<Strin
         write(&dir.join(path), "0");
     }
     let now = read_attributes(dir);
-    let paths = saved.keys().chain(now.keys());
-    let differing = paths.filter(|path| now.get(*path) != saved.get(*path));
+    let differing =
+        saved.keys().chain(now.keys()).filter(|path| now.get(*path) != saved.get(*path));
     let name = |path: &String| {
         let name = path.rsplit('/').next().unwrap_or_default();
         format!("its {name}")

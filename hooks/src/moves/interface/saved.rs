@@ -54,13 +54,15 @@ pub(super) fn plan_restore<'a>(
         }
     };
     let step_if = |differs: bool, change| optional_step(differs.then_some(change));
-    let no_xdp = link.xdp_modes.iter();
-    let no_xdp = no_xdp.map(|mode| RestoreStep::Change(LinkChange::NoXdp(*mode)));
+    let no_xdp = link.xdp_modes.iter().map(|mode| RestoreStep::Change(LinkChange::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
     let names = &saved.alternative_names;
     let is_kept = |name: &[u8]| names.iter().any(|saved_name| saved_name.as_bytes() == name);
-    let other_names = link.alternative_names.iter().filter(|name| !is_kept(name));
-    let other_names = other_names.map(|name| RestoreStep::AlternativeName { name, is_set: false });
+    let other_names = link
+        .alternative_names
+        .iter()
+        .filter(|name| !is_kept(name))
+        .map(|name| RestoreStep::AlternativeName { name, is_set: false });
     add("its other names", other_names.collect());
     let name = saved.name.as_bytes();
     let address = parse_hwaddr(&saved.mac).filter(|address| *address != link.address);
@@ -69,10 +71,11 @@ pub(super) fn plan_restore<'a>(
     let down = LinkChange::Flags { mask: UP, flags: 0 };
     add("its state", step_if(is_taken_down && link.flags & UP != 0, down));
     add("its name", step_if(renamed, LinkChange::Name(name)));
-    let missing = names.iter().map(String::as_bytes);
-    let missing = missing
-        .filter(|name| !link.alternative_names.iter().any(|current_name| current_name == name));
-    let missing = missing.map(|name| RestoreStep::AlternativeName { name, is_set: true });
+    let missing = names
+        .iter()
+        .map(String::as_bytes)
+        .filter(|name| !link.alternative_names.iter().any(|current_name| current_name == name))
+        .map(|name| RestoreStep::AlternativeName { name, is_set: true });
     add("its other names", missing.collect());
     add("its address", optional_step(address.map(LinkChange::Address)));
     add("its MTU", step_if(resized, LinkChange::Mtu(saved.mtu)));
@@ -87,9 +90,11 @@ pub(super) fn plan_restore<'a>(
     let mode = saved.link_mode.filter(|mode| Some(*mode) != link.link_mode);
     add("its link mode", optional_step(mode.map(LinkChange::LinkMode)));
     // The kernel derives some of these from others, so they are set in this order.
-    let words = saved.words.iter();
-    let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
-    let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
+    let words = saved
+        .words
+        .iter()
+        .filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word))
+        .map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
     add("its group or the limits of its offloads", words.map(RestoreStep::Change).collect());
     let flags = LinkChange::Flags { mask: SETTABLE_FLAGS, flags: saved.flags };
     let differs = (link.flags ^ saved.flags) & SETTABLE_FLAGS != 0;

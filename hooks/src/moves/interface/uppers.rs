@@ -71,8 +71,8 @@ fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
         namespace_id.is_some() && link.is_upper_of_in(namespace_id, lower.index)
     });
     if !links.is_empty() {
-        let namespace_id = netns.namespace_id(base);
-        let namespace_id = namespace_id.context("listing interfaces stacked on an interface")?;
+        let namespace_id =
+            netns.namespace_id(base).context("listing interfaces stacked on an interface")?;
         links.retain(|link| link.lower_namespace == namespace_id);
     }
     Ok(links)

@@ -223,8 +223,7 @@ fn run_in_thread<T: Send>(
         act()
     };
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, enter)?;
+        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, enter)?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
     })
 }

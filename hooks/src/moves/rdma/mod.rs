@@ -34,8 +34,10 @@ impl MoveOps for RdmaOps {
     type Preparation = ();
 
     fn check_movable(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self.0.netns_mode(host_netns);
-        let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
+        let mode = self
+            .0
+            .netns_mode(host_netns)
+            .with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
                 "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
@@ -188,9 +190,10 @@ pub(super) fn collect_nodes(
 ) -> Result<Vec<RdmaChardev>> {
     let mut nodes = Vec::new();
     for (name, device) in container_devices.observations() {
-        let device_nodes = rdma_ops.0.nodes(container_devices.container_netns(), device.index);
-        let device_nodes =
-            device_nodes.with_context(|| format!("looking for the nodes of rdma {name}"))?;
+        let device_nodes = rdma_ops
+            .0
+            .nodes(container_devices.container_netns(), device.index)
+            .with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }

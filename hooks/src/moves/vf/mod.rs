@@ -39,10 +39,10 @@ impl MoveOps for VfAccess {
     ) -> Result<(SavedFunction, Option<String>)> {
         let pci = request.pci;
         let vf_config = request.vf.clone().unwrap_or_default();
-        let vf = self.check_alone(pci);
-        let vf =
-            vf.and_then(|()| VfAccess::examine(self, &context.host_netns.netns, pci, &vf_config));
-        let vf = vf.with_context(|| format!("vfio {}", request.name))?;
+        let vf = self
+            .check_alone(pci)
+            .and_then(|()| VfAccess::examine(self, &context.host_netns.netns, pci, &vf_config))
+            .with_context(|| format!("vfio {}", request.name))?;
         Ok((SavedFunction { pci, vf }, None))
     }
 

@@ -241,8 +241,7 @@ impl PfAccess<'_> {
 }
 
 fn list(changes: &[VfChange]) -> String {
-    let names = changes.iter().map(ToString::to_string);
-    names.collect::<Vec<_>>().join(", ")
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the physical function of a virtual function, and the virtual function's number

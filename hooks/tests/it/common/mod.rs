@@ -322,12 +322,14 @@ fn snapshot(root: &Path) -> Vec<(PathBuf, String)> {
     const LEFT_OUT: [&str; 5] =
         ["bundle", "run/runc", "run/onload-ctk/@locks", "run/onload-ctk/@runtimes", "tmp"];
     let name = |path: &Path| path.strip_prefix(root).unwrap().to_owned();
-    let below = WalkDir::new(root).min_depth(1).into_iter();
-    let kept = below
-        .filter_entry(|entry| !LEFT_OUT.iter().any(|left| name(entry.path()) == Path::new(left)));
-    let entries = kept.map(|entry| entry.unwrap());
-    let entries = entries.filter(|entry| name(entry.path()) != Path::new("run/onload-ctk"));
-    entries.map(|entry| (name(entry.path()), description(entry.path()))).collect()
+    WalkDir::new(root)
+        .min_depth(1)
+        .into_iter()
+        .filter_entry(|entry| !LEFT_OUT.iter().any(|left| name(entry.path()) == Path::new(left)))
+        .map(|entry| entry.unwrap())
+        .filter(|entry| name(entry.path()) != Path::new("run/onload-ctk"))
+        .map(|entry| (name(entry.path()), description(entry.path())))
+        .collect()
 }
 
 fn description(path: &Path) -> String {

@@ -49,8 +49,12 @@ fn default<'s>(engine: &InstalledEngine, settings: &'s EngineSettings) -> (&'s s
     } else {
         settings.runtimes.last().map_or(&[][..], std::slice::from_ref)
     };
-    let lists = runtimes.iter().filter_map(|runtime| runtime.names.as_ref());
-    let mut names: Vec<&str> = lists.flatten().map(String::as_str).collect();
+    let mut names: Vec<&str> = runtimes
+        .iter()
+        .filter_map(|runtime| runtime.names.as_ref())
+        .flatten()
+        .map(String::as_str)
+        .collect();
     if is_merged || runtimes.iter().all(|runtime| runtime.names.is_none()) {
         names.push(BUILT_IN);
     }

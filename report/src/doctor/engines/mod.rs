@@ -40,7 +40,7 @@ pub(super) use spec_dirs::check_spec_dirs;
 const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
 pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
-    let findings = engines.iter().map(|engine| {
+    let findings: Vec<Finding> = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
             Ok(settings) if engine.program == Path::new(DOCKER_SNAP) => {
@@ -70,8 +70,7 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
                 Finding::fail(text, validate).with_path(&error.file).with_subject(name)
             }
         }
-    });
-    let findings: Vec<Finding> = findings.collect();
+    }).collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
         let install = Distribution::detect(context.host)?.install("podman");
@@ -212,8 +211,11 @@ pub(super) fn check_readers(context: &CheckContext<'_>, engines: &[InstalledEngi
     for engine in engines {
         let newest = engine.version.and_then(|version| engine.kind.newest_cdi(version));
         let Some(newest) = newest else { continue };
-        let too_new = files.iter().filter(|(_, version)| *version > newest);
-        let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
+        let too_new: Vec<&str> = files
+            .iter()
+            .filter(|(_, version)| *version > newest)
+            .map(|(file, _)| file.as_str())
+            .collect();
         let text = || format!("supports CDI {newest}, which is too old for {}", too_new.join(", "));
         let is_pool = |file: &&str| file.contains("-pools.");
         let finding = if too_new.is_empty() {
@@ -247,11 +249,12 @@ fn older_spec_finding(
 /// The files of ours and the CDI version of each.
 fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
     let devices = context.specs.devices();
-    let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
-    let file = ours.filter_map(|device| {
-        let name = device.path.file_name()?.to_str()?;
-        Some((name.to_owned(), device.spec.cdi_version.parse().ok()?))
-    });
+    let file = devices
+        .filter(|device| device.name.kind().to_string().starts_with("onload.dev/"))
+        .filter_map(|device| {
+            let name = device.path.file_name()?.to_str()?;
+            Some((name.to_owned(), device.spec.cdi_version.parse().ok()?))
+        });
     let mut files: Vec<_> = file.collect();
     files.sort();
     files.dedup();
@@ -319,8 +322,10 @@ fn is_wrapper_wanted(
         EngineKind::Docker => allows,
         // Its docker driver asks docker for it.
         EngineKind::Nomad => {
-            let docker = engines.iter().find(|engine| engine.kind == EngineKind::Docker);
-            let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
+            let docker = engines
+                .iter()
+                .find(|engine| engine.kind == EngineKind::Docker)
+                .and_then(|docker| docker.settings.as_ref().ok());
             docker.is_some_and(|docker| docker.has_runtime)
         }
     })

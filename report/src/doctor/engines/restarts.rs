@@ -18,8 +18,7 @@ const AFFECTED: std::ops::Range<EngineVersion> = EngineVersion(25, 0, 0)..Engine
 
 /// By what docker keeps of a container in `hostconfig.json`.
 fn stays_down(config: &Value) -> bool {
-    let requests = config.get("DeviceRequests").and_then(Value::as_array);
-    let mut requests = requests.into_iter().flatten();
+    let mut requests = config.get("DeviceRequests").and_then(Value::as_array).into_iter().flatten();
     let has_cdi = requests.any(|request| request["Driver"] == "cdi");
     let policy = &config["RestartPolicy"]["Name"];
     let is_restarted = policy == "always" || policy == "unless-stopped";
@@ -41,8 +40,10 @@ pub(in crate::doctor) fn check_restarts(
     let dirs = ContainerDirs::read(context.host).docker;
     for dir in &dirs {
         for id in context.host.list(dir)?.names {
-            let config = context.host.bytes(&dir.join(&id).join("hostconfig.json"), MAX_BYTES)?;
-            let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            let config = context
+                .host
+                .bytes(&dir.join(&id).join("hostconfig.json"), MAX_BYTES)?
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok());
             if config.is_some_and(|config| stays_down(&config)) {
                 down.push(container_id::short_id(&id).to_owned());
             }

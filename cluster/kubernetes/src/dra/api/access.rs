@@ -46,8 +46,7 @@ impl ApiToken {
             ApiToken::None => Ok(None),
             ApiToken::Text(token) => Ok(Some(token.clone())),
             ApiToken::File(path) => {
-                let token = String::from_utf8(read(path)?);
-                let token = token.map(|token| token.trim().to_owned());
+                let token = String::from_utf8(read(path)?).map(|token| token.trim().to_owned());
                 Ok(Some(token.unwrap_or_default()))
             }
         }

@@ -82,8 +82,7 @@ impl ApiError {
 
     /// Returns whether the server rejected this request, rather than being unavailable.
     pub fn is_refusal(&self) -> bool {
-        let status = self.status().filter(StatusCode::is_client_error);
-        status.is_some() && self.retry_after().is_none()
+        self.status().filter(StatusCode::is_client_error).is_some() && self.retry_after().is_none()
     }
 
     /// Returns whether the resource version is too old, so that everything must be listed again.

@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn the_current_context_says_where_and_who() {
         let access =
-            access("server: 'https://n1:6443', certificate-authority: ca.crt", "tokenFile: token");
-        let access = access.unwrap();
+            access("server: 'https://n1:6443', certificate-authority: ca.crt", "tokenFile: token")
+                .unwrap();
         assert_eq!(access.server, "https://n1:6443");
         assert!(matches!(access.token, ApiToken::File(path) if path.ends_with("token")));
     }

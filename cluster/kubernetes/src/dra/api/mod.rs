@@ -157,8 +157,8 @@ impl Api {
         let status = if_found(result, node.as_str())?.and_then(|node| node.status);
         let Some(status) = status else { return Ok(BTreeMap::new()) };
         let capacity = status.capacity.into_iter().flatten().map(|(name, _)| (name, false));
-        let allocatable = status.allocatable.into_iter().flatten();
-        let allocatable = allocatable.map(|(name, amount)| (name, amount.0 != "0"));
+        let allocatable =
+            status.allocatable.into_iter().flatten().map(|(name, amount)| (name, amount.0 != "0"));
         Ok(capacity.chain(allocatable).collect())
     }
 

@@ -190,8 +190,11 @@ fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 /// Reads Retry-After, which kube's client ignores and a busy server may send without a body.
 async fn refusal_error(answer: Response<Incoming>) -> Error {
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-    let body = body.map(Collected::to_bytes).unwrap_or_default();
+    let body = Limited::new(body, MAX_ANSWER_BYTES)
+        .collect()
+        .await
+        .map(Collected::to_bytes)
+        .unwrap_or_default();
     Error::Api(Box::new(parse_status(head.status, &head.headers, &body)))
 }
 
@@ -247,8 +250,10 @@ mod tests {
         let mark = r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"1"}}}"#;
         let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MAX_EVENT_BYTES / 4)));
         let long = Bytes::from(" ".repeat(MAX_EVENT_BYTES / 4 + 1));
-        let body = [vec![mark; 40], vec![long; 4]].concat();
-        let body = body.into_iter().map(|part| Ok::<_, BoxError>(Frame::data(part)));
+        let body = [vec![mark; 40], vec![long; 4]]
+            .concat()
+            .into_iter()
+            .map(|part| Ok::<_, BoxError>(Frame::data(part)));
         let body = limit_events(StreamBody::new(tokio_stream::iter(body)));
         let body = Mutex::new(Some(body));
         let answer = service_fn(move |_: Request<Body>| {

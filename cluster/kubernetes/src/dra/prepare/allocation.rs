@@ -49,13 +49,21 @@ pub(crate) fn allocated_devices(
     } else {
         BTreeMap::new()
     };
-    let allocation = claim.status.and_then(|status| status.allocation);
-    let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
-    let config = allocation.devices.config.entries();
-    let config = config.with_context(|| format!("it has more than {MAX_CONFIGS} parameters"))?;
+    let allocation = claim
+        .status
+        .and_then(|status| status.allocation)
+        .context("it has no allocation; has its pod been scheduled?")?;
+    let config = allocation
+        .devices
+        .config
+        .entries()
+        .with_context(|| format!("it has more than {MAX_CONFIGS} parameters"))?;
     let configs = parse_config(config)?;
-    let results = allocation.devices.results.entries();
-    let results = results.with_context(|| format!("it has more than {MAX_RESULTS} devices"))?;
+    let results = allocation
+        .devices
+        .results
+        .entries()
+        .with_context(|| format!("it has more than {MAX_RESULTS} devices"))?;
     Ok(results.into_iter().map(|result| allocated_device(result, &configs, &resources)).collect())
 }
 
@@ -68,12 +76,14 @@ fn resources_by_request(
     claim: &ClaimObject,
     resource: impl Fn(&str) -> Option<String>,
 ) -> BTreeMap<String, ResourceName> {
-    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-    let requests = requests.filter_map(|request| {
-        let class = &request.exactly.as_ref()?.device_class_name;
-        let resource = resource(class)?.try_into().ok()?;
-        Some((request.name.clone(), resource))
-    });
+    let requests =
+        claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten()).filter_map(
+            |request| {
+                let class = &request.exactly.as_ref()?.device_class_name;
+                let resource = resource(class)?.try_into().ok()?;
+                Some((request.name.clone(), resource))
+            },
+        );
     requests.collect()
 }
 
@@ -171,8 +181,11 @@ mod tests {
     }
 
     fn profiles(devices: &[AllocatedDevice]) -> Vec<Option<&str>> {
-        let profiles = devices.iter().map(|device| &device.parameters.profile);
-        profiles.map(|profile| Some(profile.as_ref()?.value.as_str())).collect()
+        devices
+            .iter()
+            .map(|device| &device.parameters.profile)
+            .map(|profile| Some(profile.as_ref()?.value.as_str()))
+            .collect()
     }
 
     #[test]
@@ -221,10 +234,11 @@ mod tests {
         let resource_of = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
         let resources = |claim: &Value| {
             let claim = serde_json::from_value(claim.clone()).unwrap();
-            let devices = allocated_devices(claim, &UID.parse().unwrap(), resource_of).unwrap();
-            let devices = devices.into_iter();
-            let resources = devices.map(|device| device.resource.map(|name| name.to_string()));
-            resources.collect::<Vec<Option<String>>>()
+            allocated_devices(claim, &UID.parse().unwrap(), resource_of)
+                .unwrap()
+                .into_iter()
+                .map(|device| device.resource.map(|name| name.to_string()))
+                .collect::<Vec<Option<String>>>()
         };
         assert_eq!(resources(&claim), [Some("rdma/hca".to_owned()), None]);
         claim["metadata"]["annotations"] = json!({});

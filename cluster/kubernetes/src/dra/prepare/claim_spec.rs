@@ -80,11 +80,13 @@ impl PodInterface {
         &self,
         values: impl IntoIterator<Item = &'a T>,
     ) -> Vec<InterfaceValue<T>> {
-        let arguments = values.into_iter().map(|value| InterfaceValue {
-            interface: self.netdev.name.clone(),
-            value: value.clone(),
-        });
-        arguments.collect()
+        values
+            .into_iter()
+            .map(|value| InterfaceValue {
+                interface: self.netdev.name.clone(),
+                value: value.clone(),
+            })
+            .collect()
     }
 }
 
@@ -161,13 +163,15 @@ fn build_spec(
         };
         (cdi_request_name(uid, request), edits)
     });
-    let devices = claim_devices.chain(requests).filter_map(|(name, container_edits)| {
-        let (_, name) = name.split_once('=')?;
-        let name = DeviceName::try_from(name).ok()?;
-        let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
-        Some((name, device))
-    });
-    let devices: BTreeMap<DeviceName, Device> = devices.collect();
+    let devices: BTreeMap<DeviceName, Device> = claim_devices
+        .chain(requests)
+        .filter_map(|(name, container_edits)| {
+            let (_, name) = name.split_once('=')?;
+            let name = DeviceName::try_from(name).ok()?;
+            let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
+            Some((name, device))
+        })
+        .collect();
     if devices.is_empty() {
         return None;
     }
@@ -264,13 +268,16 @@ impl ClaimSpecs {
 
     /// Returns the prepared claims, each with its record if it can be read.
     pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<PreparedClaim>> {
-        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let uids = entries.filter_map(|entry| parse_uid(&entry.file_name()));
-        uids.map(|uid| {
-            let prepared_claim = self.read_claim(&uid);
-            (uid, prepared_claim)
-        })
-        .collect()
+        fs::read_dir(&self.dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| parse_uid(&entry.file_name()))
+            .map(|uid| {
+                let prepared_claim = self.read_claim(&uid);
+                (uid, prepared_claim)
+            })
+            .collect()
     }
 
     pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<PreparedClaim> {
@@ -389,13 +396,16 @@ mod tests {
         ]);
         let spec = build_spec(&uid(), &[], &HooksByClass::new(), &variables, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
-        let env = spec.devices.iter().map(|device| {
-            let name = device.name.valid().unwrap().as_str();
-            let edits = &device.container_edits;
-            assert!(edits.hooks.is_empty() && edits.device_nodes.is_empty());
-            (format!("{CLAIM_KIND}={name}"), edits.env.clone())
-        });
-        let env: Vec<(String, Vec<String>)> = env.collect();
+        let env: Vec<(String, Vec<String>)> = spec
+            .devices
+            .iter()
+            .map(|device| {
+                let name = device.name.valid().unwrap().as_str();
+                let edits = &device.container_edits;
+                assert!(edits.hooks.is_empty() && edits.device_nodes.is_empty());
+                (format!("{CLAIM_KIND}={name}"), edits.env.clone())
+            })
+            .collect();
         let device = |container: u8, value: &str| {
             let name = cdi_request_name(&uid(), &format!("container-{container}-request-0"));
             (name, vec![format!("PCIDEVICE_A={value}")])

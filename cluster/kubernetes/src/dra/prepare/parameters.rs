@@ -117,10 +117,10 @@ fn read<T>(
     key: &str,
     parse: fn(&Value) -> Result<T>,
 ) -> Result<Option<Parameter<T>>> {
-    let parameter = object
+    object
         .get(key)
-        .map(|value| Ok(Parameter { value: parse(value)?, author, is_of_request: false }));
-    parameter.transpose()
+        .map(|value| Ok(Parameter { value: parse(value)?, author, is_of_request: false }))
+        .transpose()
 }
 
 /// Parses `preload`. kubectl reads an `off` without quotes as false (YAML 1.1).
@@ -134,8 +134,10 @@ fn parse_preload(value: &Value) -> Result<bool> {
 }
 
 fn parse_profile(value: &Value) -> Result<DeviceName> {
-    let name = value.as_str().map(DeviceName::try_from);
-    name.and_then(Result::ok)
+    value
+        .as_str()
+        .map(DeviceName::try_from)
+        .and_then(Result::ok)
         .ok_or_else(|| type_error("profile", "the name of an Onload profile", value))
 }
 
@@ -160,23 +162,21 @@ fn parse_vlan(value: &Value) -> Result<Vlan> {
 
 fn parse_addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
     let texts = parse_texts("address", "ADDRESS/PREFIX or a list of these", value)?;
-    let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
-    parsed.context("address")
+    texts.into_iter().map(str::parse).collect::<Result<_, _>>().context("address")
 }
 
 fn parse_routes(value: &Value) -> Result<Vec<InterfaceRoute>> {
     let expected = "NETWORK, NETWORK via GATEWAY, or a list of these";
     let texts = parse_texts("routes", expected, value)?;
-    let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
-    parsed.context("routes")
+    texts.into_iter().map(str::parse).collect::<Result<_, _>>().context("routes")
 }
 
 /// Parses one text or a list of texts.
 fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
     let all = value.as_array().map_or(one, Vec::as_slice);
-    let texts = all.iter().map(|text| text.as_str().filter(|text| is_plain(text)));
-    let texts: Option<Vec<&str>> = texts.collect();
+    let texts: Option<Vec<&str>> =
+        all.iter().map(|text| text.as_str().filter(|text| is_plain(text))).collect();
     texts.filter(|texts| !texts.is_empty()).ok_or_else(|| type_error(key, expected, value))
 }
 
@@ -252,8 +252,9 @@ mod tests {
                 "deviceclasses" => Author::Class,
                 _ => Author::Claim,
             };
-            let refused = Parameters::parse(parameters, author).err();
-            let refused = refused.map(|error| format!("parameters of {author}: {error:#}"));
+            let refused = Parameters::parse(parameters, author)
+                .err()
+                .map(|error| format!("parameters of {author}: {error:#}"));
             assert_eq!(refused, *answer, "{parameters}");
         }
         let refused = answers.iter().filter(|one| one.answer.is_some()).count();

@@ -107,8 +107,9 @@ impl Preparer {
     async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>> {
         let uid: ClaimUid = claim.uid.parse()?;
         let _lock = self.claim_locks.acquire(&uid).await;
-        let resource_claim = self.find(claim).await?;
-        let resource_claim = resource_claim
+        let resource_claim = self
+            .find(claim)
+            .await?
             .context("the API server knows no such claim any more; delete the pod")?;
         self.prepare_found(claim, &uid, resource_claim)
     }
@@ -172,8 +173,7 @@ impl Preparer {
     fn add_host_data(&self, metadata: &mut [DeviceMetadata]) {
         for device in metadata {
             // Uses the name on the host, since the name in the pod may be another interface's here.
-            let name = device.attributes.get("interface");
-            let name = name.and_then(|name| name.string.as_deref());
+            let name = device.attributes.get("interface").and_then(|name| name.string.as_deref());
             if let (Some(network), Some(name)) = (&mut device.prepared.network, name)
                 && network.hardware_address.is_none()
             {

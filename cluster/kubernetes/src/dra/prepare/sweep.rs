@@ -29,11 +29,12 @@ enum ClaimKnowledge {
 /// needed because without its specification no container of a claim starts again. Ends when all claims have been
 /// checked; kubelet unprepares the others.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
-    let claims = preparer.claim_specs.list().into_iter();
-    let claims =
-        claims.map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)));
-    let mut remaining: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> =
-        claims.collect();
+    let mut remaining: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> = preparer
+        .claim_specs
+        .list()
+        .into_iter()
+        .map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)))
+        .collect();
     while !remaining.is_empty() {
         let mut is_unknown = false;
         for (uid, (prepared_claim, knowledge)) in &mut remaining {
@@ -83,8 +84,10 @@ async fn claim_exists(
     uid: &ClaimUid,
     prepared_claim: &PreparedClaim,
 ) -> Result<bool> {
-    let claim = preparer.find(&prepared_claim.claim(uid)).await?;
-    let claim = claim.filter(|claim| claim.has_uid(uid.as_str()));
+    let claim = preparer
+        .find(&prepared_claim.claim(uid))
+        .await?
+        .filter(|claim| claim.has_uid(uid.as_str()));
     let status = claim.and_then(|claim| claim.status);
     let Some(status) = status.filter(|status| status.allocation.is_some()) else {
         return Ok(false);

@@ -61,9 +61,10 @@ impl ServerSlices {
     }
 
     fn pool_slices(&self, pool: &str) -> impl Iterator<Item = (&String, &SliceSummary)> {
-        let known = self.slices.iter();
-        let known = known.filter_map(|(name, slice)| Some((name, slice.summary.as_ref()?)));
-        known.filter(move |(_, summary)| summary.pool == pool)
+        self.slices
+            .iter()
+            .filter_map(|(name, slice)| Some((name, slice.summary.as_ref()?)))
+            .filter(move |(_, summary)| summary.pool == pool)
     }
 
     /// Returns whether slots are devices in a pool, or `None` if it has no shared device.
@@ -103,11 +104,11 @@ impl ServerSlices {
     ) -> Vec<String> {
         let pool =
             |slice: &'_ ServerSlice| slice.summary.as_ref().map(|summary| summary.pool.clone());
-        let strays = self
-            .slices
+        self.slices
             .iter()
-            .filter(|(name, slice)| !desired.contains(*name) && !is_left(pool(slice).as_deref()));
-        strays.map(|(name, _)| name.clone()).collect()
+            .filter(|(name, slice)| !desired.contains(*name) && !is_left(pool(slice).as_deref()))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     pub(super) fn len(&self) -> usize {

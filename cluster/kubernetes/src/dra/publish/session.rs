@@ -412,8 +412,12 @@ impl<'p> PublishSession<'p> {
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.deadline <= now) {
-            let claimed = self.api.list_claimed_devices(input.node).await?;
-            let claimed = claimed.get(&class).map_or(0, BTreeSet::len);
+            let claimed = self
+                .api
+                .list_claimed_devices(input.node)
+                .await?
+                .get(&class)
+                .map_or(0, BTreeSet::len);
             if claimed == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));

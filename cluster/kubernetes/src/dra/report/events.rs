@@ -238,10 +238,10 @@ mod tests {
         let start = Instant::now();
         let mut events = events(start);
         let mut count = |from: u64, to: u64| {
-            let times = (from..to).map(|second| start + Duration::from_secs(second));
-            let message =
-                times.filter(|now| record_note(&mut events, "u1", "link down", *now).is_some());
-            message.count()
+            (from..to)
+                .map(|second| start + Duration::from_secs(second))
+                .filter(|now| record_note(&mut events, "u1", "link down", *now).is_some())
+                .count()
         };
         assert_eq!(count(0, 290), 5);
         assert_eq!(count(290, 3600), 11);

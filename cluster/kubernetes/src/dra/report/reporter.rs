@@ -142,9 +142,10 @@ impl Reporter {
     fn handle_report(&mut self, report: ClaimReport) {
         match report {
             ClaimReport::Prepared(uid, prepared_claim) => {
-                let claim = self.claims.entry(uid);
-                let claim =
-                    claim.or_insert_with(|| TrackedClaim::new(prepared_claim.clone(), None));
+                let claim = self
+                    .claims
+                    .entry(uid)
+                    .or_insert_with(|| TrackedClaim::new(prepared_claim.clone(), None));
                 claim.prepared_claim = prepared_claim;
                 claim.has_ended = false;
                 claim.is_stale = true;
@@ -160,8 +161,10 @@ impl Reporter {
                     self.claims.remove(&uid);
                     return;
                 }
-                let claim = self.claims.entry(uid);
-                let claim = claim.or_insert_with(|| TrackedClaim::new(prepared_claim, None));
+                let claim = self
+                    .claims
+                    .entry(uid)
+                    .or_insert_with(|| TrackedClaim::new(prepared_claim, None));
                 claim.has_ended = true;
                 claim.is_stale = true;
                 // A single change is not delayed.
@@ -289,8 +292,8 @@ impl Reporter {
             return;
         };
         let now = claim.reported.as_deref().unwrap_or_default();
-        let notes = status::newly_unhealthy(before, now).into_iter();
-        let notes: Vec<String> = notes
+        let notes: Vec<String> = status::newly_unhealthy(before, now)
+            .into_iter()
             .map(|(device, why)| format!("device {} of pool {}: {why}", device.device, device.pool))
             .collect();
         let claim = claim_reference(&claim.prepared_claim.claim(uid));
@@ -366,8 +369,7 @@ fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str)
 
 /// Returns the time until which no further request is sent, after Retry-After or a rejection of all such requests.
 fn retry_time(error: &ApiError, refused: Option<Duration>) -> Option<Instant> {
-    let refused = refused.filter(|_| is_refused(error));
-    let wait = refused.or(error.retry_after());
+    let wait = refused.filter(|_| is_refused(error)).or(error.retry_after());
     wait.map(|wait| Instant::now() + wait)
 }
 
@@ -388,16 +390,19 @@ fn claim_reference(claim: &Claim) -> ObjectReference {
 
 /// Returns the pods that a claim is reserved for.
 fn pod_references(claim: &ClaimObject) -> Vec<ObjectReference> {
-    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
-    let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());
-    let pods = pods.map(|pod| ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: claim.metadata.namespace.clone(),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    });
+    let pods = claim
+        .status
+        .iter()
+        .flat_map(|status| status.reserved_for.iter().flatten())
+        .filter(|user| user.resource == "pods" && user.api_group.is_none())
+        .map(|pod| ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: claim.metadata.namespace.clone(),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        });
     pods.take(MAX_PODS).collect()
 }
 

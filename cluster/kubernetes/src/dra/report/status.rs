@@ -66,9 +66,10 @@ pub(super) fn newly_unhealthy<'n>(
         });
         other.and_then(find_condition).is_some_and(|condition| condition.status == NO)
     };
-    let bad = now.iter().filter(|device| !was_bad(device));
-    let bad = bad.filter_map(|device| Some((device, find_condition(device)?)));
-    bad.filter(|(_, condition)| condition.status == NO)
+    now.iter()
+        .filter(|device| !was_bad(device))
+        .filter_map(|device| Some((device, find_condition(device)?)))
+        .filter(|(_, condition)| condition.status == NO)
         .map(|(device, condition)| (device, condition.message.as_str()))
         .collect()
 }
@@ -222,8 +223,10 @@ mod tests {
         assert_eq!(good.last_transition_time, past);
         let gone =
             |before: &[AllocatedDeviceStatus], now: &[AllocatedDeviceStatus]| -> Vec<String> {
-                let bad = newly_unhealthy(before, now).into_iter();
-                bad.map(|(device, why)| format!("{} {why}", device.device)).collect()
+                newly_unhealthy(before, now)
+                    .into_iter()
+                    .map(|(device, why)| format!("{} {why}", device.device))
+                    .collect()
             };
         assert_eq!(gone(&first, &second), ["ens1-slot-2 its link is down"]);
         assert_eq!(gone(&second, &second), [""; 0]);

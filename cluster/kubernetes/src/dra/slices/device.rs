@@ -77,9 +77,11 @@ pub(crate) fn attributes(
     resource: Option<&ResourceName>,
     pools: &PoolSelectors,
 ) -> BTreeMap<String, DeviceAttribute> {
-    let entries = device.attributes.iter();
-    let entries = entries.map(|(name, value)| ((*name).to_owned(), to_attribute(value)));
-    let mut attributes: BTreeMap<String, DeviceAttribute> = entries.collect();
+    let mut attributes: BTreeMap<String, DeviceAttribute> = device
+        .attributes
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), to_attribute(value)))
+        .collect();
     attributes.insert("pools".to_owned(), text_attribute(&pools_text(device)));
     let memberships = pools.memberships(device);
     attributes.extend(memberships.map(|(name, is)| (name.clone(), bool_attribute(is))));

@@ -39,13 +39,15 @@ impl DraFeatures {
 
 impl fmt::Display for DraFeatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = [
+        let named: Vec<&str> = [
             (self.counters, "shared counters"),
             (self.sharing, "consumable capacity"),
             (self.taints, "taints"),
-        ];
-        let named = named.iter().filter(|(is_there, _)| *is_there);
-        let named: Vec<&str> = named.map(|(_, name)| *name).collect();
+        ]
+        .iter()
+        .filter(|(is_there, _)| *is_there)
+        .map(|(_, name)| *name)
+        .collect();
         if named.is_empty() {
             return f.write_str("none");
         }

@@ -76,9 +76,11 @@ impl SlicePoolDevice<'_> {
 impl<'a> SlicePool<'a> {
     /// Creates the pool of a class with these features. It may be empty.
     pub fn new(input: SliceInput<'a>, class: Class, features: DraFeatures) -> SlicePool<'a> {
-        let devices = input.devices.iter();
-        let devices = devices.filter(|device| device.class == class && is_allocatable(device));
-        let mut devices: Vec<&HostDevice> = devices.collect();
+        let mut devices: Vec<&HostDevice> = input
+            .devices
+            .iter()
+            .filter(|device| device.class == class && is_allocatable(device))
+            .collect();
         // Devices that are not offered may be held too.
         let families = PfFamilies::new(class, &devices);
         devices.retain(|device| is_offered(device, input.settings));
@@ -108,8 +110,11 @@ impl<'a> SlicePool<'a> {
         }
         // The scheduler takes the first free devices, so this order gives a claim of several slots different devices.
         pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
-        let used = pool.devices.iter().filter_map(|entry| entry.counter_use);
-        let sets = used.filter_map(|(set, _)| families.family(Some(set)));
+        let sets = pool
+            .devices
+            .iter()
+            .filter_map(|entry| entry.counter_use)
+            .filter_map(|(set, _)| families.family(Some(set)));
         pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
         let has_more =
             |entry: &SlicePoolDevice<'_>| entry.trouble.is_some() || entry.counter_use.is_some();
@@ -138,8 +143,8 @@ impl<'a> SlicePool<'a> {
         }
         let slots = device.max_holders().unwrap_or(self.input.settings.slots.get()).max(1);
         // If no slot is left, the whole device has a taint.
-        let remaining = device.free_slots_excluding(is_claim_lease);
-        let remaining = remaining
+        let remaining = device
+            .free_slots_excluding(is_claim_lease)
             .map_or(slots, |(remaining, _)| if remaining == 0 { slots } else { remaining });
         if features.sharing {
             self.devices.push(entry(DeviceForm::Shared(remaining), trouble));
@@ -215,9 +220,13 @@ impl<'a> SlicePool<'a> {
     }
 
     fn slice_devices(&self, index: usize) -> Vec<Device> {
-        let entries = self.devices.chunks(self.per_slice).nth(index);
-        let entries = entries.unwrap_or_default().iter();
-        entries.map(|entry| self.device(entry)).collect()
+        self.devices
+            .chunks(self.per_slice)
+            .nth(index)
+            .unwrap_or_default()
+            .iter()
+            .map(|entry| self.device(entry))
+            .collect()
     }
 
     fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
@@ -242,11 +251,12 @@ impl<'a> SlicePool<'a> {
     }
 
     fn counter_sets(&self, index: usize) -> Vec<CounterSet> {
-        let sets = self.sets.iter().skip(index * MAX_COUNTER_SETS).take(MAX_COUNTER_SETS);
-        let sets = sets.map(|(function, number)| CounterSet {
-            name: set_name(*function),
-            counters: counters(*number),
-        });
+        let sets = self.sets.iter().skip(index * MAX_COUNTER_SETS).take(MAX_COUNTER_SETS).map(
+            |(function, number)| CounterSet {
+                name: set_name(*function),
+                counters: counters(*number),
+            },
+        );
         sets.collect()
     }
 }

@@ -16,8 +16,8 @@ pub fn fingerprint(slice: &ResourceSlice) -> String {
         // Set by the server.
         taint.time_added = None;
     }
-    let owners = slice.metadata.owner_references.iter().flatten();
-    let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+    let owners: Vec<&str> =
+        slice.metadata.owner_references.iter().flatten().map(|owner| owner.uid.as_str()).collect();
     // Cannot fail for texts, numbers and lists.
     sha256(&serde_json::to_vec(&(owners, &spec)).unwrap_or_default())
 }
@@ -77,8 +77,7 @@ fn is_empty<T>(list: &Option<Vec<T>>) -> bool {
 }
 
 fn has_policy(device: &Device) -> bool {
-    let capacities = device.capacity.iter().flatten();
-    let mut capacities = capacities.map(|(_, capacity)| capacity);
+    let mut capacities = device.capacity.iter().flatten().map(|(_, capacity)| capacity);
     capacities.any(|capacity| capacity.request_policy.is_some())
 }
 

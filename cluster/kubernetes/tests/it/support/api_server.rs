@@ -398,8 +398,12 @@ impl ApiServer {
     /// What kubelet does when it starts: all slices of the node go.
     pub(crate) fn delete_slices_of(&self, node: &str) {
         let mut kept = self.kept();
-        let of_node = kept.slices.iter().filter(|(_, slice)| slice["spec"]["nodeName"] == node);
-        let names: Vec<String> = of_node.map(|(name, _)| name.clone()).collect();
+        let names: Vec<String> = kept
+            .slices
+            .iter()
+            .filter(|(_, slice)| slice["spec"]["nodeName"] == node)
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in names {
             delete(&mut kept, &name);
         }
@@ -444,8 +448,7 @@ impl ApiServer {
     pub(crate) fn watches(&self) -> usize {
         let mut kept = self.kept();
         kept.watchers.retain(|watcher| !watcher.sender.is_closed());
-        let watchers = kept.watchers.iter();
-        watchers.filter(|watcher| watcher.node.is_some()).count()
+        kept.watchers.iter().filter(|watcher| watcher.node.is_some()).count()
     }
 }
 
@@ -469,8 +472,7 @@ fn delete(kept: &mut Kept, name: &str) -> bool {
 fn publish(kept: &mut Kept, kind: &'static str, slice: &Value) {
     kept.history.push((kept.version, kind, slice.clone()));
     kept.watchers.retain(|watcher| {
-        let is_its = watcher.node.as_ref();
-        let is_its = is_its.is_some_and(|node| slice["spec"]["nodeName"] == **node);
+        let is_its = watcher.node.as_ref().is_some_and(|node| slice["spec"]["nodeName"] == **node);
         !is_its || watcher.sender.send(event(kind, slice)).is_ok()
     });
 }
@@ -556,10 +558,14 @@ impl Call {
             Some(name) => (first, name),
             None => (String::new(), first),
         };
-        let query = request.uri().query().unwrap_or_default();
-        let query = query.split('&').filter_map(|pair| pair.split_once('='));
-        let query: BTreeMap<String, String> =
-            query.map(|(key, value)| (key.to_owned(), unescape(value))).collect();
+        let query: BTreeMap<String, String> = request
+            .uri()
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), unescape(value)))
+            .collect();
         let verb = match (request.method(), name.is_empty()) {
             (&Method::GET, false) => "get",
             (&Method::GET, true) if query.contains_key("watch") => "watch",
@@ -569,8 +575,12 @@ impl Call {
             _ => return None,
         };
         let text = |name| {
-            let value = request.headers().get(name).map(|value| value.to_str().unwrap());
-            value.unwrap_or_default().to_owned()
+            request
+                .headers()
+                .get(name)
+                .map(|value| value.to_str().unwrap())
+                .unwrap_or_default()
+                .to_owned()
         };
         Some(Call {
             verb,
@@ -631,8 +641,10 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         return refuse(404, "the server could not find the requested resource");
     };
     let authorization = request.headers().get(header::AUTHORIZATION);
-    let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let token = token.unwrap_or_default().to_owned();
+    let token = authorization
+        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+        .unwrap_or_default()
+        .to_owned();
     let body = to_bytes(request.into_body(), 3 << 20).await.unwrap();
     let mut kept = shared.kept.lock().unwrap();
     let answer = serve(&mut kept, &call, &token, &body);
@@ -697,16 +709,23 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("list", "pods") => {
             let node =
                 call.text("fieldSelector").strip_prefix("spec.nodeName=").unwrap_or_default();
-            let of_node = kept.pods.iter().filter(|(_, pod)| pod["spec"]["nodeName"] == *node);
-            let of_node = of_node.map(|(name, pod)| (name.clone(), pod.clone())).collect();
+            let of_node = kept
+                .pods
+                .iter()
+                .filter(|(_, pod)| pod["spec"]["nodeName"] == *node)
+                .map(|(name, pod)| (name.clone(), pod.clone()))
+                .collect();
             list(kept.version, &of_node, call)
         }
         ("list", "resourceclaims") => list(kept.version, &kept.claims, call),
         ("list", "resourceslices") => match call.node() {
             Some(node) => {
-                let slices = kept.slices.iter();
-                let of_node = slices.filter(|(_, slice)| slice["spec"]["nodeName"] == node);
-                let of_node = of_node.map(|(name, slice)| (name.clone(), slice.clone())).collect();
+                let of_node = kept
+                    .slices
+                    .iter()
+                    .filter(|(_, slice)| slice["spec"]["nodeName"] == node)
+                    .map(|(name, slice)| (name.clone(), slice.clone()))
+                    .collect();
                 list(kept.version, &of_node, call)
             }
             None => refuse(400, "a driver lists its own slices alone"),
@@ -759,10 +778,12 @@ fn watch_of(kept: &mut Kept, call: &Call) -> Response {
     let Some(node) = node.filter(|_| is_good) else {
         return refuse(400, "a driver watches the metadata of its own slices, for at most an hour");
     };
-    let known = kept.history.iter();
-    let known = known.filter(|(_, _, slice)| slice["spec"]["nodeName"] == node);
-    let known = known.map(|(version, kind, slice)| (*version, event(kind, slice)));
-    let known = known.collect();
+    let known = kept
+        .history
+        .iter()
+        .filter(|(_, _, slice)| slice["spec"]["nodeName"] == node)
+        .map(|(version, kind, slice)| (*version, event(kind, slice)))
+        .collect();
     told_since(kept, call, known, Some(node))
 }
 
@@ -770,9 +791,11 @@ fn watch_of_classes(kept: &mut Kept, call: &Call) -> Response {
     if call.accept != "application/json" || !call.is_short_watch() {
         return refuse(400, "a driver watches DeviceClasses for at most an hour");
     }
-    let known = kept.class_history.iter();
-    let known = known.map(|(version, kind, class)| (*version, line(kind, class)));
-    let known = known.collect();
+    let known = kept
+        .class_history
+        .iter()
+        .map(|(version, kind, class)| (*version, line(kind, class)))
+        .collect();
     told_since(kept, call, known, None)
 }
 
@@ -897,9 +920,11 @@ fn add_times(spec: &mut Value, old: Option<&Value>) {
     let devices = spec.get_mut("devices").and_then(Value::as_array_mut);
     for device in devices.into_iter().flatten() {
         let name = device["name"].clone();
-        let before = old.and_then(|old| old["spec"]["devices"].as_array()).into_iter().flatten();
-        let before = before.filter(|before| before["name"] == name);
-        let before: Vec<Value> = before
+        let before: Vec<Value> = old
+            .and_then(|old| old["spec"]["devices"].as_array())
+            .into_iter()
+            .flatten()
+            .filter(|before| before["name"] == name)
             .flat_map(|before| before["taints"].as_array().cloned().unwrap_or_default())
             .collect();
         let taints = device.get_mut("taints").and_then(Value::as_array_mut);

@@ -77,8 +77,8 @@ impl ClaimServer {
             .route(path, get(claim))
             .route(&format!("{path}/status"), patch(status))
             .route(events, post(event))
-            .route(&format!("{events}/{{name}}"), patch(again));
-        let router = router.with_state(Arc::clone(&shared));
+            .route(&format!("{events}/{{name}}"), patch(again))
+            .with_state(Arc::clone(&shared));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });

@@ -51,11 +51,12 @@ impl KubeletDir {
     }
 
     pub(crate) fn sockets(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.registry()).unwrap();
-        let entries = entries.filter_map(Result::ok);
-        let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-        let names = sockets.map(|entry| entry.file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
+        let mut names: Vec<String> = fs::read_dir(self.registry())
+            .unwrap()
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -91,8 +92,7 @@ impl KubeletDir {
 
     pub(crate) async fn register(&self, socket: &str) -> Registered {
         let mut registration = RegistrationClient::new(dial(&self.registry().join(socket)).await);
-        let info = registration.get_info(InfoRequest {}).await;
-        let info = info.unwrap().into_inner();
+        let info = registration.get_info(InfoRequest {}).await.unwrap().into_inner();
         let channel = dial(Path::new(&info.endpoint)).await;
         let mut registered = Registered {
             info,
@@ -107,8 +107,9 @@ impl KubeletDir {
 }
 
 async fn dial(path: &Path) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    let endpoint = endpoint.origin("http://localhost".parse().unwrap());
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))
+        .unwrap()
+        .origin("http://localhost".parse().unwrap());
     let end = Instant::now() + PATIENCE;
     loop {
         match endpoint.connect().await {

@@ -201,8 +201,9 @@ impl Registration for Registry {
 }
 
 async fn dial(path: &Path) -> Option<DevicePluginClient<Channel>> {
-    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    let endpoint = endpoint.origin("http://localhost".parse().unwrap());
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))
+        .unwrap()
+        .origin("http://localhost".parse().unwrap());
     Some(DevicePluginClient::new(endpoint.connect().await.ok()?))
 }
 
@@ -241,9 +242,12 @@ impl Plugin {
     }
 
     pub(crate) fn unhealthy(&self) -> Vec<&str> {
-        let devices = self.devices.0.iter();
-        let unhealthy = devices.filter(|device| device.health == "Unhealthy");
-        unhealthy.map(|device| device.id.as_str()).collect()
+        self.devices
+            .0
+            .iter()
+            .filter(|device| device.health == "Unhealthy")
+            .map(|device| device.id.as_str())
+            .collect()
     }
 
     pub(crate) async fn allocate(&self, ids: &[&str]) -> Result<AllocateResponse, Status> {
@@ -253,9 +257,12 @@ impl Plugin {
 
     pub(crate) async fn cdi(&self, ids: &[&str]) -> Vec<String> {
         let answer = self.allocate(ids).await.unwrap();
-        let devices = answer.container_responses.into_iter();
-        let devices = devices.flat_map(|container| container.cdi_devices);
-        devices.map(|device| device.name).collect()
+        answer
+            .container_responses
+            .into_iter()
+            .flat_map(|container| container.cdi_devices)
+            .map(|device| device.name)
+            .collect()
     }
 
     pub(crate) async fn preferred(&self, available: &[&str], size: i32) -> Vec<String> {

@@ -224,8 +224,11 @@ pub(crate) struct Devices {
 impl Devices {
     /// The next set, by `VENDOR/TYPE/NAME`.
     pub(crate) async fn next(&mut self) -> BTreeMap<String, DeviceGroup> {
-        let message = timeout(PATIENCE, self.stream.message()).await;
-        let message = message.unwrap().unwrap().expect("the stream has ended");
+        let message = timeout(PATIENCE, self.stream.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .expect("the stream has ended");
         let groups = message.device_group.into_iter().map(|group| {
             let (vendor, kind, name) = (&group.vendor, &group.device_type, &group.device_name);
             (format!("{vendor}/{kind}/{name}"), group)

@@ -14,8 +14,7 @@ const FALSE: [&str; 6] = ["0", "f", "F", "FALSE", "false", "False"];
 
 /// `ParseAttribute`: a number with or without a unit, a truth value, or else a text.
 pub(crate) fn parse(input: &str) -> Attribute {
-    let unit = UNITS.into_iter().find(|unit| input.ends_with(unit));
-    let unit = unit.unwrap_or_default();
+    let unit = UNITS.into_iter().find(|unit| input.ends_with(unit)).unwrap_or_default();
     let numeric = match unit {
         "" => input,
         unit => input.strip_suffix(unit).unwrap().trim(),

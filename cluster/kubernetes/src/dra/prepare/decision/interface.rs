@@ -92,8 +92,7 @@ pub(super) fn vf_config(
             })?,
         }
     }
-    let settings = vf.as_ref().map(VfConfig::to_settings).transpose();
-    settings.with_context(|| device.to_string())?;
+    vf.as_ref().map(VfConfig::to_settings).transpose().with_context(|| device.to_string())?;
     Ok(vf)
 }
 
@@ -120,8 +119,7 @@ fn first_interface_parameter(
         ("address", is_request_parameter(parameters.address.as_ref())),
         ("routes", is_request_parameter(parameters.routes.as_ref())),
     ];
-    let parameters = all.into_iter();
-    parameters
+    all.into_iter()
         .filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))
         .max_by_key(|(_, is_of_request)| *is_of_request)
 }
@@ -147,8 +145,11 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
             settings.mtu
         );
     }
-    let addresses = parameters.address.iter().flat_map(|parameter| &parameter.value);
-    let mut of_ipv6 = addresses.filter(|address| address.address().is_ipv6());
+    let mut of_ipv6 = parameters
+        .address
+        .iter()
+        .flat_map(|parameter| &parameter.value)
+        .filter(|address| address.address().is_ipv6());
     match (&parameters.mtu, of_ipv6.next()) {
         (Some(mtu), Some(address)) if mtu.value.get() < MIN_IPV6_MTU => bail!(
             "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {MIN_IPV6_MTU}",
@@ -207,8 +208,10 @@ fn unique_values(device: &ClaimDevice) -> Vec<(&'static str, String)> {
     let Some(interface) = &device.interface else {
         return Vec::new();
     };
-    let addresses = interface.addresses.iter().map(InterfaceAddress::address);
-    let addresses = addresses.map(|one| ("address", one.to_string()));
-    let name = interface.name.iter().map(|name| ("name", name.to_string()));
-    name.chain(addresses).collect()
+    let addresses = interface
+        .addresses
+        .iter()
+        .map(InterfaceAddress::address)
+        .map(|one| ("address", one.to_string()));
+    interface.name.iter().map(|name| ("name", name.to_string())).chain(addresses).collect()
 }

@@ -150,8 +150,9 @@ impl PrepareContext<'_> {
             let Some(resource) = &allocated.resource else {
                 continue;
             };
-            let device = self.find_device(allocated);
-            let device = device.with_context(|| describe_request(&allocated.request))?;
+            let device = self
+                .find_device(allocated)
+                .with_context(|| describe_request(&allocated.request))?;
             let request = requests.entry(&allocated.request);
             request.or_insert((resource, Vec::new())).1.push(device);
         }
@@ -177,17 +178,20 @@ impl PrepareContext<'_> {
         let is_of = |child: &HostDevice, parent: &HostDevice| {
             parent.pci.is_some() && parent_pf(child) == parent.pci
         };
-        let other_devices = self.snapshot.devices.iter();
-        let other_devices = other_devices
-            .filter(|other| device.class.is_iommu_group() && other.class == device.class);
-        let family = other_devices.filter(|other| is_of(other, device) || is_of(device, other));
-        let all = family.flat_map(|other| cdi_device_names(other).chain([other.name.clone()]));
-        let all: BTreeSet<DeviceName> = all.collect();
-        let claim_devices = all.iter().map(|name| ClaimDevice {
-            max_holders: 1,
-            ..claim_device(request, device, device.class, name)
-        });
-        claim_devices.collect()
+        let all: BTreeSet<DeviceName> = self
+            .snapshot
+            .devices
+            .iter()
+            .filter(|other| device.class.is_iommu_group() && other.class == device.class)
+            .filter(|other| is_of(other, device) || is_of(device, other))
+            .flat_map(|other| cdi_device_names(other).chain([other.name.clone()]))
+            .collect();
+        all.iter()
+            .map(|name| ClaimDevice {
+                max_holders: 1,
+                ..claim_device(request, device, device.class, name)
+            })
+            .collect()
     }
 
     /// Returns discovery's reason for a device that has or had this name.
@@ -234,9 +238,12 @@ impl PrepareContext<'_> {
             return Ok(Some(id));
         }
         let prefix = format!("{}=", Class::Profile.cdi_kind());
-        let profiles = self.specs.iter();
-        let profiles = profiles.filter_map(|id| id.strip_prefix(&prefix));
-        let profiles: Vec<String> = profiles.map(str::to_owned).collect();
+        let profiles: Vec<String> = self
+            .specs
+            .iter()
+            .filter_map(|id| id.strip_prefix(&prefix))
+            .map(str::to_owned)
+            .collect();
         let profiles = ShortList(&profiles);
         bail!("no CDI specification has {id}; this node has the profiles {profiles}")
     }
@@ -244,8 +251,11 @@ impl PrepareContext<'_> {
 
 /// The names of its CDI devices.
 fn cdi_device_names(device: &HostDevice) -> impl Iterator<Item = DeviceName> {
-    let names = device.cdi.iter().filter_map(|name| name.split_once('='));
-    names.filter_map(|(_, name)| DeviceName::try_from(name).ok())
+    device
+        .cdi
+        .iter()
+        .filter_map(|name| name.split_once('='))
+        .filter_map(|(_, name)| DeviceName::try_from(name).ok())
 }
 
 fn qualified_name(class: Class, name: &DeviceName) -> String {

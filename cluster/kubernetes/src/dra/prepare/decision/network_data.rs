@@ -56,12 +56,22 @@ impl PrepareContext<'_> {
         let netdev_name = interface::netdev_argument(host_device)?.name;
         let parameters = &allocated.parameters;
         let name = parameters.name.as_ref().map(|name| name.value.to_string());
-        let configured = self.snapshot.config.netdev.get(host_device.name.as_str());
-        let configured = configured.map(|configured| &configured.addresses);
-        let addresses = parameters.address.as_ref().map(|parameter| &parameter.value);
-        let addresses = addresses.or(configured);
-        let addresses = addresses.into_iter().flatten().map(ToString::to_string);
-        let addresses: Vec<String> = addresses.take(MAX_ADDRESSES).collect();
+        let configured = self
+            .snapshot
+            .config
+            .netdev
+            .get(host_device.name.as_str())
+            .map(|configured| &configured.addresses);
+        let addresses: Vec<String> = parameters
+            .address
+            .as_ref()
+            .map(|parameter| &parameter.value)
+            .or(configured)
+            .into_iter()
+            .flatten()
+            .map(ToString::to_string)
+            .take(MAX_ADDRESSES)
+            .collect();
         let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
@@ -75,8 +85,11 @@ impl PrepareContext<'_> {
 
 /// Returns the hardware address of an interface in a container.
 fn address_in_container(device: &HostDevice) -> Option<String> {
-    let leases = device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
-    let mut move_records = leases.filter_map(|lease| lease.moved.as_ref());
+    let mut move_records = device
+        .leases
+        .iter()
+        .filter_map(|device_lease| device_lease.lease.as_ref())
+        .filter_map(|lease| lease.moved.as_ref());
     move_records.find_map(|record| saved_address(&record.saved))
 }
 

@@ -132,8 +132,7 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     ]);
     let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
     let names = |decision: &PrepareDecision| -> Vec<String> {
-        let beside = decision.other_functions.iter();
-        beside.map(|leased| leased.device.to_string()).collect()
+        decision.other_functions.iter().map(|leased| leased.device.to_string()).collect()
     };
     let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
     assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
