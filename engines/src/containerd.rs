@@ -394,18 +394,15 @@ pub(crate) fn replaced_runtime(
     let default = default_runtime::find_other(files, &layout.default_name());
     for name in [BUILT_IN].into_iter().chain(default) {
         let entries: Vec<&Item> =
-            files.iter().map(|d| get(d, &layout.runtime_path(name))).flatten().collect();
+            files.iter().filter_map(|d| get(d, &layout.runtime_path(name))).collect();
         let mut last_first = entries.iter().rev();
         let is_runc = match last_first.find_map(|entry| get_in(entry, &["runtime_type"])) {
             None => name == BUILT_IN && !entries.is_empty(),
             Some(kind) => kind.as_str() == Some(RUNTIME_TYPE),
         };
         if is_runc {
-            let options = entries
-                .iter()
-                .map(|entry| get_in(entry, &["options"]))
-                .flatten()
-                .collect::<Vec<_>>();
+            let options =
+                entries.iter().filter_map(|entry| get_in(entry, &["options"])).collect::<Vec<_>>();
             return (merge_tables(&entries), merge_tables(&options));
         }
     }

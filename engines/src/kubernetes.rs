@@ -158,13 +158,13 @@ fn read_yaml_value(host: &Host, file: &Path, key: &str) -> Result<Option<String>
     let mut last = None;
     for file in [vec![file.to_owned()], drop_ins.paths(host)?].concat() {
         let text = host.text(&file)?.unwrap_or_default();
-        let values = text.lines().filter_map(|line| {
+        let mut values = text.lines().filter_map(|line| {
             let (name, value) = line.split_once(':')?;
             let value = value.split(" #").next().unwrap_or_default();
             let unquoted = |text: &str| text.trim_matches(['"', '\'']).to_owned();
             (unquoted(name.trim_end()) == key).then(|| unquoted(value.trim()))
         });
-        last = values.last().or(last);
+        last = values.next_back().or(last);
     }
     Ok(last.filter(|value| !value.is_empty()))
 }

@@ -234,7 +234,7 @@ mod tests {
         tree.file("sys/bus/pci/devices/0000:81:10.0/vfio-dev/vfio0/dev", "511:3\n");
         tree.file("sys/class/vfio/15/dev", "241:0\n");
         let device: DeviceId = VFIO.parse().unwrap();
-        assert_eq!(group_members(tree.root(), &device), [device.clone()]);
+        assert_eq!(group_members(tree.root(), &device), std::slice::from_ref(&device));
         let recorded = facts(tree.root(), &device);
         assert_eq!(recorded["iommu-group"], "15");
         assert_eq!(recorded[NODES], "241:0 511:3");

@@ -212,10 +212,10 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
             global.host_root.display()
         );
     }
-    if let Some(file) = &args.file {
-        if !file.is_absolute() || file.file_name().is_none() {
-            bail!("--file {}: name the file by its whole path", file.display());
-        }
+    if let Some(file) = &args.file
+        && (!file.is_absolute() || file.file_name().is_none())
+    {
+        bail!("--file {}: name the file by its whole path", file.display());
     }
     if args.nri && !matches!(args.runtime, Engine::Containerd | Engine::Crio) {
         bail!(

@@ -570,7 +570,7 @@ fn a_flag_and_a_key_that_keep_dockerd_from_starting_are_named() {
 #[test]
 fn the_containerd_of_a_distribution_of_kubernetes_is_an_engine() {
     let rke2 = |tree: &Tree, text: &str| {
-        tree.file("/data/agent/etc/containerd/config.toml", text.to_owned());
+        tree.file("/data/agent/etc/containerd/config.toml", text);
     };
     let tree = Tree::new();
     tree.file("/usr/local/bin/rke2", "");

@@ -114,10 +114,11 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let vfio = probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, settings));
     let idle_ports = probe.with_classes(&[], || vfio::find_idle_ports(probe, &vfio, &interfaces));
     let vhost_net = probe.with_classes(&[Class::Vfio], || {
-        vfio.iter()
-            .any(|device| device.viable)
-            .then(|| vhost_net::read(probe, &config.cdi))
-            .unwrap_or_default()
+        if vfio.iter().any(|device| device.viable) {
+            vhost_net::read(probe, &config.cdi)
+        } else {
+            Default::default()
+        }
     });
     Inventory {
         version: env!("CARGO_PKG_VERSION"),

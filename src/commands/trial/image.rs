@@ -47,7 +47,7 @@ pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
     if !program.exists() {
         return Ok(ImageTree::new());
     }
-    let providers = PROVIDERS.into_iter().map(list_dir).flatten().collect::<Vec<_>>();
+    let providers = PROVIDERS.into_iter().flat_map(list_dir).collect::<Vec<_>>();
     let mut paths = program_paths(host, program, &providers)?;
     paths.extend(providers);
     paths.extend(list_dir(DRIVERS));
