@@ -1,4 +1,4 @@
-//! What explains a host and changes nothing: [`doctor`] says what is wrong with it, [`status`] how its containers do,
+//! Read-only reports about a host: [`doctor`] says what is wrong with it, [`status`] how its containers do,
 //! [`topology`] where everything is, and [`metrics`] counts it. No hook and no specification depends on it.
 
 pub mod doctor;

@@ -1,5 +1,6 @@
-//! Access Control Services (ACS) of the ports between a GPU and its NIC: one that redirects sends what goes between them up to
-//! the CPU, where GPUDirect RDMA is slow or fails. What a port is to do is what `rdma_topo` of rdma-core asks for.
+//! Access Control Services (ACS) of the ports between a GPU and its NIC: one that redirects sends what goes between
+//! them up to the CPU, where GPUDirect RDMA is slow or fails. The expected settings of a port are those of `rdma_topo`
+//! in rdma-core.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,14 +35,14 @@ const EGRESS_CONTROL: u16 = 0x20;
 const DIRECT_TRANSLATED: u16 = 0x40;
 /// The first kernel with `pci=config_acs=`.
 const FIRST_CONFIG_ACS: (u32, u32) = (6, 11);
-/// What `pci=disable_acs_redir=` switches off (drivers/pci/pci.c).
+/// The bits that `pci=disable_acs_redir=` clears (drivers/pci/pci.c).
 const REDIRECTS: u16 = REQUEST_REDIRECT | COMPLETION_REDIRECT | EGRESS_CONTROL;
 
-/// What a port between a GPU and its NIC has to do.
+/// The expected behaviour of a port between a GPU and its NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PortNeed {
     NoRedirect,
-    /// What the NIC has translated itself (ATS) may pass a port that redirects the rest.
+    /// Requests translated by the NIC (ATS) may pass, while the port redirects others.
     Translated,
     /// These bits are on, and those off.
     DataDirect(u16, u16),
@@ -58,7 +59,7 @@ const ROOT_PORT: PortNeed =
     PortNeed::DataDirect(UPSTREAM_FORWARDING | COMPLETION_REDIRECT | REQUEST_REDIRECT, VALIDATION);
 
 impl PortNeed {
-    /// What the port's control has to be, by what it is.
+    /// Returns the expected control register of a port for its present value.
     fn required_control(self, now: u16) -> u16 {
         match self {
             PortNeed::NoRedirect if now & REDIRECTS != 0 => {
@@ -201,7 +202,7 @@ fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
     let is_too_old = need != PortNeed::NoRedirect && has_no_config_acs(context)?;
     let finding = if matches!(need, PortNeed::DataDirect(..)) || !context.inventory.vfio.is_empty()
     {
-        // At once it would leave the IOMMU groups as they are, by which vfio devices are given away.
+        // Changing it at runtime would not change the IOMMU groups, by which vfio devices are assigned.
         if is_too_old {
             Finding::warn(text, newer_kernel_remedy())
         } else {
@@ -247,7 +248,7 @@ fn set(port: &AcsPort) -> String {
 /// The words of the kernel's line that do it at boot, for all ports: a second one of a kind replaces the first. Their
 /// quotes keep the boot loader from taking the semicolons for its own.
 fn kernel_words(ports: &[AcsPort], need: PortNeed) -> String {
-    // Those that have to go on redirecting stay out of the word that stops it.
+    // Ports that must keep redirecting are left out of the kernel parameter.
     let of_word = |port: &&AcsPort| need != PortNeed::NoRedirect || port.need == need;
     let all: Vec<String> = ports
         .iter()
@@ -307,7 +308,7 @@ fn has_ats(config: &[u8]) -> bool {
     find_control(config, ATS).is_some_and(|control| control & ATS_ENABLE != 0)
 }
 
-/// What controls ACS and ATS, 6 bytes into the capability of each.
+/// Offset of the control registers of ACS and ATS, in bytes from the start of each capability.
 fn find_control(config: &[u8], id: u16) -> Option<u16> {
     let bytes = find_capability(config, id)?.get(6..8)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?))

@@ -1,4 +1,4 @@
-//! What a check found, and what to do about it.
+//! Findings of checks, and remedies.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl CheckVerdict {
     }
 }
 
-/// What to do: a command, a file with the line to write, words for the kernel, or what to install. There is no other kind of advice.
+/// A remedy: a command, a line for a file, kernel parameters, or software to install. There is no other kind of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Remedy {
@@ -85,10 +85,10 @@ pub enum Remedy {
         #[serde(skip_serializing_if = "Option::is_none")]
         replaces: Option<String>,
     },
-    /// What no archive of the distribution is known to have.
+    /// Software that is not in the distribution's archives.
     Install {
         install: String,
-        /// Where it is published, or the file that it comes in.
+        /// Where it is published, or the file that contains it.
         from: String,
     },
 }
@@ -166,7 +166,7 @@ pub struct Finding {
     pub verdict: CheckVerdict,
     pub finding: String,
     pub looked_at: Vec<PathBuf>,
-    /// What to do, in this order; empty if it passed.
+    /// Remedies, in this order; empty if the check passed.
     pub remedy: Vec<Remedy>,
 }
 

@@ -1,4 +1,4 @@
-//! What every check looks at: a host, and what is known of it already.
+//! The input of all checks: a host and the data already read from it.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub struct CheckContext<'e> {
     pub config: &'e Config,
     /// The configuration file, as the operator names it.
     pub config_file: &'e Path,
-    /// What of it is left out.
+    /// Parts that are skipped.
     pub config_problems: &'e [anyhow::Error],
     pub inventory: &'e Inventory,
     pub pools: &'e PoolSet,
@@ -54,7 +54,7 @@ impl CheckContext<'_> {
         Ok(self.attribute(RELEASE)?.as_deref().and_then(parse_kernel_version))
     }
 
-    /// Whether the processor is a 64-bit Arm. Where the kernel does not say, it is one that this program runs on.
+    /// Whether the processor is a 64-bit Arm. If the kernel does not report it, this program's architecture is assumed.
     pub(super) fn is_arm(&self) -> Result<bool, HostError> {
         let arch = self.attribute(ARCH)?;
         Ok(arch.as_deref().unwrap_or(std::env::consts::ARCH) == "aarch64")
@@ -112,7 +112,7 @@ impl CheckContext<'_> {
     }
 }
 
-/// Of a release such as `6.12.48+deb13-amd64`.
+/// Parses a release such as `6.12.48+deb13-amd64`.
 fn parse_kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

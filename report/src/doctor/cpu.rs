@@ -13,7 +13,7 @@ use onload_sys::text::format_count;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
-/// What the word of the kernel's line begins with that isolates CPUs.
+/// Prefix of the kernel parameter that isolates CPUs.
 const ISOLATE: &str = "isolcpus=";
 const FASTEST: &str = "performance";
 
@@ -125,7 +125,7 @@ fn isolate_finding(
     kernel_line::with_reboot(context, finding)
 }
 
-/// What stands before the CPUs in the word, with the comma at its end.
+/// The flags before the CPUs in the parameter, with the final comma.
 fn isolation_flags(word: &str) -> &str {
     let value = word.strip_prefix(ISOLATE).unwrap_or_default();
     let cpus = value.find(|c: char| c.is_ascii_digit()).unwrap_or_default();

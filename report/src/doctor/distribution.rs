@@ -79,7 +79,7 @@ impl Distribution {
         match (program, self) {
             ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
-            // One for each kernel: what is in /usr/bin only executes it.
+            // One per kernel version: the program in /usr/bin only executes it.
             ("cpupower", Distribution::Ubuntu) => "linux-tools-$(uname -r)",
             ("cpupower", Distribution::RedHat | Distribution::RpmOstree) => "kernel-tools",
             (LIBIBVERBS, Distribution::Debian | Distribution::Ubuntu) => "ibverbs-providers",

@@ -1,5 +1,4 @@
-//! What keeps RDMA from the memory of a GPU (GPUDirect RDMA), beside ACS: the way to register it, the IOMMU, a NIC that is
-//! far away, and Data Direct.
+//! Obstacles to GPUDirect RDMA besides ACS: registration of GPU memory, the IOMMU, a distant NIC, and Data Direct.
 
 use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::{self, Distance};
@@ -18,7 +17,7 @@ const PEERMEM: &str = "/sys/module/nvidia_peermem";
 const NV_PEER_MEM: &str = "/sys/module/nv_peer_mem";
 const NVIDIA_VERSION: &str = "/proc/driver/nvidia/version";
 const SYMBOLS: &str = "/proc/kallsyms";
-/// What nvidia_peermem loads with; the kernel's own `ib_core` has none.
+/// The symbol that nvidia_peermem requires; the kernel's own `ib_core` lacks it.
 const PEER_MEMORY: &[u8] = b"ib_register_peer_memory_client";
 /// The first open modules that give memory as dma-buf, and the first kernel whose RDMA takes it.
 const FIRST_OPEN: u32 = 515;
@@ -297,7 +296,8 @@ pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-/// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
+/// A GPU and its Data Direct function must be in the same IOMMU group, or NVIDIA's driver rejects it (`check` of
+/// rdma_topo).
 fn separate_group_findings(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> Findings {
     let functions = &context.inventory.functions;
     let group = |address| functions.get(address).and_then(|function| function.iommu_group);

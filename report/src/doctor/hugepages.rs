@@ -31,12 +31,12 @@ pub(super) fn check_hugepages(context: &CheckContext<'_>) -> Findings {
     }
     let is_without =
         |node: &&u32| usable_pages(context, **node) == 0 && !is_configured(context, **node);
-    // It stands with the first of these nodes.
+    // The finding is for the first of these nodes.
     let mut line = Some(config_remedy(context, names_by_node.keys().filter(is_without)));
     let findings = names_by_node.iter().map(|(node, devices)| {
         let node = *node;
         let pages = usable_pages(context, node);
-        // One name stands for all: a host may have thousands.
+        // Only one name is shown, since a host may have thousands.
         let device = join_first(devices, 1);
         let finding = match pages {
             0 => {
@@ -72,7 +72,7 @@ fn hugepage_nics<'e>(context: &'e CheckContext<'_>) -> impl Iterator<Item = &'e 
     inventory.nics.iter().filter(move |nic| nic.datapath.takes_huge_pages(has_tcpdirect))
 }
 
-/// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
+/// Whether pages of that size are of use on a node. Pages larger than 2 MiB are only for vfio.
 fn is_usable_size(context: &CheckContext<'_>, node: u32, kib: u64) -> bool {
     let has_nic = || hugepage_nics(context).any(|nic| nic.numa_node == Some(node));
     kib == MIN_KIB || kib > MIN_KIB && !has_nic()

@@ -139,8 +139,8 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-/// Whether physical functions are bound to a driver where they have virtual functions: else nobody can
-/// set these up. And whether their interfaces are up where containers get these.
+/// Checks that physical functions with virtual functions are bound to a driver, without which these cannot be set up.
+/// And whether their interfaces are up where containers get these.
 pub(super) fn check_vf_parents(context: &CheckContext<'_>) -> Findings {
     let functions = context.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());

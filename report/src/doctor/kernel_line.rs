@@ -51,8 +51,8 @@ fn is_in_grub(context: &CheckContext<'_>, words: &str) -> Result<bool, HostError
     Ok(words.split_ascii_whitespace().all(|word| present.contains(&trim(word))))
 }
 
-/// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
-/// other characters than settings have is none that a command could name.
+/// The first word of the kernel's line that begins so. Words after `--` are for init, and words with other characters
+/// than those of parameters cannot be named in a command.
 pub(super) fn find_word(
     context: &CheckContext<'_>,
     start: &str,

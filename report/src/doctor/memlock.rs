@@ -1,5 +1,5 @@
-//! How much memory containers may lock: RDMA and vfio pin what they use, and engines start containers with
-//! 8 MiB unless told otherwise.
+//! How much memory containers may lock: RDMA and vfio pin memory, and engines start containers with a limit of 8 MiB by
+//! default.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! What is wrong with a host, and what to do about it. A check changes nothing and reports what it read. It is skipped
-//! if there is nothing to examine.
+//! Finds problems of a host, with remedies. A check changes nothing and reports what it read. It is skipped if there is
+//! nothing to examine.
 
 mod acs;
 mod check;
@@ -32,12 +32,12 @@ pub use check::{Check, CheckFamily, CheckVerdict, Finding, Remedy};
 pub use context::CheckContext;
 use context::Findings;
 
-/// The check that engines are looked for in, which names those that nobody uses, too.
+/// The check that finds engines, including unused ones.
 const ENGINE: &str = "engine";
 
 type HostCheck = fn(&CheckContext<'_>) -> Findings;
 
-/// Each check with the reason to skip it: it returns no findings if there is nothing to examine.
+/// All checks, with the reason shown if a check returns no findings and is skipped.
 const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
     (CheckFamily::Host, "config", unread::check_configuration, "nothing to check"),
     (CheckFamily::Host, "discovery", unread::check_discovery, "nothing to check"),

@@ -16,8 +16,8 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 use crate::status::{OTHER_BUILD_EFFECT, StackUser, list_stack_users};
 
-/// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
-/// programs of TCPDirect and ef_vi find no node.
+/// Modules that create device nodes, as the kernel lists loaded ones. Without the second, programs of TCPDirect and
+/// ef_vi find no node.
 const MODULES: [&str; 2] = ["onload", "sfc_char"];
 const EXPLAIN: &str = "onload-ctk discover --explain";
 
@@ -84,8 +84,9 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
     Ok(vec![finding.with_path("/proc/driver/onload/version").with_path(library)])
 }
 
-/// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
-/// library. `onload_tool reload` fails while a stack lives, so what has one is stopped before. It ends the registrations for AF_XDP.
+/// Returns the problem of the loaded driver, and the command to reload it, which helps if the modules on disk match the
+/// library. `onload_tool reload` fails while a stack lives, so what has one is stopped before. It ends the
+/// registrations for AF_XDP.
 fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, HostError> {
     let users = list_stack_users(context.host)?;
     let text = match users.as_slice() {
@@ -115,8 +116,8 @@ fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, H
     Ok(steps.fold(Finding::fail(text, drain), Finding::with_remedy))
 }
 
-/// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that
-/// does so at boot.
+/// Returns the command that applies the configuration to reloaded modules, if it has settings for them: starting the
+/// unit that does so at boot.
 fn reapply_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
     let host = &context.config.host;
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
@@ -298,7 +299,7 @@ pub(super) fn link(context: &CheckContext<'_>) -> Findings {
         let name = &nic.name;
         let finding = match state {
             "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
-            // It is in a container, where nobody here sees its link.
+            // It is in a container, so its link is not visible here.
             STATE_HELD | RETURNING => return None,
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),

@@ -1,5 +1,5 @@
-//! The PCIe link of each card against what the card and its slot give
-//! (`Documentation/ABI/testing/sysfs-bus-pci`, `current_link_speed` and beside).
+//! Compares the PCIe link of each card with the maximum of the card and its slot
+//! (`Documentation/ABI/testing/sysfs-bus-pci`, `current_link_speed` and the following attributes).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-/// The physical functions of what is offered; a virtual one has no link of its own.
+/// Returns the physical functions of offered devices, since virtual functions have no link.
 fn offered_cards(context: &CheckContext<'_>) -> BTreeSet<PciAddress> {
     let inventory = context.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);

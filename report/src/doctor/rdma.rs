@@ -23,7 +23,7 @@ const IFF_UP: u32 = 1;
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 const CONNECTION_MANAGER_CLASS: &str = "/sys/class/misc/rdma_cm";
-/// The file that `host apply` names too, where the mode can change at boot alone.
+/// The file for setting the mode at boot, which `host apply` names too.
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
@@ -145,8 +145,8 @@ pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
     Ok(devices.next().map(|_| pass()).into_iter().collect())
 }
 
-/// The physical function sets the identifiers of a virtual one, whose driver reads them when it binds: on Ethernet mlx5 makes
-/// the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Those of others are in the firmware.
+/// The physical function sets the identifiers of a virtual one, whose driver reads them when it binds: on Ethernet mlx5
+/// makes the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Other adapters have theirs in the firmware.
 fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
     let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
     let mut remedies = virtual_guid_remedies(context, device).unwrap_or_default().into_iter();

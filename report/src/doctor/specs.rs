@@ -27,7 +27,7 @@ fn regenerate_remedy(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
     }))
 }
 
-/// So that nobody forgets it.
+/// A reminder of drained devices.
 pub(super) fn check_drained(context: &CheckContext<'_>) -> Findings {
     let drain = &context.inventory.drain;
     if drain.is_empty() {
@@ -118,7 +118,7 @@ pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
     let conflicts = context.specs.conflicts();
     let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
     let errors = context.specs.errors().iter();
-    // Of those there is a check of its own.
+    // These have another check.
     let errors = errors.filter(|(path, _)| !in_conflict(path));
     let mut findings: Vec<Finding> = errors
         .filter_map(|(path, errors)| {
@@ -145,7 +145,7 @@ pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-/// Whether a device is offered twice, so that engines give nobody either, or by a file that hides another.
+/// Checks that no device is in two files, which engines reject, and that no file hides another.
 pub(super) fn check_conflicts(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
@@ -200,7 +200,7 @@ pub(super) fn check_readable(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let findings = requirements.into_iter().filter_map(|(path, required, change)| {
-        // A file that has gone meanwhile keeps nobody out.
+        // A file that was removed in the meantime causes no conflict.
         let mode = fs::metadata(path).ok()?.permissions().mode();
         let open = Remedy::run(format!("chmod {change} {}", quote_for_shell(path)));
         let finding = Finding::warn("rootless engines cannot read it", open).with_path(path);

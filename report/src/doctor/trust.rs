@@ -1,5 +1,5 @@
-//! Who could change the files that the hook and the wrapper ask for: they run as root, and refuse a file
-//! that belongs to somebody else or that others may write to.
+//! Checks the owners and modes of files that the hook and the wrapper read: they run as root, and reject files that
+//! another user owns or can write.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::context::{CheckContext, Findings};
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 
-/// Whether root alone could have changed each of them, and every directory above.
+/// Checks that only root can have changed each file and every directory above it.
 pub(super) fn check_files(context: &CheckContext<'_>) -> Findings {
     let paths = trusted_paths(context)?;
     if paths.is_empty() {

@@ -13,7 +13,7 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     });
     let inventory = context.inventory;
     let ignored = &context.config.discover.ignored_interfaces;
-    // What could not be read may have it.
+    // It may be among the paths that could not be read.
     let warnings = absent_warnings(&inventory.interfaces, ignored)
         .filter(|_| inventory.unread.is_empty())
         .map(|text| Finding::warn(text, edit()).with_path(context.config_file));

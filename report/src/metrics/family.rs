@@ -27,8 +27,8 @@ pub(super) enum MetricKind {
     Bytes,
     /// Seconds since 1970.
     Timestamp,
-    /// What the kernel counts. It is no counter of OpenMetrics, whose name has to end in `_total`: readers
-    /// of the older format, node_exporter's textfile collector among them, know no such ending.
+    /// A kernel counter. It is no counter of OpenMetrics, whose name has to end in `_total`: readers of the older
+    /// format, node_exporter's textfile collector among them, know no such ending.
     Kernels,
 }
 
@@ -81,8 +81,8 @@ impl Collector for FamilyCollector {
     }
 }
 
-/// The text, which readers of OpenMetrics 1.0 and of Prometheus's older format take alike. That one knows no
-/// type `unknown`, and to both a family without a type is of that.
+/// The text, which readers of OpenMetrics 1.0 and of Prometheus's older format take alike. That format has no type
+/// `unknown`, and in both formats it is the default.
 pub(super) fn render(families: Vec<MetricFamily>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(FamilyCollector(families)));

@@ -1,5 +1,5 @@
-//! What the kernel counts for interfaces and RDMA devices, and Onload for itself. Virtual functions are left
-//! out: a host may have thousands, and each series costs whoever stores it.
+//! Counters of the kernel for interfaces and RDMA devices, and of Onload. Virtual functions are left out: a host may
+//! have thousands, and each series has a storage cost.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ const MAX_INTERFACES: usize = 64;
 const MAX_RDMA: usize = 32;
 /// Counters of one port that are shown; drivers have about thirty.
 const MAX_COUNTERS: usize = 96;
-/// What is counted of an interface (`Documentation/ABI/testing/sysfs-class-net-statistics`).
+/// The counters of an interface (`Documentation/ABI/testing/sysfs-class-net-statistics`).
 const STATISTICS: [&str; 6] =
     ["rx_dropped", "rx_errors", "rx_missed_errors", "rx_over_errors", "tx_dropped", "tx_errors"];
 const STACKS: &str = "/proc/driver/onload/stacks_ul";
@@ -98,7 +98,7 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
     for source in ["counters", "hw_counters"] {
         let directory = port_dir.join(source);
         let names = host.list(&directory).unwrap_or_default().names;
-        // A setting of the kernel beside the counters, in milliseconds.
+        // Not a counter but a setting in milliseconds.
         let names = names.into_iter().filter(|name| name != "lifespan");
         for name in names.take(MAX_COUNTERS) {
             let Some(value) = read_number(host, &directory.join(&name)) else {

@@ -21,10 +21,10 @@ pub struct MetricsInput<'m> {
     pub host: &'m Host,
     pub inventory: &'m Inventory,
     pub devices: &'m [HostDevice],
-    /// Its leases; none where they are not known, as to everybody but root.
+    /// Its leases; `None` if they are unknown, as for users other than root.
     pub leases: Option<&'m [LeaseEntry]>,
     pub grantees: Option<&'m [ContainerGrants]>,
-    /// Those that `status` lists; none where they cannot be examined.
+    /// The containers that `status` lists; `None` if they cannot be examined.
     pub containers: Option<&'m [ContainerStatus]>,
     pub now: SystemTime,
 }

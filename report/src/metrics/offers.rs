@@ -1,4 +1,4 @@
-//! What is offered, how well it is, and who holds how much of it, by class.
+//! Metrics of offered devices by class: number, health and use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -87,7 +87,7 @@ pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {
     )
 }
 
-/// Of each class that which was drained first.
+/// The earliest drained device of each class.
 pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     let mut since: BTreeMap<Class, u64> = BTreeMap::new();
     for entry in inventory.drain.iter() {

@@ -1,5 +1,5 @@
-//! Which container a process is in, by the path of its cgroup. Who makes a cgroup chooses its name: what it
-//! says is shown, and nothing is opened because of it but what that engine keeps under that id.
+//! Which container a process is in, by the path of its cgroup. The creator of a cgroup chooses its name, so it is only
+//! shown and used to look up the id in that engine's files.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +29,8 @@ impl ContainerEngine {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CgroupContainer {
-    /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
-    /// alone tells no container from another.
+    /// The path of the cgroup that has the name. Users choose the names below their own slice, so an id by itself does
+    /// not identify a container.
     pub(super) path: String,
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
@@ -40,8 +40,8 @@ pub(super) struct CgroupContainer {
 /// Digits of an id that engines make.
 const ID: usize = 64;
 
-/// The container in a process's `cgroup`; none for a process of the host. `is_task` says whether containerd has a task
-/// of that id in a namespace of that name: ids that people choose are told from other cgroups by it.
+/// Returns the container in a process's `cgroup`, or `None` for a process of the host. `is_task` returns whether
+/// containerd has a task with that id in that namespace, which distinguishes user-chosen ids from other cgroups.
 pub(super) fn parse_container(
     table: &[u8],
     is_task: &dyn Fn(&str, &str) -> bool,

@@ -1,5 +1,5 @@
-//! The look at one container. What engines and leases say of it is read by this process. What the container itself can
-//! influence is read in a child process: its file systems, and the memory of its programs, may never answer.
+//! The look at one container. The data of engines and leases is read by this process. Data that the container can
+//! influence is read in a child process, since its file systems and the memory of its programs may never answer.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -89,7 +89,7 @@ impl<'l> ContainerReader<'l> {
         Some(facts)
     }
 
-    /// What engines, leases and the kernel say, none of which the container can delay.
+    /// Reads data of engines, leases and the kernel, which the container cannot delay.
     fn known_facts(
         &mut self,
         group: ContainerGroup,
@@ -171,7 +171,7 @@ impl<'l> ContainerReader<'l> {
     fn read_rest(&mut self, facts: &mut ContainerFacts, config: Option<&ContainerConfig>) {
         let host = self.input.host;
         let mut roots = facts.processes.iter();
-        // One that has ended, or is not ours to see, has none.
+        // None for a process that has exited or that this user may not inspect.
         let root = roots.find_map(|process| facts::read_root(host, process.pid));
         facts.is_seen = root.is_some();
         facts.root = root.unwrap_or_default();
@@ -180,7 +180,7 @@ impl<'l> ContainerReader<'l> {
         }
         facts.forget_static_node();
         if !facts.is_relevant() {
-            // What a sandbox of some program shows is the host's.
+            // A program's own sandbox shows the host's files.
             facts.root.nodes.clear();
             return;
         }
@@ -228,8 +228,8 @@ impl<'l> ContainerReader<'l> {
         parse_grants(variables, Evidence::Environment)
     }
 
-    /// Why a container that has nothing of ours asks for something. What was given to a running container is in no
-    /// configuration, and its directory is there.
+    /// Returns the request of a container without any of our devices. Devices injected into a running container are not
+    /// in its configuration, but its record exists.
     fn unanswered_verdict(
         &self,
         facts: &ContainerFacts,
@@ -272,7 +272,7 @@ impl<'l> ContainerReader<'l> {
         }
     }
 
-    /// One interface for each: ethtool reads no more than one.
+    /// One command per interface, since ethtool accepts only one.
     fn channel_commands(&self, facts: &ContainerFacts) -> Vec<String> {
         let show = |name: &String| format!("ethtool -l {}", quote_for_shell(name));
         if facts.has_host_network == Some(true) {
@@ -326,8 +326,8 @@ impl<'l> ContainerReader<'l> {
         }
     }
 
-    /// The program that was to have the library: the first one, but for a static one that starts others
-    /// (`docker run --init`).
+    /// Returns the program that should have the library: the first one, unless it is static and starts others (`docker
+    /// run --init`).
     fn preload_start(&self, processes: &[ContainerProcess]) -> ProgramStart {
         let mut static_start: Option<ProgramStart> = None;
         for process in processes {

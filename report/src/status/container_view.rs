@@ -20,7 +20,7 @@ pub(super) struct ContainerView<'h> {
     root: OwnedFd,
 }
 
-/// Opens the root directory of a process; none where the process has ended, or it is not ours to see.
+/// Opens the root directory of a process. `None` if it has exited or may not be inspected.
 pub(super) fn open(host: &Host, base: PathBuf) -> Option<ContainerView<'_>> {
     let root = host.directory(&base).ok()??;
     Some(ContainerView { host, base, root })
@@ -65,8 +65,8 @@ impl ContainerView<'_> {
         names
     }
 
-    /// Whether the kernel's sysfs is there, and not a directory of the container's own making. Of a
-    /// captured host, whether any is.
+    /// Whether the kernel's sysfs is there, and not a directory of the container's own making. On a captured host,
+    /// whether any process is.
     fn has_sysfs(&self) -> bool {
         let directory = self.open(Path::new(INTERFACES), OFlags::PATH);
         let kind = |fd: &OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
@@ -90,8 +90,7 @@ impl ContainerView<'_> {
         sysfs_names == table_names
     }
 
-    /// Whether its /dev is a directory of its own, and not the host's, which a sandbox may show. Of a captured host
-    /// that is not known.
+    /// Returns whether its /dev differs from the host's, which a sandbox may show. Unknown on a captured host.
     pub(super) fn has_own_devices(&self) -> bool {
         let device = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_dev);
         let container_dev = self.open(Path::new(DEVICES), OFlags::PATH);

@@ -1,4 +1,4 @@
-//! What is known of one container: its processes, the devices in it, its network, and what it was told.
+//! The facts about one container: processes, devices, network and request.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::stack_users::StackUser;
 use super::state::Verdict;
 
 const MAX_NAMES: usize = 4096;
-/// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
+/// Bytes read from the start of a program; its loader's path usually follows the headers.
 const HEAD: u64 = 256 * 1024;
 /// Bytes of the list of a process's interfaces; a line has about 120.
 const TABLE: u64 = 1024 * 1024;
@@ -43,14 +43,14 @@ pub(super) struct ContainerFacts {
     pub(super) root: RootFacts,
     /// None where that is not known.
     pub(super) has_host_network: Option<bool>,
-    /// Without the loopback; none where they are not known.
+    /// Interfaces except loopback; `None` if unknown.
     pub(super) interfaces: Option<Vec<ContainerInterface>>,
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
-    /// Each shows the channels of an interface by which Onload sends for it.
+    /// Commands that show the channels of the interfaces through which Onload sends.
     pub(super) channel_commands: Vec<String>,
     pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
-    /// What holds stacks of this host, if a program of this container was refused one because none was free.
+    /// The holders of this host's stacks, if a program of this container got none because none was free.
     #[serde(skip)]
     pub(super) stack_users: Vec<StackUser>,
     pub(super) start: ProgramStart,
@@ -86,7 +86,7 @@ pub(super) enum KernelSocketCause {
     OtherInterface,
     /// It has a stack.
     LeftToKernel,
-    /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
+    /// The value of EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST excludes all accelerated interfaces.
     Interfaces {
         variable: String,
         value: String,
@@ -102,8 +102,8 @@ pub(super) enum KernelSocketCause {
     Failed(StackError),
     /// Its library is not the host's, and the driver gave it no descriptor for its log.
     OtherBuild,
-    /// It may have been started before Onload had an interface: the time of Onload's directory in debugfs, and that of the
-    /// start as it is found now, differ where the clock was set between them.
+    /// It may have been started before Onload had an interface. The time of Onload's debugfs directory and the computed
+    /// start time differ if the clock was set in between.
     #[default]
     Unknown,
 }
@@ -114,7 +114,7 @@ pub(super) struct ProgramStart {
     pub(super) program: ProgramLinkage,
     pub(super) environment: PreloadEnvironment,
     pub(super) is_secure: bool,
-    /// Whether its environment, or that of a program before it, has words of ours.
+    /// Whether its environment, or that of a program before it, has our variables.
     pub(super) has_our_variables: bool,
     /// None where that is not known.
     pub(super) is_preload_configured: Option<bool>,
@@ -159,7 +159,7 @@ pub(super) enum PreloadEnvironment {
     Unknown,
 }
 
-/// Where a device of ours is in a container, and where the kernel says its number.
+/// The path of a device in a container, and the sysfs file with its number.
 fn number_path(path: &str) -> Option<PathBuf> {
     let name = path.strip_prefix("/dev/")?;
     let class = match name.split_once('/') {
@@ -233,7 +233,7 @@ pub(super) struct RootFacts {
     pub(super) has_every_node: bool,
 }
 
-/// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
+/// Inspects the root directory of a process. `None` if it has exited or may not be inspected.
 pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
     let directory = process::proc_dir(pid);
     let view = container_view::open(host, directory.join("root"))?;
@@ -273,14 +273,15 @@ pub(super) fn read_linkage(host: &Host, pid: u32) -> ProgramLinkage {
     }
 }
 
-/// What a program was started with; none where that is not known. One that shows a title of its own (setproctitle, as
-/// redis-server does) writes zeros or the title over its variables, and one that was started without any has no bytes.
+/// Returns the variables with which a program was started, or `None` if unknown. A program that sets its title
+/// (setproctitle, as redis-server does) overwrites its variables with zeros or the title, and one started without
+/// variables has no bytes.
 pub(super) fn read_environment(host: &Host, pid: u32) -> Option<Vec<u8>> {
     let environment = read_start(host, pid, "environ", ENVIRONMENT)?;
     (environment.is_empty() || environment.contains(&b'=')).then_some(environment)
 }
 
-/// The same, or nothing. Those of the container's first program are in its configuration too.
+/// The same, or nothing. The variables of the container's first program are also in its configuration.
 pub(super) fn start_environment(
     host: &Host,
     process: &ContainerProcess,
@@ -331,7 +332,7 @@ impl ContainerFacts {
             || !self.grants.is_empty()
     }
 
-    /// Whether it is listed. One that did not answer may have anything.
+    /// Whether it is listed. A container that did not answer may have any devices.
     pub(super) fn is_shown(&self) -> bool {
         self.is_relevant() || self.unanswered.is_some() || self.is_stuck
     }

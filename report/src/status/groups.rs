@@ -17,9 +17,9 @@ pub(super) struct ContainerGroup {
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
-    /// What tells it from others: the path of its cgroup, or its id if it is known by its namespace.
+    /// Its identity: the path of its cgroup, or its id if it was found by its namespace.
     pub(super) key: String,
-    /// Whether its cgroup names it, or a lease does. Sandboxes of programs have none of their own.
+    /// Whether its cgroup names it, or a lease does. Sandboxes of programs have no own cgroup.
     pub(super) is_named: bool,
     pub(super) pids: Vec<u32>,
 }
@@ -34,13 +34,13 @@ impl ContainerGroup {
 /// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
 struct ContainerdTasks<'h> {
     host: &'h Host,
-    /// One for each namespace, which it is called after.
+    /// One per namespace, which gives its name.
     directories: Vec<PathBuf>,
 }
 
 impl<'h> ContainerdTasks<'h> {
     fn new(host: &'h Host, dirs: &ContainerDirs) -> Self {
-        // What cannot be read is not known.
+        // Unreadable data is unknown.
         let list = |path: &Path| list(host, path).unwrap_or_default();
         ContainerdTasks { host, directories: dirs.list_tasks(list) }
     }

@@ -1,4 +1,4 @@
-//! What a look at a host is made with.
+//! The input for reading a host's containers.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<NetnsLinks>;
 pub struct StatusInput<'l> {
     pub host: &'l Host,
     pub inventory: &'l Inventory,
-    /// Its leases; none where they are not ours to see.
+    /// Its leases; `None` if this user may not read them.
     pub leases: Option<&'l [LeaseEntry]>,
     pub networks: NetworkLookup<'l>,
 }
@@ -29,7 +29,7 @@ pub struct ExaminedContainer<'c> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExaminationDepth {
-    /// What the kernel shows of its processes. Reading it can be interrupted.
+    /// The processes in /proc. Reading it can be interrupted.
     Processes,
     /// Also file systems and the memory of programs, which may never answer.
     Everything,

@@ -1,5 +1,5 @@
-//! What the kernel's log has of programs that Onload gave no stack. The library writes it there through the driver, and
-//! so can any program that has the node: it explains, and decides nothing.
+//! Reads the kernel log for programs that got no Onload stack. The library writes it there through the driver, and so
+//! can any program that has the node: it explains, and decides nothing.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl ShareRefusal {
     }
 }
 
-/// What the log has of programs that got no stack, the latest last.
+/// The log entries of programs that got no stack, latest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackLog {
     pub(super) failures: Vec<StackFailure>,
@@ -74,9 +74,9 @@ impl StackFailure {
     }
 }
 
-/// How much earlier a program's line may seem to be than the program, in hundredths of a second. The log has the processor's
-/// clock (`local_clock` in kernel/printk/printk.c), which nobody sets right as the clock of process starts is by NTP: after
-/// days the two are seconds apart. 200 ppm, and a second.
+/// How much earlier a program's line may seem to be than the program, in hundredths of a second. The log uses the
+/// processor's clock (`local_clock` in kernel/printk/printk.c), which NTP does not correct, unlike the clock of process
+/// start times: after days the two differ by seconds. Allows 200 ppm and a second.
 fn time_slack(time: u64) -> u64 {
     time / 5_000 + 100
 }
@@ -91,7 +91,7 @@ pub(super) fn read_log(host: &Host) -> StackLog {
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(length) => log.extend(record.iter().take(length)),
-            // It has been overwritten meanwhile: the next one is still there.
+            // The entry was overwritten; the next one still exists.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }

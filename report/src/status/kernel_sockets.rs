@@ -131,7 +131,7 @@ impl<'l> KernelSocketReader<'l> {
                 .filter(|(process, file)| failure.matches_process(process, file.as_deref()))
                 .collect::<Vec<_>>()
         };
-        // Where each of several may have a line, and all their lines have the same error, so has each of them.
+        // If several programs may have a line and all lines have the same error, each program has this error.
         let is_decided = |failure: &StackFailure| {
             let candidates = candidates(failure);
             let lines = self.log().failures.iter().filter(|line| {
@@ -168,7 +168,7 @@ impl<'l> KernelSocketReader<'l> {
         Some(file.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The cause as far as it is of no line of the kernel's log, and the last such line that may be of the program.
+    /// Returns the cause apart from the kernel log, and the last log line that may concern the program.
     fn find_cause(
         &self,
         process: &ContainerProcess,
@@ -258,7 +258,7 @@ fn is_for_onload(
     }
 }
 
-/// What the lists of a program's variables leave it of the accelerated interfaces.
+/// The accelerated interfaces that the lists in a program's variables allow.
 enum AllowedInterfaces {
     Something,
     Nothing(KernelSocketCause),

@@ -16,7 +16,8 @@ const BONDS: [u16; 2] = [1, 4];
 /// An interface of a device: whether it is the host's, and its number there or in the container's network.
 pub(super) type PortId = (bool, u32);
 
-/// What the packets of an accelerated interface go through below it (`encap` and `hwports` of Onload's control plane).
+/// The interfaces below an accelerated interface that its packets pass (`encap` and `hwports` of Onload's control
+/// plane).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LowerPath {
     by_vlan: bool,
@@ -139,7 +140,7 @@ impl LinkJudge<'_> {
     }
 }
 
-/// A bond whose members are these: Onload takes no other than interfaces of its own, and all or none of them
+/// A bond whose members are these: Onload accelerates a team or bond only if it has all its members
 /// (`team_get_hwports`, `cp_bond_slave_set_hwports`).
 fn judge_bond(members: impl Iterator<Item = Acceleration>) -> Acceleration {
     let (mut ports, mut is_known) = (BTreeSet::new(), true);

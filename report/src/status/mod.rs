@@ -1,6 +1,6 @@
-//! How containers do with the devices that they were given. They are found without asking an engine: by the
-//! cgroups of processes, by their namespaces, and by leases. What a container, or a user's engine, says of
-//! itself is shown and decides nothing.
+//! How containers do with the devices that they were given. They are found without asking an engine: by the cgroups of
+//! processes, by their namespaces, and by leases. Data from a container or a user's engine is shown but decides
+//! nothing.
 
 mod cgroup;
 mod container_reader;
@@ -66,8 +66,8 @@ const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StatusReport {
-    /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
-    /// name.
+    /// The containers that have a device of ours, map the library, or requested something and got nothing, sorted by
+    /// engine and name.
     pub containers: Vec<ContainerStatus>,
     /// The others, of which nothing was found.
     #[serde(skip)]
@@ -87,10 +87,10 @@ pub struct ContainerStatus {
     /// The worst first.
     pub verdicts: Vec<Verdict>,
     pub nodes: Vec<String>,
-    /// What its processes have open below /dev, and call so.
+    /// The paths below /dev that its processes have open, as they see them.
     #[serde(skip)]
     pub open: BTreeSet<String>,
-    /// Why it may have more than was found; none where enough of it was looked at.
+    /// Why it may have more than was found; `None` if it was examined sufficiently.
     #[serde(skip)]
     pub hidden: Option<Verdict>,
     /// As CLASS=NAME.

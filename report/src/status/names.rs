@@ -20,8 +20,8 @@ use super::cgroup::{ContainerEngine, is_id};
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// Characters of a name that are shown; engines allow fewer.
 const NAME: usize = 128;
-/// What podman calls its lists of containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second
-/// of a directory (containers/storage, `newContainerStore`).
+/// podman's files with containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second of a
+/// directory (containers/storage, `newContainerStore`).
 const PODMAN: [&str; 8] = [
     "overlay-containers/containers.json",
     "overlay-containers/volatile-containers.json",
@@ -131,7 +131,7 @@ impl<'h> ContainerNames<'h> {
                 let name = Path::new(path.trim()).file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
             }
-            // Of a pod's other containers, CRI-O leaves this to the pod (`setupSandboxAnnotations`).
+            // For a pod's other containers, CRI-O has this only in the sandbox (`setupSandboxAnnotations`).
             ContainerEngine::Crio => {
                 let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
                 self.read_config(engine, sandbox.filter(|id| is_id(id))?)?
@@ -147,7 +147,7 @@ impl<'h> ContainerNames<'h> {
     }
 
     fn bundle_dirs(&self, engine: ContainerEngine, id: &str) -> Vec<PathBuf> {
-        // What cannot be read is not known.
+        // Unreadable data is unknown.
         let list = |path: &Path| list(self.host, path).unwrap_or_default();
         match engine {
             ContainerEngine::Docker | ContainerEngine::Containerd => {

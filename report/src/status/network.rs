@@ -17,7 +17,8 @@ use super::input::StatusInput;
 use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 use super::process::proc_dir;
 
-/// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
+/// Interfaces of one network that are judged; of more nothing is said. The owner of a network namespace can create
+/// 100,000.
 const MAX_INTERFACES: usize = 4096;
 /// `IFF_UP` and `IFF_LOWER_UP`, `IFF_LOOPBACK` (netdevice(7)).
 const LOWER_UP: u32 = 0x1_0000;
@@ -32,9 +33,9 @@ pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
 pub(super) struct ContainerInterface {
     pub(super) name: String,
     pub(super) other_names: Vec<String>,
-    /// Those by which Onload sends for it.
+    /// The interfaces through which Onload sends for it.
     pub(super) ports: BTreeSet<PortId>,
-    /// Whether Onload accelerates it, itself or the one below it; none where that is not known.
+    /// Whether Onload accelerates it or the interface below it; `None` if unknown.
     pub(super) is_accelerated: Option<bool>,
     /// Whether it is one of a PCI function, and not one of software.
     pub(super) is_physical: bool,
@@ -54,7 +55,7 @@ pub(super) struct AcceleratedInterfaces<'l> {
     pub(super) host_ports: BTreeMap<PortId, String>,
     /// The names of the host's interfaces by their addresses.
     pub(super) host_addresses: BTreeMap<IpAddr, String>,
-    /// What Onload has attached to, in whatever network; none where that is not known.
+    /// The interfaces that Onload has attached to, in any network namespace; `None` if unknown.
     attached: Option<Vec<nic::DebugfsNic>>,
     accelerates_veth: bool,
 }
@@ -99,7 +100,7 @@ impl<'l> AcceleratedInterfaces<'l> {
         }
     }
 
-    /// Without the loopback; none where there are too many.
+    /// Interfaces except loopback; `None` if there are too many.
     pub(super) fn interfaces(&self, network: &NetnsLinks) -> Option<Vec<ContainerInterface>> {
         if network.links.len() > MAX_INTERFACES {
             return None;
@@ -190,8 +191,8 @@ pub(super) fn any_known(answers: impl Iterator<Item = Option<bool>>) -> Option<b
     known
 }
 
-/// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,
-/// `lib/efhw/debugfs_nic.c`). `dev` in it is no PCI function: an auxiliary device, or nothing with AF_XDP.
+/// Returns the interfaces in Onload's debugfs, in any network namespace (Onload, `lib/efhw/debugfs_nic.c`). `dev` in it
+/// is no PCI function: an auxiliary device, or nothing with AF_XDP.
 fn read_attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
     if host.entry(Path::new(RESOURCE_MODULE)).ok()?.is_none() {
         return Some(Vec::new());

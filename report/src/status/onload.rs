@@ -1,5 +1,5 @@
-//! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
-//! why. Like all verdicts it looks at nothing.
+//! Verdicts about Onload in a container: whether its programs have the library, an interface and a stack, or why not.
+//! Like all verdicts it looks at nothing.
 
 use onload_core::config::CdiConfig;
 use onload_sys::text::{join_first, quote_for_shell};
@@ -14,10 +14,11 @@ use super::process::{ContainerProcess, LibraryMapping};
 use super::stack_users::StackUser;
 use super::state::{HostFacts, Verdict, VerdictState};
 
-/// What the driver's refusal (ELIBACC) of a library of another build does to programs. Seen with a real Onload (ef17681d).
+/// The effect on programs if the driver rejects a library of another build (ELIBACC). Seen with a real Onload
+/// (ef17681d).
 pub(crate) const OTHER_BUILD_EFFECT: &str =
     "run on the kernel's sockets or, with EF_NO_FAIL=0, get no TCP or UDP socket";
-/// What most remedies end with, in a container that runs.
+/// The end of most remedies for a running container.
 pub const RESTART_REMEDY: &str = "start it again";
 const MAX_SHOWN: usize = 3;
 
@@ -34,7 +35,8 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     }
     // A stack is one of the loaded driver, whatever has become of the file of its library.
     let has_stack = facts.count_stacks() > 0;
-    // Until the new driver is loaded, programs with the old library get stacks of the old one, also at their first socket.
+    // Until the new driver is loaded, programs with the old library get stacks from the old driver, even for their
+    // first socket.
     if !has_stack
         && host.library_matches == Some(true)
         && facts.count_mapping(LibraryMapping::Replaced) > 0
@@ -68,7 +70,7 @@ fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         None => None,
     };
     Some(match has_interface {
-        // That it lost it has a verdict of its own.
+        // A lost interface has a separate verdict.
         Some(false) if !facts.lost.is_empty() => return None,
         Some(false) => no_interface_verdict(facts, host),
         None => unknown_interfaces_verdict(facts),
@@ -121,8 +123,8 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     Verdict::with_remedy(VerdictState::PartlyAccelerated, reason, remedy)
 }
 
-/// What comes of a library that was replaced while the old driver is loaded. A start before the new driver is loaded fails: no
-/// interface is offered then.
+/// Describes the effect of a library that was replaced while the old driver is loaded. A start before the new driver is
+/// loaded fails: no interface is offered then.
 fn replaced_note(facts: &ContainerFacts) -> &'static str {
     match facts.count_mapping(LibraryMapping::Replaced) {
         0 => "",
@@ -132,8 +134,8 @@ fn replaced_note(facts: &ContainerFacts) -> &'static str {
     }
 }
 
-/// Starts one more program of a container with the library. What `exec` starts has neither the variables of the device nor, on
-/// docker before 29, a limit of open files at which the library's table can be allocated.
+/// Starts one more program of a container with the library. Programs started by `exec` have neither the device's
+/// variables nor, with docker before 29, a limit of open files at which the library can allocate its table.
 fn exec_command(facts: &ContainerFacts) -> String {
     let variables = [
         "LD_PRELOAD=libonload.so".to_owned(),

@@ -1,4 +1,4 @@
-//! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
+//! The data of one process in /proc. It may end at any moment: what is gone then is not known.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,18 +13,18 @@ use onload_sys::processes::{is_zombie, open_device, start_time};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// How the library's file is called; a version may stand behind it.
+/// The library's file name, which a version may follow.
 const LIBRARY: &[u8] = b"libonload.so";
 /// Bytes of the small files of a process.
 const SMALL: u64 = 64 * 1024;
 /// CAP_IPC_LOCK, of whose holder the kernel locks any amount of memory (capabilities(7)).
 const IPC_LOCK: u32 = 14;
-/// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
+/// The auxiliary vector entry for programs with more privileges than their caller (getauxval(3)).
 const AT_SECURE: u64 = 23;
 /// The number of the descriptor.
 const STDERR: &str = "2";
-/// Bytes of a descriptor's path or name that is kept: no device of ours has a longer one, and a container may have a quarter of
-/// a million of 4 KiB, in /dev/shm for instance.
+/// Limit for the path or name of a descriptor in bytes: none of our devices has a longer one, while a container may
+/// have a quarter of a million with 4 KiB, for example in /dev/shm.
 const MAX_PATH_BYTES: usize = 64;
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
@@ -44,12 +44,12 @@ pub(super) struct ContainerProcess {
     /// Whether it runs with other rights than who started it: the loader ignores LD_PRELOAD then
     /// (ld.so(8), "secure-execution mode").
     pub(super) is_secure: bool,
-    /// Whether it maps the library; none where that is not ours to see.
+    /// Whether it maps the library; `None` if this user may not see that.
     pub(super) preload: Option<LibraryMapping>,
-    /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
+    /// Its descriptors of our devices and of Onload; `None` if this user may not see them.
     pub(super) open: Option<Vec<String>>,
     pub(super) sockets: Vec<u64>,
-    /// The addresses of its sockets of the kernel's TCP and UDP for other machines; none where that was not asked, or is not known.
+    /// The addresses of its TCP and UDP sockets in the kernel for other machines; `None` if not requested or unknown.
     pub(super) kernel_addresses: Option<BTreeSet<IpAddr>>,
     /// Whether it has a socket of the kernel's TCP and UDP within the host, or one that looks up names.
     pub(super) has_local_socket: bool,
@@ -99,8 +99,8 @@ pub(super) fn host_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
     namespace_link(host, 1, kind).or_else(|| host.link(&own_link).ok()?)
 }
 
-/// None where no process runs, as in a tree that is unpacked. Of a host that does not run here it is up to a second
-/// earlier than it was: what the kernel writes is cut to whole seconds.
+/// None where no process runs, as in a tree that is unpacked. On a captured host it is up to a second too early, since
+/// the kernel writes whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
     let is_boot_time = |line: &[u8]| line.starts_with(b"btime ");
     let line = host.lines(Path::new("/proc/stat"), &is_boot_time)?;
@@ -130,7 +130,7 @@ impl<'h> ProcessReader<'h> {
         ProcessReader { host, user_namespace: host_namespace(host, "user"), library }
     }
 
-    /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
+    /// Reads a process. `None` if it has exited, or if its PID belongs to another process by the end.
     pub(super) fn read(&self, pid: u32) -> Option<ContainerProcess> {
         let start_time = self.start_time(pid)?;
         let mut process = self.read_process(pid).ok()?;
@@ -140,7 +140,8 @@ impl<'h> ProcessReader<'h> {
             .then_some(ContainerProcess { start_time, ..process })
     }
 
-    /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
+    /// Returns when a process started, or `None` if it has exited. A zombie has no memory, descriptors or root any
+    /// more.
     fn start_time(&self, pid: u32) -> Option<u64> {
         let stat = self.host.bytes(&proc_dir(pid).join("stat"), SMALL).ok()??;
         (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
@@ -174,8 +175,9 @@ impl<'h> ProcessReader<'h> {
         })
     }
 
-    /// Of a process whose first thread has ended (pthread_exit(3)): its directory in /proc shows no memory, descriptors and
-    /// root any more (kernel/exit.c, `do_exit`), and that of each other thread shows them, which is there and not listed.
+    /// Returns the directory to read for a process whose main thread has exited (pthread_exit(3)): its own directory in
+    /// /proc shows no memory, descriptors or root any more (kernel/exit.c, `do_exit`), while those of its other threads
+    /// do. These exist although /proc does not list them.
     fn find_live_thread(&self, pid: u32) -> Option<u32> {
         let threads = self.host.list(&proc_dir(pid).join("task")).ok()?;
         let mut threads = threads.names.iter().filter_map(|name| name.parse().ok());
@@ -255,7 +257,7 @@ impl<'h> ProcessReader<'h> {
             return name().filter(is_device).map(str::to_owned);
         }
         let node_path = || Some(name().filter(|name| name.starts_with("/dev/"))?.to_owned());
-        // A captured host has the links alone.
+        // A captured host has only the links.
         if !self.host.is_running() {
             return node_path();
         }
@@ -278,7 +280,7 @@ pub(super) fn is_onload_descriptor(target: &str) -> bool {
     onload_descriptor(target).is_some()
 }
 
-/// What stands behind the bracket.
+/// The text after the bracket.
 fn onload_descriptor(target: &str) -> Option<&str> {
     target.strip_prefix("anon_inode:").unwrap_or(target).strip_prefix("onload:[")
 }
@@ -316,7 +318,7 @@ impl ContainerProcess {
         self.has_stack && (open.any(is_socket) || !has_kernel_socket)
     }
 
-    /// Whether the driver has given it a descriptor, as it does for a library of its own build alone.
+    /// Whether the driver has given it a descriptor, which it does only for a library of the same build.
     pub(super) fn has_driver(&self) -> bool {
         let mut open = self.open.iter().flatten();
         open.any(|target| target == "/dev/onload")
@@ -332,7 +334,7 @@ pub(super) fn read_mappings(
     if_readable(host.lines(&proc_dir(pid).join("maps"), is_wanted))
 }
 
-/// Returns whether a process preloads by a file of ours, mounted over the container's own /etc/ld.so.preload.
+/// Returns whether our file is mounted over the container's /etc/ld.so.preload.
 pub(super) fn has_preload_file(host: &Host, pid: u32) -> bool {
     let is_wanted =
         |line: &[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(b"/etc/ld.so.preload");
@@ -375,7 +377,7 @@ impl ProcStatus<'_> {
     }
 }
 
-/// Whether the loader was told so; none where the list does not say.
+/// Returns the flag in the auxiliary vector, or `None` if it is missing.
 fn is_secure(auxiliary: &[u8]) -> Option<bool> {
     let mut entries = auxiliary.chunks_exact(16).filter_map(|entry| {
         let (kind, value) = entry.split_at(8);
@@ -386,7 +388,7 @@ fn is_secure(auxiliary: &[u8]) -> Option<bool> {
     Some(value != 0)
 }
 
-/// What stands behind the path of a file that has no name any more.
+/// The suffix of a deleted file's path.
 const DELETED: &[u8] = b" (deleted)";
 
 /// Whether a line of `maps` is of a file that is called as the library is.

@@ -20,11 +20,11 @@ const NO_DEVICE: &str = "programs find no RDMA device";
 pub(super) enum LibraryUse {
     #[default]
     Unknown,
-    /// Those where a loader looks serve the devices, or would.
+    /// The libraries in the loader's directories support the devices.
     Usual,
     /// The same, and no librdmacm is there.
     WithoutRdmacm,
-    /// A program that has a device open loads this libibverbs, by a search path of its own (RUNPATH).
+    /// A program with an open device loads this libibverbs by its RUNPATH.
     Elsewhere(String),
     /// A program that has a device open maps no libibverbs: it is part of the program, or there is none, as with raw
     /// system calls.
@@ -35,7 +35,7 @@ pub(super) enum LibraryUse {
     Recorded { effect: String, reason: String },
 }
 
-/// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
+/// The part of a hook's record of a container ([`RUN_DIR`]) that is used here.
 #[derive(Deserialize)]
 struct HookRecord {
     live: Option<RecordedInjection>,
@@ -117,7 +117,7 @@ pub(super) fn judge_libraries(
     }
 }
 
-/// What a process that has a device open has loaded for it.
+/// The libraries that a process with an open device has loaded.
 pub(super) fn loaded_libraries(host: &Host, pid: u32) -> LibraryUse {
     let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
     let Ok(Some(lines)) = process::read_mappings(host, pid, &is_library) else {

@@ -1,5 +1,5 @@
-//! What a container was given, and what it asks for: by the configuration that it was made with, or its environment. Whoever
-//! makes containers can write both, so that they say what may be, and decide nothing else.
+//! The granted and requested devices of a container, from its configuration or environment. Users who create containers
+//! can write both, so they only indicate what may be.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ const MAX_REQUESTS: usize = 64;
 /// Letters of a key that are compared, and how many of them may be wrong.
 const COMPARED: usize = 24;
 const WRONG: usize = 1;
-/// The runtime of ours, by its name in engines and by its file.
+/// The name of our runtime in engines, and its file.
 const OUR_RUNTIME_NAMES: [&str; 2] = ["onload", "onload-container-runtime"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub(super) fn parse_grants<'v>(
     grants
 }
 
-/// Why a container that asks for something has nothing; none where it asks for nothing. `runtime` is what made it.
+/// Returns why a container with a request has no devices, or `None` without a request. `runtime` is what made it.
 pub(super) fn unanswered_verdict(
     config: &ContainerConfig,
     labels: &BTreeMap<String, String>,
@@ -67,7 +67,7 @@ pub(super) fn unanswered_verdict(
     let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
     let annotation = config.annotations.keys().find(|key| is_onload_key(key));
-    // One that is for another container of its pod asks for nothing here.
+    // A request for another container of the pod is ignored.
     let request_key =
         annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
     let origin = match (request_key, variable) {

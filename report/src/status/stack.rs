@@ -1,11 +1,11 @@
-//! Whether a program has a stack of Onload, and whether Onload's log keeps a descriptor of the device beside it.
+//! Determines whether a program has an Onload stack, and whether Onload's log keeps another descriptor of the device.
 
 use super::facts::find_variable;
 use super::process::{ContainerProcess, is_onload_descriptor};
 
-/// Whether it has a stack, its own, one that it inherited or one that it shares. Who made one and has no socket of it has the
-/// device open, once more than for the log. `is_listed`: whether the driver lists a stack of its. `variables`: what it was
-/// started with.
+/// Whether it has a stack, its own, one that it inherited or one that it shares. A program that created a stack without
+/// a socket in it has the device open once more than for the log. `is_listed`: whether the driver lists a stack of its.
+/// `variables`: what it was started with.
 pub(super) fn has_stack(
     process: &ContainerProcess,
     is_listed: bool,

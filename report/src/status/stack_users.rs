@@ -1,4 +1,4 @@
-//! Who holds stacks of Onload on this host.
+//! Finds the holders of Onload stacks on this host.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::names::ContainerNames;
 /// The stacks that programs have, and who made each (Onload, `efab_stacks_seq_show`).
 const STACKS: &str = "/proc/driver/onload/stacks";
 
-/// What holds a stack of Onload, which keeps the driver loaded.
+/// A holder of an Onload stack, which keeps the driver loaded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackUser {
     Container {

@@ -21,7 +21,7 @@ pub enum VerdictState {
     NoInterface,
     /// Its programs have the library and an accelerated interface, and no stack of Onload.
     NoStack,
-    /// It asks for something of ours and got nothing.
+    /// It requested a device of ours and got none.
     NothingGiven,
     /// Its programs find no library for its RDMA device.
     NoProvider,
@@ -108,7 +108,7 @@ impl Verdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostFacts {
-    /// Whether Onload has an interface of the host, offered or not; none where this user may not see that.
+    /// Returns whether Onload has an interface of the host, offered or not; `None` if this user may not see that.
     pub(super) has_nic: Option<bool>,
     pub(super) library_matches: Option<bool>,
     pub(super) is_rdma_exclusive: bool,

@@ -1,5 +1,5 @@
-//! What follows from what is known of a container, with the reason and the remedy. Nothing here looks at
-//! anything, and what is not known never becomes a bad verdict.
+//! The verdicts about a container, with reason and remedy. Nothing here looks at anything, and what is not known never
+//! becomes a bad verdict.
 
 use onload_core::policy::MIN_MEMLOCK;
 use onload_core::rdma_providers::LIBRDMACM;
@@ -95,7 +95,7 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         && facts.has_host_network == Some(false)
         && facts.root.has_rdma == Some(false);
     if is_elsewhere {
-        // That it lost one has a verdict of its own.
+        // A lost device has a separate verdict.
         return facts.lost.is_empty().then(|| Verdict::with_remedy(
             VerdictState::RdmaNamespace,
             "RDMA devices belong to one network namespace each, and none is in the container's: opening one gives EPERM",
@@ -195,7 +195,7 @@ fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
         .filter(|interface| !interface.is_up || !interface.has_link)
         .collect();
     let pid = facts.processes.first().map_or(0, |process| process.pid);
-    // One that can be set up from here comes first.
+    // An interface that can be set up from here comes first.
     if let Some(down) = idle.iter().find(|interface| !interface.is_up) {
         let name = &down.name;
         let word = quote_for_shell(name);

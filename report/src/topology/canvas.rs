@@ -5,7 +5,7 @@ use onload_core::class::Class;
 
 use super::model::Occupancy;
 
-/// Beside printable ASCII, the characters of ours that stand in texts: all are as wide as any other.
+/// Characters other than ASCII in our texts, all of normal width.
 const WIDE_CHARACTERS: [char; 2] = ['·', '…'];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Canvas {
         rect.height = bottom - rect.y;
     }
 
-    /// As far as there is room; gives the place that it takes.
+    /// Draws as much as there is room for. Returns the used area.
     pub(super) fn add_text(
         &mut self,
         parent: Option<usize>,

@@ -50,7 +50,7 @@ pub(super) fn draw_card(
     bottom
 }
 
-/// Places chips below each other where they do not fit beside, and gives the lower edge.
+/// Places chips in rows. Returns the lower edge.
 pub(super) fn draw_chips<'d>(
     canvas: &mut Canvas,
     parent: usize,
@@ -253,7 +253,7 @@ pub fn format_speed(mbps: u64) -> String {
     }
 }
 
-/// What a chip says: the class, and the name where the card does not say it already.
+/// Returns the text of a chip: the class, and the name unless the card shows it.
 fn chip_label(device: &TopologyDevice, function: &TopologyFunction) -> String {
     let mut names = function.interfaces.iter().map(|i| i.name.as_str());
     let address = function.address.to_string();

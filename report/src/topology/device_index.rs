@@ -1,4 +1,4 @@
-//! What discovery and the leases say of each PCI function.
+//! Indexes the data of discovery and leases by PCI function.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ use super::model::{
 };
 use crate::status::ContainerGrants;
 
-/// What a topology is made of, before it is put together.
+/// The input of a topology.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyInput<'s> {
     pub host: &'s Host,
     pub inventory: &'s Inventory,
     pub pools: &'s PoolSet,
-    /// Its leases; none where they are not known, as to everybody but root.
+    /// Its leases; `None` if unknown, as for users other than root.
     pub leases: Option<&'s [LeaseEntry]>,
     pub grantees: &'s [ContainerGrants],
 }
@@ -90,7 +90,7 @@ impl<'s> DeviceIndex<'s> {
         }
     }
 
-    /// What is not offered: on its function where that is known, else where no node is.
+    /// Adds devices that are not offered: on their function if it is known, or else outside of any node.
     fn add_excluded(&mut self) {
         let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
         for interface in &self.inventory.interfaces {
@@ -122,7 +122,7 @@ impl<'s> DeviceIndex<'s> {
                 .pci
                 .or(name_address)
                 .filter(|pci| self.inventory.functions.get(*pci).is_some());
-            // What could not be read has its path for a name.
+            // An unreadable entry is named by its path.
             let is_device = match class {
                 Class::Rdma => !name.starts_with("umad") && !name.starts_with("issm"),
                 Class::Ptp | Class::Pps | Class::Hugepages => true,
@@ -139,7 +139,7 @@ impl<'s> DeviceIndex<'s> {
         }
     }
 
-    /// Whether a function is shown: it is of a network or a GPU, or something stands on it.
+    /// Returns whether a function is shown: a network function, a GPU, or one with devices.
     pub(super) fn is_shown(&self, function: &PciFunction) -> bool {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
@@ -192,7 +192,7 @@ fn interfaces_by_function(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Top
 }
 
 fn is_shown(device: &HostDevice, inventory: &Inventory) -> bool {
-    // Pages that are set aside stand on their nodes.
+    // Reserved pages are shown on their nodes.
     let mut sizes = inventory.hugepages.iter();
     let is_overcommit = device.class == Class::Hugepages
         && sizes.any(|size| size.total == 0 && size.name == device.name.as_str());
@@ -241,7 +241,7 @@ impl<'s> DeviceHolders<'s> {
         TopologyDevice { state, reason, holders, ..new_device(class, name) }
     }
 
-    /// The containers that were given a device for which no lease is held: of shared classes nobody counts the users.
+    /// Returns the containers with a device that has no lease, since shared classes are not counted.
     fn list_grantees(&self, class: Class, name: &str) -> Vec<String> {
         let names = [name, "all"].map(|name| format!("{}={name}", class.as_str()));
         let is_granted = |grantee: &&ContainerGrants| {
@@ -255,7 +255,7 @@ impl<'s> DeviceHolders<'s> {
             .collect()
     }
 
-    /// How many containers may have a device at once; `None` if nobody counts.
+    /// Returns the number of containers that may have a device at once; `None` if they are not counted.
     fn max_holders(&self, class: Class, name: &str) -> Option<u32> {
         let pools = self.input.pools;
         let class_share = pools.shares.share(class);
@@ -279,7 +279,7 @@ fn holder_name(entry: &LeaseEntry) -> String {
     }
 }
 
-/// A GPU and the NICs that are nearest to it, as they are shown.
+/// A GPU and its nearest NICs, as shown.
 fn build_gpu(gpu_nics: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGpu> {
     let number = gpu_nics.gpus.iter().position(|(gpu, _)| *gpu == address)?;
     let (_, vendor) = gpu_nics.gpus.get(number)?;
@@ -293,7 +293,7 @@ fn build_gpu(gpu_nics: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGp
     })
 }
 
-/// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
+/// Considers only NICs with RDMA if there are any, since a GPU cannot use others directly.
 fn find_nearest(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress) -> NearestNics {
     let has_rdma = gpu_nics.nics.iter().any(|nic| nic.is_rdma);
     let candidates: Vec<_> = gpu_nics

@@ -1,5 +1,5 @@
-//! Lines between GPUs and the NICs that their names give, beside the cards of a panel: one for each NIC, in lanes, so that
-//! those that stand beside each other do not touch.
+//! Lines between GPUs and the NICs in their aliases, next to the cards of a panel: one per NIC, in lanes, so that
+//! adjacent lines do not touch.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::canvas::{Canvas, Rect, Shape};
 use super::model::TopologyFunction;
 
 pub(super) const LANE: i32 = 10;
-/// Of a NIC that finds none, its GPU's card alone tells.
+/// A NIC without a free lane is named only on its GPU's card.
 const MAX_LANES: usize = 8;
 const WIDTH: i32 = 2;
 /// From a card's upper edge to where its line begins.
 const DOWN: i32 = 21;
 
-/// Where lines begin, from above.
+/// Vertical offset of the first line.
 #[derive(Debug, Default)]
 pub(super) struct CardAnchors {
     nics: BTreeMap<String, i32>,

@@ -31,7 +31,7 @@ impl FunctionGroup {
         format!("{driver} VF {}", self.numbers)
     }
 
-    /// What containers get of it: `16 free as vfio`.
+    /// The devices that containers get of it: `16 free as vfio`.
     pub(super) fn describe(&self) -> String {
         let classes: Vec<&str> = self.classes.iter().map(|class| class.as_str()).collect();
         let (count, state) = (self.count, self.state.as_str());

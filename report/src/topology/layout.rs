@@ -46,7 +46,7 @@ fn draw_heading(canvas: &mut Canvas, topology: &Topology, title: &str, legend: &
     draw_legend(canvas, line.bottom() + 8, legend)
 }
 
-/// What a picture contains, and so what its legend explains.
+/// The contents of a picture, which its legend explains.
 #[derive(Default)]
 struct Legend {
     classes: Vec<Class>,

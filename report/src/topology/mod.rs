@@ -1,6 +1,6 @@
-//! Where everything of a host is. [`read()`] makes a [`Topology`] of what discovery found. [`render_lines`] shows it as text;
-//! a [`Drawing`] places it as boxes (pure), and [`render_svg()`] draws these. [`build_matrix()`] is the
-//! distance of GPUs and NICs.
+//! The topology of a host. [`read()`] makes a [`Topology`] of what discovery found. [`render_lines`] shows it as text;
+//! a [`Drawing`] places it as boxes (pure), and [`render_svg()`] draws these. [`build_matrix()`] is the distance of
+//! GPUs and NICs.
 
 mod build;
 mod canvas;

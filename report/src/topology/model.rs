@@ -9,7 +9,7 @@ use crate::status::ContainerGrants;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
-    /// Whether leases could be read. Where not, what is called free may be held.
+    /// Whether leases could be read. Without leases, a device shown as free may be held.
     pub holders_known: bool,
     /// By number; what belongs to none comes last.
     pub nodes: Vec<TopologyNumaNode>,
@@ -22,7 +22,7 @@ pub struct TopologyNumaNode {
     pub number: Option<u32>,
     /// Its CPUs as the kernel lists them, such as `0-7,16-23`.
     pub cpus: Option<String>,
-    /// Those of them that the kernel leaves alone (`isolcpus=`).
+    /// The isolated CPUs among them (`isolcpus=`).
     pub isolated_cpus: Option<String>,
     pub memory: Option<NumaMemory>,
     pub hugepages: Vec<PageTotals>,
@@ -73,7 +73,7 @@ pub struct TopologyFunction {
     pub address: PciAddress,
     pub id: String,
     pub driver: Option<String>,
-    /// Its link as it is now; a virtual function has none of its own.
+    /// Its present link; `None` for a virtual function.
     pub link: Option<String>,
     pub index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ pub struct TopologyGpu {
     pub nearest: NearestNics,
     /// The name in class rdma that gives a container the devices for it.
     pub rdma_name: Option<String>,
-    /// Those devices, which NCCL would take; nearest is not all that counts there.
+    /// The devices that NCCL would choose, which considers more than distance.
     pub rdma: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ pub struct TopologyDevice {
 pub enum Occupancy {
     Free,
     Held,
-    /// Nobody new gets it; who has it keeps it.
+    /// No further container gets it; present containers keep it.
     Drained,
     NotOffered,
 }
@@ -145,7 +145,7 @@ impl Occupancy {
 }
 
 impl TopologyDevice {
-    /// What is said of it: one that containers use, and that others may have too, is not called free.
+    /// Returns the state to show. A shared device in use is not called free.
     pub(super) fn state_text(&self) -> &'static str {
         match self.state {
             Occupancy::Free if !self.holders.is_empty() => "shared",
@@ -160,7 +160,7 @@ impl TopologyGpu {
         format!("GPU{} {}", self.number, self.vendor)
     }
 
-    /// What is said of it, a line each: `rdma=gpu0: mlx5_0`.
+    /// Returns its lines: `rdma=gpu0: mlx5_0`.
     pub(super) fn details(&self) -> impl Iterator<Item = String> {
         let name = self.rdma_name.as_deref();
         let rdma = name.map(|name| format!("rdma={name}: {}", self.rdma.join(", ")));
@@ -184,7 +184,7 @@ impl NearestNics {
 }
 
 impl TopologyFunction {
-    /// What it is called first: as a GPU, or by its interfaces.
+    /// Returns its heading: the GPU's name, or its interfaces.
     pub(super) fn names(&self, separator: &str) -> Option<String> {
         let interfaces = self.interfaces.iter().map(|interface| interface.name.clone());
         let names: Vec<String> =

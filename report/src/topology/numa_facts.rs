@@ -1,4 +1,4 @@
-//! What sysfs says of a NUMA node (`Documentation/ABI/stable/sysfs-devices-node`).
+//! The sysfs data of a NUMA node (`Documentation/ABI/stable/sysfs-devices-node`).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<TopologyNum
     nodes.collect()
 }
 
-/// The CPUs that a file lists; none where that is not understood.
+/// Reads the CPUs in a file. Empty if it cannot be parsed.
 fn read_cpus(host: &Host, path: &Path) -> Result<Option<BTreeSet<u32>>, HostError> {
     let list = host.attribute(path)?;
     Ok(list.and_then(|list| cpu_list::parse_kernel_list(&list).ok()))

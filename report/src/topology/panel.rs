@@ -16,13 +16,13 @@ const LABEL: i32 = 48;
 const BAR: i32 = 140;
 const INDENT: i32 = 20;
 const WIRE: i32 = 2;
-/// Levels that stand in; those below stand beneath each other.
+/// Number of indented levels; deeper ones are not indented further.
 const MAX_LEVELS: usize = 6;
 
-/// What is said of a node with memory and CPUs alone.
+/// The text for a node with only memory and CPUs.
 pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
 
-/// Gives its height. The lines between GPUs and their NICs stand beside the cards, which are narrower for it.
+/// Gives its height. The cards are narrower if lines between GPUs and NICs are drawn next to them.
 pub(super) fn draw_panel(node: &TopologyNumaNode, width: i32) -> (Canvas, i32) {
     let plain = layout_panel(node, width, 0);
     let lanes = gpu_nic_lines::count_lanes(&plain.cards);

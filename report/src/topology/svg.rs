@@ -39,7 +39,7 @@ text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
 }
 ";
 
-/// The picture as a file of its own. Texts of the host stand in text nodes alone.
+/// Returns the picture as a complete file. Texts from the host are only in text nodes.
 pub fn render_svg(drawing: &Drawing) -> String {
     let page = Rect::new(0, 0, drawing.width, drawing.height);
     let start = Document::new()
@@ -113,7 +113,7 @@ fn rectangle(rect: &Rect, rounded: i32) -> Rectangle {
     }
 }
 
-/// A line of text, whose letters stand on a line a little below its middle.
+/// Returns a line of text, with its baseline a little below the middle.
 fn line(rect: &Rect, style: TextStyle, text: &str, class: String) -> Text {
     let y = rect.y + style.height() / 2 + style.size() * 7 / 20;
     Text::new(text).set("x", rect.x).set("y", y).set("class", class)

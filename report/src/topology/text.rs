@@ -73,7 +73,7 @@ fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
     }
 }
 
-/// What is on a bus, each at a branch of the tree.
+/// Returns the functions of a bus as branches of the tree.
 fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
     let mut remaining = bus.bridges.len() + bus.functions.len();
     let mut branch = || {

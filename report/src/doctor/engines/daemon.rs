@@ -23,8 +23,8 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
 const TICKS: u64 = 100;
 
-/// By when the daemon was started that runs as one of the engine's services, and which service that is; none
-/// where there is none. A process's name is its own choice, and its cgroup is not.
+/// Returns when the engine's running daemon was started, and its service. `None` if none runs. A process's name is its
+/// own choice, and its cgroup is not.
 pub(super) fn daemon_start(
     context: &CheckContext<'_>,
     kind: EngineKind,
@@ -56,7 +56,7 @@ fn process_start(host: &Host, directory: &Path) -> Option<Duration> {
     Some(Duration::from_millis(ticks.saturating_mul(1000) / TICKS))
 }
 
-/// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
+/// Whether the daemon runs or starts at boot. Unknown for an engine without a daemon, and for a captured host.
 pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bool, HostError> {
     if kind.services().is_empty() || !is_running(context)? {
         return Ok(true);
@@ -90,8 +90,8 @@ fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str>
     })
 }
 
-/// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
-/// has to be started again: it turns CDI on at no other time.
+/// Returns whether the running dockerd must reload its file, by its own information. `None` if it does not answer or
+/// must be restarted, since it enables CDI only at its start.
 pub(super) fn needs_docker_reload(
     context: &CheckContext<'_>,
     settings: &EngineSettings,

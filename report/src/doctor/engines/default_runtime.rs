@@ -9,7 +9,7 @@ use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::context::{CheckContext, Findings};
 use crate::doctor::distribution::Distribution;
 
-/// The runtime that containerd has by itself, and its default one where no file names another.
+/// containerd's built-in runtime, which is also its default unless a file names another.
 const BUILT_IN: &str = "runc";
 
 /// The first containerd that merges lists of runtimes.
@@ -39,8 +39,8 @@ pub(in super::super) fn default_runtime(
     })
 }
 
-/// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;
-/// containerd 1 takes the plugin's section of the last file that has one, and a list there as the whole list.
+/// Returns the default runtime and the registered names. containerd 2 merges files with its defaults; containerd 1 uses
+/// the plugin's section of the last file that has one, with its lists replacing earlier ones.
 fn default<'s>(engine: &InstalledEngine, settings: &'s EngineSettings) -> (&'s str, Vec<&'s str>) {
     let is_2 = engine.version.is_some_and(|version| version >= MERGING);
     let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);

@@ -41,7 +41,7 @@ pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEn
     Ok(engines)
 }
 
-/// What a check says of each engine whose files are understood, after a look at these.
+/// Returns the findings of a check for each engine whose files can be parsed.
 pub(super) fn check_each(
     engines: &[InstalledEngine],
     check: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,

@@ -121,7 +121,7 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
     let mut kinds = engines.iter().map(|engine| engine.kind);
     let has_kubelet = kinds.any(|kind| kind == EngineKind::Kubelet);
     check_each(engines, |engine, settings| {
-        // What knows no CDI cannot have it on, and has a check of its own.
+        // A version without CDI support is reported by another check.
         let too_old = engine.version.and_then(|version| engine.kind.too_old_reason(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
         let Some(is_on) = is_on else {
@@ -129,7 +129,7 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
         };
         Ok(Some(match is_on {
             Some(true) => Finding::pass("CDI is on"),
-            // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
+            // docker includes containerd, in which only the CRI plugin for Kubernetes handles devices.
             Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
@@ -230,7 +230,7 @@ pub(super) fn check_readers(context: &CheckContext<'_>, engines: &[InstalledEngi
     Ok(findings)
 }
 
-/// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
+/// How specifications are written that an engine reads. Only the package's unit reads the file with its options.
 fn older_spec_finding(
     context: &CheckContext<'_>,
     new_finding: fn(String, Remedy) -> Finding,
@@ -246,7 +246,7 @@ fn older_spec_finding(
     Ok(finding.with_remedy(Remedy::run("systemctl start onload-cdi.service")))
 }
 
-/// The files of ours and the CDI version of each.
+/// Our files with the CDI version of each.
 fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
     let devices = context.specs.devices();
     let file = devices

@@ -1,5 +1,4 @@
-//! The NRI plugin: whether a runtime asks it. While none does, pods start without what their annotations ask for,
-//! and nobody says so.
+//! The NRI plugin: whether a runtime asks it. Otherwise pods silently start without the devices in their annotations.
 
 use std::path::{Path, PathBuf};
 
@@ -21,9 +20,9 @@ const MAX_NAME_BYTES: usize = 15;
 const UNIT: &str = "onload-nri.service";
 const CONFIGURED: &str = "/etc/systemd/system/onload-nri.service";
 const ENABLED_UNIT: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
-/// Where runtimes look for plugins that they launch themselves (nri, pkg/adaptation/adaptation.go).
+/// The directory of plugins that runtimes launch themselves (nri, pkg/adaptation/adaptation.go).
 const PLUGINS: &str = "/opt/nri/plugins";
-/// The first containerd that has NRI on unless told otherwise.
+/// The first containerd version with NRI enabled by default.
 const CONTAINERD_NRI: EngineVersion = EngineVersion(2, 0, 0);
 /// The first CRI-O that has.
 const CRIO_NRI: EngineVersion = EngineVersion(1, 30, 0);
@@ -143,7 +142,7 @@ fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
     Ok(PluginStart::Never)
 }
 
-/// A plugin has no socket of its own but the one to its runtime.
+/// A plugin's only socket is the one to its runtime.
 fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<PluginState, HostError> {
     if !daemon::is_running(context)? {
         return Ok(PluginState::Unknown);
@@ -167,7 +166,7 @@ fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<Plugi
     Ok(state)
 }
 
-/// What the kernel calls a process that was started by a link: the link's own name, in at most 15 bytes (begin_new_exec in
+/// The kernel's name for a process started through a link: the link's name, truncated to 15 bytes (begin_new_exec in
 /// fs/exec.c).
 fn name_as_launched(start: &PluginStart) -> String {
     let PluginStart::ByRuntime(link) = start else {
@@ -202,7 +201,7 @@ fn find_switched_off(engines: &[InstalledEngine]) -> Option<&InstalledEngine> {
     off
 }
 
-/// Whether NRI is on in an engine that could have plugins; none where that is unknown.
+/// Returns whether NRI is enabled in an engine that supports plugins, or `None` if unknown.
 fn is_nri_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<bool> {
     let by_version = |first| engine.version.map(|version| version >= first);
     let default = match engine.kind {

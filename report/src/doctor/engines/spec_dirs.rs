@@ -1,4 +1,4 @@
-//! Where engines look for specifications.
+//! Checks the directories in which engines look for specifications.
 
 use std::path::Path;
 
@@ -68,7 +68,8 @@ fn missing_dir_finding(
     Ok(None)
 }
 
-/// One more flag, or the list as it is and our directory, in the place where the list stands: an engine does not join lists.
+/// Returns the remedy: a further flag, or the present list with our directory in the same file, since engines do not
+/// merge lists.
 fn add_dir_remedy(
     kind: EngineKind,
     settings: &EngineSettings,
