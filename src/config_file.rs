@@ -1,5 +1,4 @@
-//! A configuration file that people maintain: read as it is, and replaced as a whole with its
-//! owner, mode and label.
+//! A configuration file maintained by people: replaced atomically, keeping its owner, mode and label.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -33,8 +32,7 @@ pub(crate) fn lock(host: &Host) -> anyhow::Result<Lock> {
     take_lock(host, &run, &path.join(LOCKS))
 }
 
-/// The lock of a user's own files; none where the user has no directory at run time, since there is
-/// none then that others cannot open.
+/// The lock for a user's own files. `None` without a runtime directory, since no other directory is private.
 pub(crate) fn lock_as_user(host: &Host) -> anyhow::Result<Option<Lock>> {
     let path = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     let run = host.directory(&path)?;
@@ -133,14 +131,14 @@ impl ConfigDir {
             .map_err(|error| self.write_error("removing", name, error))
     }
 
-    /// Of how a file is replaced people see the file alone.
+    /// Errors name only the file, not the steps of replacing it.
     fn write_error(&self, action: &str, name: &OsStr, error: WriteError) -> anyhow::Error {
         let path = self.path.join(name);
         anyhow::Error::new(error.source).context(format!("{action} {}", path.display()))
     }
 }
 
-/// The name of a file's backup, beside it.
+/// The name of a file's backup in the same directory.
 pub(crate) fn backup_name(path: &Path) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".onload-ctk-backup");

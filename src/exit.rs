@@ -72,7 +72,7 @@ const NEGATIVE_ANSWERS: [(&str, &str); 12] = [
     ("try", "the device does not work in a container; the line says why"),
 ];
 
-/// When a command answers no; none where it never does.
+/// When a command exits with "no"; `None` if it never does.
 pub fn describe_negative_answer(command: &str) -> Option<&'static str> {
     NEGATIVE_ANSWERS.iter().find(|(words, _)| *words == command).map(|(_, when)| *when)
 }

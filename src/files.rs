@@ -1,4 +1,4 @@
-//! The files that a command reads or writes. They stand with the command's definition, and its manual page lists them.
+//! The files that a command reads or writes. They are part of the command's definition, and its manual page lists them.
 
 use clap::builder::CommandExt;
 use onload_cdi::DEFAULT_DIRS;
@@ -17,7 +17,7 @@ impl CommandExt for FileList {}
 pub(crate) enum FileGroup {
     /// The parts of a path, and what it is to the command.
     At(&'static [&'static str], &'static str),
-    /// The file of each engine, and what stands before and after the engine's name.
+    /// The file of each engine, as the text before and after the engine's name.
     Engines(&'static str, &'static str),
 }
 use FileGroup::{At, Engines};

@@ -1,5 +1,5 @@
-//! Text for people, at the width of their terminal: lines are wrapped between words, and no word is
-//! ever broken, so that a path can be copied. Where the width is not known nothing is wrapped.
+//! Text for people, at the width of their terminal: lines are wrapped between words, and no word is ever broken, so
+//! that a path can be copied. Nothing is wrapped if the width is unknown.
 
 use comfy_table::{ContentArrangement, Table, presets};
 use textwrap::core::display_width;
@@ -7,7 +7,7 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 
 use crate::printer::{DIM, HEADING, escape_controls};
 
-/// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
+/// Minimum width of a text next to others; a narrower one gets separate lines.
 const MIN_TEXT_WIDTH: usize = 32;
 const MAX_WIDTH: usize = 56;
 const LABEL: usize = 11;
@@ -75,8 +75,7 @@ pub(crate) fn format_entry(head: &str, text: &str, columns: Option<usize>) -> St
     head + &format_paragraph(HANGING, HANGING, &to_one_line(text), columns)
 }
 
-/// A table whose last column holds texts. Where the others leave too little room for them, each row
-/// is an [`format_entry`].
+/// A table whose last column holds texts. If there is too little room, each row is printed by [`format_entry`].
 pub(crate) fn format_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -102,7 +101,7 @@ pub(crate) fn format_table<const N: usize>(
     align_columns(header, wrapped)
 }
 
-/// What is given and how, side by side; below each other where a line has too little room for both.
+/// Prints two texts side by side, or one below the other if the line is too short.
 pub(crate) fn format_pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
     let width =
         pairs.iter().map(|(label, _)| display_width(label)).max().unwrap_or(0).min(MAX_WIDTH);
@@ -150,7 +149,7 @@ fn align_columns<const N: usize>(
     for row in rows {
         table.add_row(row);
     }
-    // Each cell has a column of space on either side.
+    // A cell has one space on each side.
     table.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
 }
 

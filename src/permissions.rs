@@ -1,4 +1,4 @@
-//! What to do where the system refuses something to a user who is not root.
+//! Remedies for accesses that are denied to users other than root.
 
 use std::error::Error;
 use std::io;

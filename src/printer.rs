@@ -54,8 +54,8 @@ impl Printer {
         }
     }
 
-    /// How wide a line on stdout may be; none where nothing says so, as behind a pipe: then lines are
-    /// not wrapped, and programs read the same wherever they run.
+    /// The width of lines on stdout. `None` if unknown, as for a pipe, where lines are not wrapped so that programs
+    /// always read the same.
     pub(crate) fn columns(&self) -> Option<usize> {
         self.columns
     }
@@ -175,7 +175,7 @@ impl Printer {
 pub(crate) fn log_access(path: &Path, access: ReadAccess) {
     let path = escape_controls(path.display());
     let mut stderr = anstream::stderr();
-    // There is nobody to tell that stderr is gone.
+    // A failure to write to stderr cannot be reported.
     let _ = match access {
         ReadAccess::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
         ReadAccess::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
@@ -183,7 +183,7 @@ pub(crate) fn log_access(path: &Path, access: ReadAccess) {
     };
 }
 
-/// What the variable `COLUMNS` says, else the terminal, as with ls(1).
+/// The value of `COLUMNS`, or else the terminal's width, as in ls(1).
 fn columns_of_stdout() -> Option<usize> {
     let configured = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let terminal = || {
@@ -202,13 +202,12 @@ fn columns_of_stderr() -> Option<usize> {
     Some(if columns == 0 { 80 } else { columns })
 }
 
-/// A text whose characters that would steer a terminal are written out, but for newlines: names of interfaces and
-/// files may hold any.
+/// Escapes characters that a terminal interprets, except newlines: names of interfaces and files may contain any.
 pub(crate) fn escape_controls(text: impl Display) -> String {
     text::escape_controls(&text.to_string())
 }
 
-/// A text of JSON, whose strings alone hold such characters, each of four digits.
+/// Escapes such characters in JSON, where only strings contain them, with four digits.
 fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,5 +1,5 @@
-//! Where root's engines keep their containers, and OCI runtimes what they know of these. An engine that cannot be read
-//! has the usual directories.
+//! The directories in which root's engines keep their containers, and OCI runtimes their state. An engine that cannot
+//! be read has the usual directories.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,8 @@ pub const CONTAINERD: [&str; 4] = [
     "/var/snap/microk8s/common/run/containerd",
 ];
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
-/// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)). CRI-O's are in `/run`;
-/// in `/var/lib` it has a copy of each configuration, from before its runtime changed it.
+/// The directories of bundles of podman and CRI-O, by storage driver and id (containers-storage.conf(5)). CRI-O's are
+/// in `/run`; in `/var/lib` it has a copy of each configuration, from before its runtime changed it.
 const RUN_ROOT: &str = "/run/containers/storage";
 const GRAPH_ROOT: &str = "/var/lib/containers/storage";
 /// Podman and CRI-O read the first that exists.
@@ -32,12 +32,12 @@ const STORAGE_FILES: [&str; 2] =
 const DRIVER: &str = "-containers";
 const DOCKER_DATA: &str = "/var/lib/docker";
 const DOCKER_STATE: &str = "/run/docker";
-/// Where runc and crun keep what they know of containers, by id.
+/// The state directories of runc and crun, by id.
 const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDirs {
-    /// Where dockerd keeps what it knows of containers, by id.
+    /// dockerd's directory of containers, by id.
     pub docker: Vec<PathBuf>,
     /// The directories of podman and CRI-O, those in `/run` first.
     pub storage: Vec<PathBuf>,
@@ -124,7 +124,7 @@ pub fn docker_dirs(host: &Host, data: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What `storage.conf` says, which podman and CRI-O read.
+/// The settings of `storage.conf`, which podman and CRI-O read.
 fn storage_dirs(host: &Host) -> Vec<PathBuf> {
     let mut texts = STORAGE_FILES.iter().filter_map(|file| host.text(Path::new(file)).ok()?);
     let document = texts.next().and_then(|text| read(&text).ok()).unwrap_or_default();

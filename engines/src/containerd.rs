@@ -38,13 +38,13 @@ const NEWEST_VERSION: i64 = 4;
 /// The shim that runs runc and whatever has its command line.
 pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(crate) const DEFAULT: &str = "default_runtime_name";
-/// The runtime that containerd has by itself, and its default one where no file names another.
+/// containerd's built-in runtime, which is its default unless a file names another.
 pub(crate) const BUILT_IN: &str = "runc";
 /// What MicroK8s replaces with runc in its template (`microk8s-resources/wrappers/run-containerd-with-args`).
 const MICROK8S_DEFAULT: &str = "${RUNTIME}";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
-/// What is not taken over from the runtime that ours replaces.
+/// Settings that are not copied from the runtime that ours replaces.
 const OWN_OPTIONS: [&str; 3] = ["BinaryName", "runtime_type", "runtime_path"];
 
 pub(crate) struct ConfigLayout {
@@ -279,7 +279,7 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `disabled_plugins` calls the CRI plugin, where it does.
+/// Returns the CRI plugin's entry in `disabled_plugins`, if it has one.
 fn disabled_name(document: &DocumentMut) -> Option<&str> {
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
     strings(get(document, &["disabled_plugins"])).find(cri)
@@ -409,7 +409,8 @@ pub(crate) fn replaced_runtime(
     Default::default()
 }
 
-/// The default runtime beside ours, of files in the order in which they are read; `None` if it is containerd's own runc.
+/// Returns the default runtime other than ours, from files in the order of reading. `None` if it is containerd's own
+/// runc.
 pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
     let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let Some(first) = documents.first() else {
@@ -448,7 +449,7 @@ fn merge_tables(tables: &[&Item]) -> InlineTable {
         .collect()
 }
 
-/// "containerd config default" indents sections; ours follows the runtimes beside it.
+/// "containerd config default" indents sections, so ours is indented like its neighbours.
 fn runtime_indent(document: &DocumentMut, layout: &ConfigLayout) -> String {
     let runtimes =
         get(document, &layout.runtime_path(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
@@ -509,7 +510,7 @@ pub(crate) fn unconfigure(
     restorer.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
     restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
     restorer.restore_key(&mut document, &nri::VALIDATE, &Value::from(true))?;
-    // What the default was before us may be gone by now.
+    // The earlier default may no longer exist.
     let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
     if is_default_runtime(now)? && !is_valid(&document) {
         remove(&mut document, &layout.default_name());

@@ -32,8 +32,8 @@ const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];
 const TYPE: &str = "runtime_type";
 const OCI: &str = "oci";
 const POD: &str = "pod";
-/// What is not taken over from the runtime that ours replaces. A root directory of its own, so
-/// that no two programs keep their state in one.
+/// Settings that are not copied from the runtime that ours replaces. A separate root directory, so that two programs do
+/// not share their state.
 const OWN_KEYS: [&str; 5] =
     ["runtime_path", TYPE, "runtime_root", "runtime_config_path", "inherit_default_runtime"];
 

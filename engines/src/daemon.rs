@@ -17,7 +17,7 @@ pub type UnitLookup<'u> = &'u dyn Fn(&str) -> Option<String>;
 pub const UNIT_PROPERTIES: &str = "ExecStart,Environment,EnvironmentFiles";
 
 const PROC: &str = "/proc";
-/// Where systemd reads units; the last one takes precedence (systemd.unit(5)).
+/// The directories of systemd units; the last one takes precedence (systemd.unit(5)).
 const UNIT_DIRS: [&str; 5] = [
     "/lib/systemd/system",
     "/usr/lib/systemd/system",
@@ -198,7 +198,7 @@ pub fn find_processes(host: &Host, process_names: &[&str]) -> Result<Vec<Process
     let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
     let process = |pid: &String| {
         let directory = Path::new(PROC).join(pid);
-        // A process that ends meanwhile is none.
+        // A process that exits meanwhile is skipped.
         let read = |name: &str, max| host.bytes(&directory.join(name), max);
         let comm = read("comm", 64).ok().flatten()?;
         let name = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
@@ -227,7 +227,7 @@ fn unit_files(host: &Host, unit: &str) -> Result<Vec<PathBuf>, HostError> {
     Ok(files)
 }
 
-/// What a unit says about its start, each value with its source (systemd.exec(5), systemd.service(5)).
+/// The start settings of a unit, each with its source (systemd.exec(5), systemd.service(5)).
 #[derive(Default)]
 struct UnitStart {
     command: Option<(String, String)>,

@@ -13,7 +13,8 @@ fn runtime_name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {
     get(table, key).and_then(Item::as_str)
 }
 
-/// The default runtime beside ours. The files are in the order in which they are read, and the last one takes precedence.
+/// The default runtime other than ours. The files are in the order in which they are read, and the last one takes
+/// precedence.
 pub(crate) fn find_other<'d>(
     files: &'d [impl Borrow<DocumentMut>],
     key: &[&str],

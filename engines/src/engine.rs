@@ -42,7 +42,7 @@ impl Engine {
         })
     }
 
-    /// The service that reads its file when it starts; none where every command reads it.
+    /// The service that reads its file at the start; `None` if every command reads it.
     pub fn service(self) -> Option<&'static str> {
         self.kind().services().first().copied()
     }

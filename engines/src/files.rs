@@ -1,4 +1,4 @@
-//! What is read of an engine's files, and what is to be done with them.
+//! The files of an engine, and the changes to them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use onload_host::host::{Host, HostError};
 
 use crate::our_runtime::RUNTIME_NAME;
 
-/// Files that are read beside the engine's own, since what they say decides too.
+/// Other files that are read because their settings matter too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelatedFiles {
     File(PathBuf),
@@ -67,7 +67,7 @@ pub struct RelatedFile {
 }
 
 impl RelatedFile {
-    /// Why the engine's file is left as it is, where this one has a say in the same settings.
+    /// Why the engine's file is not changed if this file has the same settings.
     pub(crate) fn conflict_error(&self, advice: &str) -> anyhow::Error {
         anyhow!(
             "{} decides over the same settings, and one of the two would replace the other; {advice}",
@@ -83,8 +83,8 @@ impl RelatedFile {
         format!("{} beside it", self.path.display())
     }
 
-    /// Whether the engine reads it after a file beside it: those of one directory are read in the order
-    /// of their names.
+    /// Returns whether the engine reads it after another file of its directory, which are read in the order of their
+    /// names.
     pub(crate) fn is_read_after(&self, file: &Path) -> bool {
         self.path.parent() == file.parent() && self.path.as_path() > file
     }
@@ -93,8 +93,8 @@ impl RelatedFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineFiles {
     pub now: Option<String>,
-    /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
-    /// did not change it, or for drop-ins.
+    /// Its backup: the content before our first change, or `NO_FILE` if it did not exist. `None` if we have not changed
+    /// it, and for drop-ins.
     pub before: Option<String>,
     pub other_files: Vec<RelatedFile>,
 }

@@ -7,10 +7,10 @@ use onload_host::host::{EntryKind, Host, HostError};
 use crate::kind::EngineKind;
 use crate::version::EngineVersion;
 
-/// Which version a program says it is; none where that is unknown.
+/// The version that a program reports, or `None` if unknown.
 pub type VersionLookup<'v> = &'v dyn Fn(&Path) -> Option<String>;
 
-/// Where programs of engines are installed.
+/// The directories of engines' programs.
 pub const PROGRAM_DIRS: [&str; 5] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/bin"];
 /// The program in docker's snap.

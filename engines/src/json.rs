@@ -59,8 +59,8 @@ impl JsonText {
         Ok(self.root()?.members.is_empty())
     }
 
-    /// The value at a path of keys; `None` if one of them does not exist.
-    /// What is not an object on the way is an error, except for `null`, which Go reads as an object without members.
+    /// The value at a path of keys; `None` if one of them does not exist. Fails if a value on the path is not an
+    /// object. `null` counts as an empty object, as in Go.
     pub(crate) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
         let Some(span) = self.find(path)? else {
             return Ok(None);

@@ -75,7 +75,7 @@ impl EngineKind {
         }
     }
 
-    /// Where those who make it say how each version is installed.
+    /// The vendor's installation page.
     pub fn release_page(self) -> &'static str {
         match self {
             EngineKind::Docker => "https://docs.docker.com/engine/install/",
@@ -141,7 +141,7 @@ impl EngineKind {
         Some(format!("{version} is too old: {what} needs {oldest}"))
     }
 
-    /// The newest CDI that a version reads; none if it reads none.
+    /// Returns the newest CDI version that an engine's version supports, or `None` without support.
     pub fn newest_cdi(self, version: EngineVersion) -> Option<CdiVersion> {
         let readers: CdiReaders = match self {
             EngineKind::Docker => version::DOCKER,

@@ -1,6 +1,6 @@
-//! The files of container engines: what stands in them, and how they are edited. [`reader`] says what those of a host
-//! say, [`setup`] makes of the old text of a file the new one and back, [`runtime_containers`] knows the containers that have recorded our runtime, and [`allow`] edits our own
-//! `config.toml`. Nothing here writes a file.
+//! The configuration files of container engines, and edits to them. [`reader`] says what those of a host say, [`setup`]
+//! makes of the old text of a file the new one and back, [`runtime_containers`] knows the containers that have recorded
+//! our runtime, and [`allow`] edits our own `config.toml`. Nothing here writes a file.
 
 pub mod allow;
 pub mod container_dirs;

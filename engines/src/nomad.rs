@@ -47,7 +47,7 @@ pub(crate) fn configure(
     for other in other_files {
         match allows_runtime(&other.path, &other.text).with_context(|| other.describe())? {
             None => {}
-            // The operator allows it already; a file of ours would replace theirs.
+            // The operator already allows it, and our file would replace theirs.
             Some(true) => return Ok(NewText::default()),
             Some(false) => {
                 let advice = format!("add \"{RUNTIME_NAME}\" to {ALLOWED} there");
@@ -66,7 +66,7 @@ pub(crate) fn configure(
     Ok(NewText { text: Some(text.to_owned()), warnings: Vec::new() })
 }
 
-/// Whether docker's plugin may use our runtime; none where the file does not configure that plugin.
+/// Returns whether docker's plugin may use our runtime, or `None` if the file does not configure that plugin.
 pub(crate) fn allows_runtime(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
     if file.extension().is_some_and(|end| end == "json") {
         return allows_json(text);

@@ -1,7 +1,7 @@
-//! NRI in an engine's file: it is to be on, for `onload-nri`, whose pods need no runtime of ours.
+//! Enables NRI in an engine's file for `onload-nri`, whose pods do not need our runtime.
 //!
-//! containerd 1.7 has it off unless told otherwise, 2.x and CRI-O 1.30 have it on. From 2.2 on a pod can
-//! name plugins that it does not start without, if the validator that looks at that is on.
+//! It is off by default in containerd 1.7, and on in 2.x and CRI-O 1.30. From 2.2 on a pod can name plugins that it
+//! does not start without, if the validator that looks at that is on.
 
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Value};
@@ -31,8 +31,8 @@ pub(crate) const CONTAINERD_SWITCHES: &[NriSwitch] = &[(&DISABLE, false)];
 pub(crate) const NEWEST_CONTAINERD_SWITCHES: &[NriSwitch] = &[(&DISABLE, false), (&VALIDATE, true)];
 pub(crate) const CRIO_SWITCHES: &[NriSwitch] = &[(&ENABLE, true)];
 
-/// A text with NRI on, and with the validator on where a file names it, as what `containerd config default` printed does. What
-/// another file has on already is not repeated. Where the file has no backup, what is set in it is marked.
+/// A text with NRI on, and with the validator on where a file names it, as what `containerd config default` printed
+/// does. A setting that another file already has is not repeated. Settings in a file without a backup are marked.
 pub(crate) fn enable(
     text: &str,
     other_files: &[RelatedFile],
@@ -79,7 +79,7 @@ fn find_switch(
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
-/// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
+/// Removes our settings from a file without a backup: all settings if the whole file is ours, or else the marked ones.
 pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
     for (path, on) in NEWEST_CONTAINERD_SWITCHES.iter().rev().chain(CRIO_SWITCHES) {
         let value = get(document, path).and_then(Item::as_value);

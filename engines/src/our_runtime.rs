@@ -1,4 +1,4 @@
-//! What every engine is told about this package, and why a file of one stays as it is.
+//! The data about this package for all engines, and reasons for not changing a file.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 pub const RUNTIME_NAME: &str = "onload";
 pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
-/// Our hook for podman; the one for other engines stands in a directory beside it.
+/// Our hook for podman; that of other engines is in another directory.
 pub const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
@@ -26,7 +26,7 @@ pub(crate) fn warn_of_spec_dirs<'a>(
     }
 }
 
-/// A drop-in or a block of ours that somebody has edited.
+/// A drop-in or block of ours that was edited.
 pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
 
 /// A setting has another form than the engine gives it.

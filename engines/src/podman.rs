@@ -31,7 +31,7 @@ const DROP_INS: [&str; 4] = [
     "/etc/containers/containers.rootful.conf.d",
 ];
 const PATTERN: &str = "*.conf";
-/// What podman reads where no file says otherwise.
+/// podman's default.
 const DEFAULT_HOOKS_DIR: &str = "/usr/share/containers/oci/hooks.d";
 const HEADER: &str = "\
 # Written by \"onload-ctk runtime configure --runtime podman\"; --remove takes it away.
@@ -78,7 +78,7 @@ pub(crate) fn default_runtime(
     Ok(Some(DefaultRuntime { name: name.to_owned(), program: Some(name.into()) }))
 }
 
-/// A file of a user is read after the host's, with those beside it (containers.conf(5)).
+/// A user's files are read after the host's (containers.conf(5)).
 pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let mut related = vec![
         RelatedFiles::File("/usr/share/containers/containers.conf".into()),

@@ -114,8 +114,8 @@ fn read_settings(
     Ok(Vec::new())
 }
 
-/// The feature gate by which kubelet hands CDI names on (`KubeletConfiguration`, `featureGates`). It is
-/// a line of its own in every file that kubeadm or a person writes.
+/// The feature gate by which kubelet hands CDI names on (`KubeletConfiguration`, `featureGates`). It is on a separate
+/// line in every file that kubeadm or an administrator writes.
 fn is_kubelet_cdi_enabled(text: &str) -> Option<bool> {
     let mut values = text.lines().filter_map(|line| {
         let (key, value) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! What the files of an engine say: the last one that says something wins, and nothing in them is trusted to be of any
-//! form.
+//! The settings in an engine's files. The last file with a setting takes precedence, and values of an unexpected type
+//! are ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub struct EngineSettings {
     pub spec_dirs: Option<EngineSpecDirs>,
     pub has_runtime: bool,
     pub hook_dirs: Vec<String>,
-    /// The format of containerd's file; none for others, and where there is no file.
+    /// The format version of containerd's file; `None` for others, and without a file.
     pub format: Option<i64>,
     pub is_off: bool,
     pub nri: Option<bool>,
@@ -30,18 +30,18 @@ pub struct EngineSettings {
     pub collisions: Vec<(Flag, String)>,
     /// The keys of docker's file.
     pub(crate) keys: Vec<String>,
-    /// What stays over a reboot: docker's `data-root`, CRI-O's `root`.
+    /// The persistent directory: docker's `data-root`, CRI-O's `root`.
     pub(crate) data_dir: Option<PathBuf>,
-    /// What a reboot clears: docker's `exec-root`, containerd's `state`, CRI-O's `runroot`.
+    /// The directory that a reboot clears: docker's `exec-root`, containerd's `state`, CRI-O's `runroot`.
     pub(crate) state_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeNames {
     pub file: PathBuf,
-    /// The plugin as it is called there.
+    /// The plugin's name in the file.
     pub plugin: &'static str,
-    /// The names that it registers; none where it leaves the list alone.
+    /// The names that it registers; `None` if it does not set the list.
     pub names: Option<Vec<String>>,
     pub default: Option<String>,
 }
@@ -51,13 +51,14 @@ pub struct EngineSpecDirs {
     pub dirs: Vec<String>,
     /// The file that says so, which is the one to change: of a flag, the unit or file that has it.
     pub file: PathBuf,
-    /// The flag that names them; none if a key of the file does.
+    /// The flag that sets them; `None` if a key of the file does.
     pub flag: Option<&'static str>,
-    /// Its section; none where files have none.
+    /// Its section; `None` for files without sections.
     pub section: Option<String>,
 }
 
-/// What k3s makes containerd's file from, in the same directory: of containerd 2's format, and of the one before.
+/// The templates from which k3s generates containerd's file, in the same directory: for containerd 2's format and the
+/// earlier one.
 pub(crate) const K3S_TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 
 pub(crate) fn k3s_templates(written: &Path) -> [PathBuf; 2] {
@@ -89,7 +90,7 @@ impl EngineSettings {
         self.spec_dirs = spec_dirs.or(self.spec_dirs.take());
     }
 
-    /// What CRI-O and podman call by the same names.
+    /// Keys that CRI-O and podman share.
     pub(crate) fn read_section(&mut self, document: &Table, section: &[&str], file: &Path) {
         let item_at = |key: &[&str]| get(document, &[section, key].concat());
         let name = format!("[{}]", section.join("."));

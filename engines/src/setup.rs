@@ -1,6 +1,6 @@
-//! How container engines are configured: the old text of a file gives the new one. Nothing here reads or writes a
-//! file. CDI is on, and `onload-container-runtime` is the OCI runtime `onload`. What
-//! stands in a file beside that stays as it is, byte for byte.
+//! How container engines are configured: the old text of a file gives the new one. Nothing here reads or writes a file.
+//! CDI is on, and `onload-container-runtime` is the OCI runtime `onload`. All other content of a file is kept byte for
+//! byte.
 
 use std::path::{Path, PathBuf};
 
@@ -29,10 +29,9 @@ pub(crate) const NO_FILE: &str = "onload-ctk: there was no such file\n";
 enum SetupForm {
     /// The only one of its kind: it is edited in place, and what it was is kept as a backup.
     Whole,
-    /// Ours alone, one of several that the engine reads. It has no backup: an engine might read that
-    /// too.
+    /// A file of ours among several that the engine reads. It has no backup: an engine might read that too.
     DropIn,
-    /// What k3s makes such a file of; edited in place, too.
+    /// The template from which k3s generates such a file; also edited in place.
     Template,
 }
 
@@ -40,7 +39,7 @@ enum SetupForm {
 pub struct EngineSetup {
     pub engine: Engine,
     pub file: PathBuf,
-    /// Those of its daemon; none if it is unknown whether that reads the file.
+    /// The settings of its daemon; `None` if it is unknown whether the daemon reads the file.
     flags: DaemonFlags,
     variant: Option<EngineVariant>,
     form: SetupForm,
@@ -102,7 +101,7 @@ impl EngineSetup {
         EngineSetup { nri, ..self }
     }
 
-    /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
+    /// The drop-in of an engine that is normally configured by its main file, or `None`.
     pub fn find_drop_in(engine: Engine) -> Option<EngineSetup> {
         let file = Path::new(containerd_drop_in::FILE);
         (engine == Engine::Containerd).then(|| EngineSetup::for_file(engine, file.to_owned()))
@@ -130,7 +129,7 @@ impl EngineSetup {
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
-    /// Without a restart; none where it does not.
+    /// The command to reload without a restart; `None` if it has none.
     pub fn reload_command(&self) -> Option<&'static str> {
         let is_docker = self.engine == Engine::Docker && self.variant.is_none();
         is_docker.then_some("systemctl reload docker")
@@ -173,7 +172,7 @@ impl EngineSetup {
         let backup = match &files.now {
             _ if self.is_drop_in() => EngineFileAction::Keep,
             None => EngineFileAction::Write(NO_FILE.to_owned()),
-            // What holds something of ours is not what was there before us.
+            // A text with our settings is not an original.
             Some(now) if self.has_our_runtime(now)? => self.renew_backup(files, now)?,
             Some(now) if files.before.as_ref() == Some(now) => EngineFileAction::Keep,
             Some(now) => EngineFileAction::Write(now.clone()),
@@ -181,7 +180,7 @@ impl EngineSetup {
         Ok(decision(EngineFileAction::Write(text), backup))
     }
 
-    /// k3s and its like write some files anew at each start, and a snap is confined.
+    /// k3s and similar engines regenerate some files at each start, and a snap is confined.
     fn refuse_variant(&self, now: Option<&str>) -> anyhow::Result<()> {
         // As on Flatcar, where /usr is read-only and an update replaces it.
         if let Some(flag) = self.flags.find(&CONFIG_FLAGS)
@@ -285,9 +284,9 @@ impl EngineSetup {
         }
     }
 
-    /// The setting by which somebody else made our runtime the engine's default, if one of the files
-    /// does: a file of ours and one that had no such setting before us are made as they were. One that is
-    /// not understood says nothing: the engine does not understand it either.
+    /// The setting by which somebody else made our runtime the engine's default, if one of the files does: a file of
+    /// ours and one that had no such setting before us are made as they were. A file that cannot be parsed is ignored,
+    /// since the engine cannot parse it either.
     pub fn default_setting(&self, files: &EngineFiles) -> Option<&'static str> {
         let key = match self.engine {
             Engine::Docker => docker::DEFAULT,

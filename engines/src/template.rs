@@ -1,9 +1,9 @@
-//! The template of which k3s and RKE2 make containerd's `config.toml`: a text of Go's `text/template`,
-//! so no TOML, in which one block of ours is added at the end and taken out again.
+//! The template from which k3s and RKE2 generate containerd's `config.toml`. It is a Go `text/template` and not TOML,
+//! so a block of ours is added at the end and removed again.
 //!
-//! `{{ template "base" . }}` stands for all that k3s writes without a template. What the block may hold
-//! is bounded by that: a section that the base has cannot be opened a second time, so CDI and the
-//! default runtime are settings of k3s itself, and not configured here.
+//! `{{ template "base" . }}` inserts everything that k3s writes without a template. What the block may hold is bounded
+//! by that: a section that the base has cannot be opened a second time, so CDI and the default runtime are settings of
+//! k3s itself, and not configured here.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ pub(crate) fn configure(
     })
 }
 
-/// What stands above our block, the block, and what stands below it; all above where there is none.
+/// The text above our block, the block, and the text below it. Without a block all text is above.
 fn split(text: &str) -> anyhow::Result<(&str, Option<&str>, &str)> {
     let Some((above, rest)) = text.split_once(BEGIN) else {
         return Ok((text, None, ""));

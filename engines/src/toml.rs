@@ -119,7 +119,7 @@ pub(crate) fn set_value(table: &mut Table, key: &str, mut value: Value) {
     }
 }
 
-/// Replaces what stands behind a value on its line.
+/// Replaces the rest of a value's line.
 pub(crate) fn set_comment(table: &mut Table, key: &str, new: impl FnOnce(&str) -> String) {
     let key = spelled(table, None, key);
     if let Some(value) = table.get_mut(&key).and_then(Item::as_value_mut) {
@@ -151,7 +151,7 @@ pub(crate) fn indent_key(table: &mut Table, key: &str, indent: &str) {
     }
 }
 
-/// Created if necessary; an error where an inline table, a value or an array is there.
+/// Returns a table, creating it if necessary. Fails if an inline table, a value or an array is in its place.
 pub(crate) fn get_or_create_section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
@@ -257,8 +257,8 @@ pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
     }
 }
 
-/// Removes a key, the sections that are empty without it, and the heading of one in which only sections are left. What was
-/// there before stays.
+/// Removes a key, the sections that are empty without it, and the heading of one in which only sections are left.
+/// Existing entries are kept.
 pub(crate) fn remove_value(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     remove(document, path);
     if let Some((_, above)) = path.split_last() {
@@ -296,7 +296,7 @@ pub(crate) fn strings(item: Option<&Item>) -> impl Iterator<Item = &str> {
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The texts of an array; none where there is no array.
+/// Returns the strings of an array, or none without an array.
 pub(crate) fn list(item: Option<&Item>) -> Option<Vec<String>> {
     item?.as_array()?;
     Some(strings(item).map(str::to_owned).collect())

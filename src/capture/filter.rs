@@ -47,7 +47,7 @@ pub(crate) fn filter_content(path: &Path, content: &[u8], masked: bool) -> Vec<u
 fn filter_network(text: &str, masked: bool) -> String {
     match NetworkState::parse(text) {
         Ok(namespace) if masked => namespace.mask_addresses().to_text(),
-        // A captured host's own table may be one that nobody understands.
+        // A captured host's table may be unparsable.
         _ => text.to_owned(),
     }
 }

@@ -35,7 +35,7 @@ enum AddressIdentity {
     Uuid([u8; 16]),
 }
 
-/// What the bytes of an address are, in their order.
+/// The bytes of an address, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressPart {
     Mac,
@@ -57,7 +57,7 @@ impl AddressPart {
         }
     }
 
-    /// None for what is nobody's.
+    /// Returns `None` for an address that identifies no device.
     fn identity(self, bytes: &[u8]) -> Option<AddressIdentity> {
         match (self, bytes) {
             (AddressPart::Uuid, _) => Some(AddressIdentity::Uuid(bytes.try_into().ok()?)),
@@ -78,7 +78,7 @@ impl AddressPart {
     }
 }
 
-/// How an address is written: the digits of each group, and what stands between them.
+/// The notation of an address: digits per group, and separator.
 struct AddressShape {
     groups: &'static [usize],
     separator: Option<u8>,
@@ -207,7 +207,7 @@ fn is_iwarp_gid(bytes: &[u8]) -> bool {
     bytes.len() == 16 && bytes.split_at(6).1.iter().all(|byte| *byte == 0)
 }
 
-/// All zeros or all ones, which is nobody's address.
+/// All zeros or all ones, which identify no device.
 fn is_blank(bytes: &[u8]) -> bool {
     [0x00, 0xff].iter().any(|blank| bytes.iter().all(|byte| byte == blank))
 }

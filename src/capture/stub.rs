@@ -99,7 +99,7 @@ fn program_header(kind: u32, start: u64, length: u64) -> Vec<u8> {
     header
 }
 
-/// What follows the headers. Addresses are file offsets.
+/// The data after the headers. Addresses are file offsets.
 struct StubBody {
     bytes: Vec<u8>,
 }

@@ -25,7 +25,7 @@ use super::vpd::{Uuids, is_vpd};
 pub(crate) struct CapturedTree {
     pub entries: BTreeMap<PathBuf, CapturedEntry>,
     pub nodes: BTreeMap<PathBuf, HostNode>,
-    /// Programs and libraries without a stand-in, which are replaced by empty files.
+    /// Programs and libraries that are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }
 
@@ -90,8 +90,7 @@ impl Collector<'_> {
             Some(EntryKind::File { executable }) => {
                 self.insert_file(&real_path, Vec::new(), executable);
             }
-            // What is neither a file nor a directory is represented by a directory, since that is
-            // not a file either.
+            // Other kinds of files are represented by a directory, since that is not a regular file either.
             Some(EntryKind::Directory | EntryKind::Other) => {
                 self.insert(&real_path, CapturedEntry::Directory);
             }

@@ -1,5 +1,5 @@
-//! `runtime behind`: the OCI runtime that the wrapper becomes. Where the package is removed while
-//! containers are left, that runtime takes the wrapper's place: it alone finds their state.
+//! `runtime behind`: the OCI runtime that the wrapper becomes. If the package is removed while containers are left,
+//! that runtime replaces the wrapper, since only it finds their state.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
     let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
     let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
-        // One that goes meanwhile is of a container that ended.
+        // A file that vanishes meanwhile belongs to a container that has exited.
         let target = host.link(&dir.join(name))?;
         let record =
             target.and_then(|target| RuntimeRecord::parse(target.as_os_str().as_encoded_bytes()));

@@ -81,7 +81,7 @@ pub fn run(
     Ok(if is_fresh { ExitAnswer::Yes } else { ExitAnswer::No })
 }
 
-/// Where nothing speaks against the files, what could not be read might.
+/// If no problem was found, the paths that could not be read may still have one.
 fn refuse_undecided(
     inventory: &Inventory,
     plan: &SpecPlan,

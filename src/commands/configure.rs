@@ -33,7 +33,7 @@ use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::exit::ExitAnswer;
 use crate::printer::{Printer, escape_controls};
 
-/// Where [`CONFIG_PATH`] is.
+/// The directory of [`CONFIG_PATH`].
 const CONFIG_DIR: &str = "/etc/onload-ctk";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
@@ -56,7 +56,7 @@ pub fn run(
     for file in files.iter().filter(|_| !args.remove) {
         file.check_engine(&host, args.dry_run, printer)?;
     }
-    // Where there is neither a file nor one to be made, nothing is locked.
+    // Locks nothing if there is neither a file nor one to create.
     let is_nowhere = files.iter().all(EngineFile::has_no_directory);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
@@ -96,7 +96,7 @@ pub fn run(
         if let Some(policy) = policy {
             policy.write(&host, printer)?;
         }
-        // One that knows no CDI has none to turn on.
+        // A version without CDI support has nothing to enable.
         let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
         let is_on = args.runtime == Engine::Docker && has_cdi;
         let is_settled = is_on || too_old.is_some();
@@ -168,7 +168,7 @@ fn apply_files(
         }
     }
     for file in files.iter().filter(|file| file.is_runtime_in_use()) {
-        // A name may be any user's, of a container of their own podman.
+        // The name may belong to a container in any user's podman.
         printer.print(format_args!("{}\n", escape_controls(file.kept_message())))?;
     }
     Ok(changed.is_some())
@@ -315,7 +315,7 @@ fn find_program(host: &Host, program: Option<&Path>) -> anyhow::Result<Option<Pa
         return Ok(None);
     };
     for directory in PROGRAM_DIRS {
-        // A program with an absolute path stays as it is.
+        // A program with an absolute path is not changed.
         let path = Path::new(directory).join(program);
         if host.entry(&path)?.is_some() {
             return Ok(Some(path));
@@ -423,7 +423,7 @@ fn engine_version(host: &Host, args: &ConfigureArgs) -> Option<EngineVersion> {
     find_installed(host, args.runtime.kind(), &version_of).ok()??.1
 }
 
-/// Who names a file may be a user, who cannot lock those of the host and has no need to.
+/// A user who names a file cannot take the host's locks and does not need them.
 fn lock(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Option<Lock>> {
     let is_user = host.is_running() && !geteuid().is_root();
     Ok(if args.file.is_some() && is_user {
@@ -578,7 +578,7 @@ fn init_command(host: &Host, command: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Where the engine does worse than before, it gets back what it had.
+/// If the engine works worse than before, its files are restored.
 fn reload_engine(
     service: &EngineService,
     method: ReloadMethod,

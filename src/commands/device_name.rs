@@ -1,4 +1,5 @@
-//! Devices as they are typed: with or without the vendor of the kind, and PCI addresses with or without their domain.
+//! Parses device names on the command line: with or without the kind's vendor, and PCI addresses with or without their
+//! domain.
 
 use std::collections::BTreeSet;
 
@@ -48,8 +49,8 @@ fn is_short_address(text: &str) -> bool {
     format!("0000:{text}").parse::<PciAddress>().is_ok()
 }
 
-/// The known name that a PCI address without its domain, such as `41:10.0`, stands for; `None` if it is no such address, or not
-/// known. An error if several names match.
+/// Returns the known name for a PCI address without its domain, such as `41:10.0`. `None` for other words and unknown
+/// addresses. An error if several names match.
 pub(super) fn complete_address<'n>(
     address: &str,
     known: impl Iterator<Item = &'n str>,

@@ -65,7 +65,7 @@ pub fn run(
         inventory.warnings.extend(warnings);
     }
     if !config.bundles.is_empty() {
-        // What stands in the way of all specifications is told by who writes them.
+        // Obstacles to all specifications are reported by commands that write them.
         let specs = generate(&inventory, &pools.offered, &config, installed);
         let bundles = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
         inventory.not_offered.extend(bundles);
@@ -87,7 +87,7 @@ pub fn run(
     }
     warn_of_unread(&inventory, printer);
     if let Some(path) = &args.capture {
-        // What "host plan" asks, so that it can be tried elsewhere.
+        // The files that "host plan" reads, so that it works on a capture.
         let _ = boot::plan(&host, &boot::OfflineKernel, &config);
         // And what "topology" asks.
         topology::read(TopologyInput {
@@ -97,7 +97,7 @@ pub fn run(
             leases: None,
             grantees: &[],
         })?;
-        // Who uses the interfaces, also where none of them may move.
+        // Reads the use of interfaces even if none may move.
         if let Err(error) = host.network() {
             printer.warning(ErrorChain(&error));
         }
@@ -184,7 +184,7 @@ fn write_capture(
     Ok(())
 }
 
-/// What who asks for an interface has to give beside it.
+/// Returns what a request for an interface must include.
 const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
 
 /// Virtual functions of one physical function that have a row each. More of them share one row.
@@ -356,7 +356,7 @@ fn format_names(names: &[&str]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// By NUMA node; what is on none comes last.
+/// Sorted by NUMA node; devices without one come last.
 fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[String; 4]>> {
     let mut rows: Vec<DeviceRow> = Vec::new();
     rows.extend(inventory.nics.iter().map(nic_row));
@@ -431,7 +431,7 @@ fn near_gpu_row(alias: &GpuAlias, inventory: &Inventory) -> DeviceRow {
     new_row(node, "rdma", &alias.name, Some(alias.gpu), details)
 }
 
-/// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gbit/s (4X QDR) on ib0`.
+/// Formats the details of one port: `port 1 InfiniBand ACTIVE 40 Gbit/s (4X QDR) on ib0`.
 fn port_text(port: &RdmaPort, is_multiport: bool) -> String {
     let number = is_multiport.then(|| format!("port {}", port.port));
     let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));

@@ -50,7 +50,7 @@ pub fn run(
     })
 }
 
-/// What the host has, and what every check found.
+/// Returns the inventory and the findings of all checks.
 pub(super) fn check_host(
     global: &GlobalArgs,
     printer: &mut Printer,
@@ -86,7 +86,7 @@ pub(super) fn checks_named<'c>(
     checks.iter().filter(move |check| check.name == name)
 }
 
-/// What keeps containers of an engine from asking for devices.
+/// Returns what prevents containers of an engine from requesting devices.
 pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
     let names = ["engine-version", "engine-cdi", "engine-restarted"];
     let mut related = names
@@ -96,7 +96,7 @@ pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&
     related.find(|check| check.finding.verdict.is_problem())
 }
 
-/// What a check found, with the first thing to do.
+/// Formats a finding with its first remedy.
 pub(super) fn format_finding(check: &Check) -> String {
     let finding = &check.finding;
     match finding.remedy.first() {

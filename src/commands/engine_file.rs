@@ -36,8 +36,8 @@ pub(super) struct DecidedFile {
 }
 
 impl EngineFile {
-    /// One that was named may be anywhere, so nobody but root and the caller may be able to put another file in its
-    /// place.
+    /// A file named by the user may be anywhere, so it must be protected from replacement by users other than root and
+    /// the caller.
     pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
         let directory = if is_named || !setup.is_usual() {
@@ -125,7 +125,7 @@ impl EngineFile {
         Ok(())
     }
 
-    /// What is to be done with it; nothing is done yet.
+    /// The planned change.
     pub(super) fn decide(
         mut self,
         host: &Host,
@@ -215,7 +215,7 @@ impl DecidedFile {
         Ok(print_diff(&self.file.path, now, new, printer)?)
     }
 
-    /// Its text as it is, and as it is to be.
+    /// Its present and planned text.
     fn text_change(&self) -> (Option<&str>, Option<&str>) {
         let now = self.file.files.now.as_deref();
         match &self.decision.file {
@@ -225,7 +225,8 @@ impl DecidedFile {
         }
     }
 
-    /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
+    /// Writes the backup and then the file. Returns whether the engine must reload. On an error what was there is still
+    /// whole.
     pub(super) fn apply(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
         let changes = self.decision.file != EngineFileAction::Keep;
         if changes || self.decision.backup != EngineFileAction::Keep {
@@ -282,8 +283,7 @@ impl DecidedFile {
     }
 }
 
-/// Opens a directory that nobody but root and the caller can change, nor one above it; none where it
-/// is not there.
+/// Opens a directory that, like its parents, only root and the caller can change. `None` if it does not exist.
 fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
@@ -291,7 +291,7 @@ fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<Own
     for (depth, directory) in path.ancestors().enumerate() {
         match trusted.open_dir(directory) {
             Ok(open) => return Ok((depth == 0).then(|| OwnedFd::from(open))),
-            // What is above it decides who could make it.
+            // The parent's owner determines who could create it.
             Err(error) if error.is_absent() => {}
             Err(TrustError::Owner { path, owner }) => bail!(
                 "{} belongs to user {owner}, who could put another file in its place; run this as that user",

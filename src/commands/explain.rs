@@ -74,7 +74,7 @@ pub fn run(
     Ok(if refusal.is_none() { ExitAnswer::Yes } else { ExitAnswer::No })
 }
 
-/// Annotations whose prefix is that of ours but for capital letters. Engines keep the letters as they are.
+/// Annotations whose prefix differs from ours only in case. Engines keep the case.
 fn misspelled_annotations(config: &str) -> Vec<String> {
     let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
     let annotations = config.get("annotations").and_then(serde_json::Value::as_object);

@@ -61,7 +61,8 @@ pub fn run(
             result => result?,
         },
     };
-    // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
+    // Read before the host, so that devices drained meanwhile are not added again. A directory that is not there offers
+    // nothing.
     let _lock = directory.as_ref().filter(|_| !is_preview).map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
@@ -188,7 +189,7 @@ fn to_file(
     Ok(ExitAnswer::Yes)
 }
 
-/// A file holds one specification, and old engines would refuse it whole if pools stood in it.
+/// A file has a single specification, and old engines reject the whole file if it contains pools.
 fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
     let names: Vec<String> =
         pools.devices.iter().map(|pool| format!("{class}={}", pool.name)).collect();
@@ -258,7 +259,7 @@ fn to_directory(
 
 type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
 
-/// The files in a directory, and the manifest beside them or why it is left alone.
+/// Reads the files in a directory and its manifest, or why the manifest is not used.
 pub(super) fn read_existing(
     directory: Option<&SpecDir>,
     path: &Path,
@@ -275,7 +276,7 @@ pub(super) fn read_existing(
     Ok((existing, manifest))
 }
 
-/// The kinds that were named on the command line are asked for beside those that are written already.
+/// Kinds on the command line are added to those that are already written.
 fn make_plan(
     directory: Option<&SpecDir>,
     path: &Path,
@@ -423,7 +424,7 @@ fn refuse_undecided(
     );
 }
 
-/// The rest is written, so that a file which somebody keeps as it is stops no other.
+/// Other files are written even if one is kept.
 fn report_unwritten(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
     let left_files: Vec<&str> = plan.left_files().collect();
     if left_files.is_empty() {

@@ -7,8 +7,8 @@ use std::thread;
 use anyhow::{Context, bail};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Whether the user wants it to end. From here on signals no longer end this program by themselves, so that it can
-/// clean up; its children are in process groups of their own, where no terminal sends them any.
+/// Whether the user wants it to end. Handles signals so that the program can clean up. Children are in separate process
+/// groups, which get no signals from the terminal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 

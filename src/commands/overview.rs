@@ -183,8 +183,8 @@ fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {
     }
 }
 
-/// What to do so that Onload works here, if a check of it did not pass. The steps to one build of driver and library are only
-/// complete in doctor.
+/// Returns the remedy of a failed check of Onload. The steps to one build of driver and library are only complete in
+/// doctor.
 fn onload_remedy(checks: &[Check]) -> Option<String> {
     if checks_named(checks, "onload-library").any(|check| check.finding.verdict.is_problem()) {
         return Some("run: onload-ctk doctor".to_owned());

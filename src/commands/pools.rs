@@ -36,7 +36,7 @@ fn bus_pattern(name: &str) -> String {
 pub(super) struct PoolHolders(Option<BTreeMap<DeviceId, Vec<String>>>);
 
 impl PoolHolders {
-    /// The holders by the leases of a host, where there are pools. Where they cannot be read, the reason is printed.
+    /// The holders by the leases of a host, where there are pools. Prints the reason if they cannot be read.
     pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> PoolHolders {
         if pools.is_empty() {
             return PoolHolders::new(&[]);
@@ -182,7 +182,7 @@ impl<'a> PoolView<'a> {
     }
 }
 
-/// A table of pools, where there are any; `gap` is what stands between it and what was printed before.
+/// Prints a table of pools, if there are any. `gap` separates it from earlier output.
 pub(super) fn print_pools(
     gap: &str,
     pools: &[PoolView<'_>],
@@ -198,8 +198,7 @@ pub(super) fn print_pools(
     Ok(())
 }
 
-/// The pools of some specifications, by class and name; what is no pool although it should be one is
-/// printed.
+/// Returns the pools in specifications, by class and name. Prints entries that should be pools but are invalid.
 pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for device in registry.devices() {

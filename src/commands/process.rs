@@ -1,6 +1,7 @@
-//! What other programs say: their versions, the arguments of processes, and what containers show. A process can keep its
-//! arguments from being read: the kernel takes them from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of
-//! a FUSE file that is mapped there arrives only when its owner likes. The kernel waits for such a page without reacting to signals.
+//! Runs and inspects other programs: versions, arguments of processes, and reports of containers. A process can keep
+//! its arguments from being read: the kernel takes them from the process's own memory (fs/proc/base.c,
+//! `get_mm_cmdline`), and a page of a FUSE file that is mapped there arrives only when its owner likes. The kernel
+//! waits for such a page without reacting to signals.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,7 +20,7 @@ use onload_sys::child::{list_older, run_in_child};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
-/// Where systemd's command is; PATH is the caller's.
+/// The path of systemctl, since PATH is the caller's.
 pub(super) const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 /// This directory exists if systemd is running: sd_booted(3).
 pub(super) const BOOTED: &str = "/run/systemd/system";
@@ -49,7 +50,7 @@ pub(super) struct Examiner<'h> {
 
 impl<'h> Examiner<'h> {
     pub(super) fn new(host: &'h Host) -> Self {
-        // One that is younger may be of a run that goes on beside this one.
+        // A younger process may belong to another running command.
         let left_behind = list_older(CHILD_PREFIX, EXAMINATION_TIMEOUT).unwrap_or_default();
         Examiner { host, left_behind, deadline: Instant::now() + ALL_EXAMINATIONS_TIMEOUT }
     }
@@ -95,7 +96,7 @@ pub(super) fn read_arguments(
     let mut all_arguments = Vec::new();
     for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
         let dir = proc.join(&pid);
-        // A process that ends meanwhile holds nothing.
+        // A process that has exited meanwhile holds nothing.
         let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else {
             continue;
         };
@@ -130,8 +131,8 @@ fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> anyhow
     Ok(answer)
 }
 
-/// What `PROGRAM --version` of the running host prints, without anything of our environment; none where it does not
-/// answer, or where somebody else than root and the caller could have put it there: it would be run with the caller's
+/// Returns the output of `PROGRAM --version` on the running host, with an empty environment. `None` if it does not
+/// answer, or if a user other than root and the caller could have changed the program, which runs with the caller's
 /// rights.
 pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     // A captured tree is of another host: the program at the same path here is not the one it tells of.
@@ -149,7 +150,7 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     String::from_utf8(answer).ok()
 }
 
-/// What systemd says about how a unit of the running host starts; `None` if it does not answer.
+/// Returns systemd's data about the start of a unit on the running host, or `None` if it does not answer.
 pub(super) fn show_unit(host: &Host, unit: &str) -> Option<String> {
     if !host.is_running() || !Path::new(BOOTED).is_dir() {
         return None;
@@ -164,7 +165,7 @@ pub(super) fn show_unit(host: &Host, unit: &str) -> Option<String> {
     String::from_utf8(answer).ok().filter(|answer| !answer.is_empty())
 }
 
-/// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.
+/// Returns the output of a program up to this number of bytes, or `None` if it does not end in time.
 pub(super) fn read_answer(
     child: &mut Child,
     max: u64,

@@ -1,4 +1,4 @@
-//! What is not offered, by reason: a host with a hundred virtual functions has few reasons.
+//! Groups devices that are not offered by reason: a host with a hundred virtual functions has few reasons.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use onload_sys::pci::PciAddress;
 pub(super) struct ReasonGroup {
     pub kind: ExclusionSubject,
     pub names: Vec<String>,
-    /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
+    /// The reason. The device's name in the reason is replaced by `NAME` or `ADDRESS`.
     pub reason: String,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
     groups
 }
 
-/// A reason without the name that it is about, where that stands in it as a word.
+/// Replaces the device's name in a reason, where it is a whole word.
 fn without_name(reason: &str, name: &str) -> String {
     let placeholder = match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS",

@@ -95,12 +95,12 @@ impl EngineService {
     /// As [`EngineService::reload`], after that did worse: systemd starts a service that failed a few times in a row no more
     /// for a while, docker after three times in a minute.
     pub(super) fn retry_reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
-        // Where that fails, what follows says how the service does.
+        // A failure shows up in the state of the service below.
         let _ = Command::new(self.systemctl).args(["reset-failed", self.name]).status();
         self.reload(method)
     }
 
-    /// Waits until it does as well as before; what is lost where it does not.
+    /// Waits until the service works as well as before. Returns what it lost if it does not.
     fn wait(&self) -> Option<Loss> {
         let deadline = Instant::now() + TIMEOUT;
         let mut well_since = None;

@@ -1,6 +1,6 @@
-//! Looks for the containers that have recorded our runtime, where each engine keeps them. docker,
-//! containerd and CRI-O may be stopped: what they keep is read from disk. podman is no daemon, and
-//! keeps it in a database of its own (SQLite; before version 5 also bolt), so podman is asked.
+//! Finds the containers with our runtime in each engine's storage. docker, containerd and CRI-O may be stopped, so
+//! their files are read from disk. podman has no daemon and uses a database (SQLite; before version 5 also bolt), so
+//! this runs podman.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use onload_host::host::Host;
 use super::process;
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
-/// What says that podman was used on a host.
+/// The path that exists if podman was used on a host.
 const PODMAN_STATE: [&str; 2] = ["db.sql", "libpod/bolt_state.db"];
-/// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
+/// Long enough for a host with a thousand containers, and a limit for a lock that is never released.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
 const MONITOR: &str = "conmon";
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeConta
     for id in host.list(&tasks)?.names {
         let bundle = tasks.join(&id);
         let mut options = read_bytes(host, &bundle.join("options.json"))?;
-        // The shim of containerd 1.6 keeps the path alone.
+        // The shim of containerd 1.6 stores only the path.
         options.extend(read_bytes(host, &bundle.join("runtime"))?);
         let config = read_bytes(host, &bundle.join("config.json"))?;
         records.extend(runtime_containers::from_containerd(&id, &options, &config));
@@ -87,7 +87,7 @@ fn find_crio(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     for driver in dirs.list_storage(|path| list(host, path).unwrap_or_default()) {
         for id in host.list(&driver)?.names {
             let path = driver.join(&id).join("userdata/config.json");
-            // Beside the directories stand files of the storage itself, such as containers.json.
+            // Files of the storage itself, such as containers.json, are skipped.
             if let Ok(Some(config)) = host.bytes(&path, MAX_BYTES) {
                 records.extend(runtime_containers::from_crio(&id, &config));
             }

@@ -173,7 +173,7 @@ pub(super) fn inspect_containers(
     Ok(report?)
 }
 
-/// The container that a word means: one of that name before those whose id begins so.
+/// Returns the container that a word refers to: by name, or else by the beginning of the id.
 fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<ContainerStatus> {
     let is_exact = |container: &ContainerStatus| {
         container.name.as_deref() == Some(word) || container.id == word
@@ -218,7 +218,7 @@ fn drained_json(entry: &DrainEntry) -> serde_json::Value {
     })
 }
 
-/// What no container gets any more, behind those that have it.
+/// Drained devices, after the containers that have them.
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
     for entry in all.iter().take(MAX_SHOWN) {

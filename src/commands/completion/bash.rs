@@ -83,7 +83,7 @@ impl EnvCompleter for BashCompleter {
         }
         for candidate in without_options(&candidates, &word) {
             let value = candidate.get_value().as_bytes();
-            // Bash puts it in the place of the piece alone.
+            // Bash replaces only that part.
             output.write_all(value.strip_prefix(head).unwrap_or(value))?;
             output.write_all(b"\n")?;
         }
@@ -113,7 +113,7 @@ fn without_options<'c>(
 struct ShellLine {
     /// The words without quotes; at the end the one that is being typed, which may be empty.
     words: Vec<Vec<u8>>,
-    /// Where in that word the piece begins that bash completes.
+    /// The offset in that word of the part that bash completes.
     piece: usize,
 }
 
@@ -125,8 +125,8 @@ enum Quote {
 }
 
 impl ShellLine {
-    /// Reads a line, which the script hands over as one word, as a shell does but for expansions. A
-    /// quote may still be open.
+    /// Splits a line, which the script passes as one word, like a shell but without expansions. A quote may still be
+    /// open.
     fn read(arguments: &[OsString], breaks: &[u8]) -> ShellLine {
         let mut words = Vec::new();
         let mut word: Option<Vec<u8>> = None;

@@ -1,5 +1,5 @@
-//! The devices of the specifications, as `cdi list` would show them for what was typed so far. They are
-//! read by whoever completes: specifications are for everybody to read.
+//! The devices of the specifications, as `cdi list` would show them for what was typed so far. They are read with the
+//! user's rights, since specifications are world-readable.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn directories(words: &[OsString]) -> Vec<PathBuf> {
         .flatten()
         .cloned()
         .collect();
-    // There is nobody to tell what is wrong while a line is typed.
+    // Errors are ignored, since they cannot be shown while a line is typed.
     let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
     let resolved = host.ok().and_then(|host| resolve_spec_dirs(&host, &explicit).ok());
     resolved.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `completion`: scripts for shells, which ask this program what may stand at the cursor. So they offer
+//! `completion`: scripts for shells, which request candidates for the cursor position from this program. So they offer
 //! the devices of this host, and what a newer program knows without a newer script.
 
 mod bash;
@@ -17,12 +17,11 @@ use crate::cli::{Cli, CompletionArgs};
 use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-/// The program as it is called, and as the scripts call it: the one that PATH finds, since a word that is
-/// still being typed must not be run.
+/// The program's name, by which the scripts call it through PATH, since an incomplete word must not be executed.
 const PROGRAM: &str = "onload-ctk";
 const VARIABLE: &str = "ONLOAD_CTK_COMPLETE";
-/// What follows clap's script for zsh, which only defines a function: compinit reads the file when it is
-/// first needed, as a function that has to complete at once.
+/// Appended to clap's script for zsh, which only defines a function: compinit loads the file as a function at first
+/// use, which must complete at once.
 const ZSH_FIRST_CALL: &str = "\
 if [[ $funcstack[1] == _onload-ctk ]]; then
     _clap_dynamic_completer_onload_ctk

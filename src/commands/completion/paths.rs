@@ -23,7 +23,7 @@ fn path_hint(argument: &Arg) -> Option<&'static str> {
 pub(super) fn leave_to_shell(command: Command) -> Command {
     let marked = |argument: Arg| match path_hint(&argument) {
         Some(hint) => argument.add(ArgValueCompleter::new(move |word: &OsStr| {
-            // What looks like an option is one.
+            // A word that looks like an option counts as one.
             let is_option = word.as_encoded_bytes().starts_with(b"-");
             let mark = CompletionCandidate::new("").tag(Some(hint.into()));
             if is_option { Vec::new() } else { vec![mark] }

@@ -1,4 +1,4 @@
-//! Who holds what is drained: by leases, by what containers were given, and by the nodes that they have or have open.
+//! Finds the holders of drained devices: by leases, granted devices, and nodes that containers have or have open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::commands::status::inspect_containers;
 use crate::printer::{Printer, escape_controls};
 
-/// The engine of a container that is known by its lease alone.
+/// The engine shown for a container that is known only by its lease.
 const UNKNOWN: &str = "unknown";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -142,7 +142,7 @@ impl<'s> HolderSearch<'s> {
         let nodes = container.nodes.iter().chain(&container.open);
         let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
         let mut devices: BTreeSet<String> = names.collect();
-        // What it was given is what its nodes are.
+        // Its granted devices are those of its nodes.
         if devices.is_empty() {
             devices.extend(nodes);
         }
@@ -158,7 +158,7 @@ impl<'s> HolderSearch<'s> {
     }
 }
 
-/// A container that may have something, with who made it: nobody else can say what it has.
+/// A container that may have devices, with its engine, which is the only source about it.
 fn unknown_holder(container: &ContainerStatus, hidden: &Verdict) -> DrainHolder {
     let user = container.user.map(|user| format!("of user {user}; "));
     let remedy = hidden.remedy.as_deref().unwrap_or_default();
@@ -172,7 +172,7 @@ fn unknown_holder(container: &ContainerStatus, hidden: &Verdict) -> DrainHolder 
     }
 }
 
-/// The container of a lease; of one that is not understood, its device stands for it.
+/// Returns the container of a lease, or the device's name if the lease cannot be parsed.
 fn lease_holder(entry: &LeaseEntry) -> String {
     match &entry.lease {
         Ok(lease) => lease.container.to_string(),

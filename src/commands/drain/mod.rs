@@ -1,4 +1,4 @@
-//! `drain`: what nobody new gets, and who still has it.
+//! `drain`: withdraws devices from new containers, and lists the present holders.
 
 mod holders;
 pub(super) mod specs;
@@ -99,7 +99,7 @@ fn new_entry(
     })
 }
 
-/// What is drained already stays so since when it was; the rest is as it was said last.
+/// Devices that are already drained keep their time. Other data is that of the last command.
 fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
     for mut entry in entries {
         if let Some(before) = drain.get(&entry.target) {
@@ -110,7 +110,7 @@ fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
     }
 }
 
-/// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
+/// Changes the file while no container can lease a device, so that earlier containers are seen as holders.
 pub(super) fn update_drain(
     host: &Host,
     change: impl FnOnce(&mut DrainList),
@@ -125,7 +125,7 @@ pub(super) fn update_drain(
     Ok(now)
 }
 
-/// Who holds what, when that is nobody or it has been waited for long enough.
+/// Returns the holders, once there are none or the waiting time is over.
 fn remaining_holders(
     host: &Host,
     config: &Config,
@@ -163,7 +163,7 @@ fn remaining_holders(
     Ok(holders)
 }
 
-/// Who is gone, and who is waited for from now on.
+/// Reports holders that are gone and new ones.
 fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Printer) {
     let is_in =
         |list: &[DrainHolder], holder: &DrainHolder| list.iter().any(|other| other.id == holder.id);

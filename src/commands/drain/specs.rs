@@ -1,4 +1,4 @@
-//! The specifications after a drain: written as they were written before, by whoever writes them.
+//! Writes the specifications after a drain with the options of the last run.
 
 use onload_core::config::Config;
 use onload_host::drift::{Drift, DriftInput, find_drift};
@@ -26,7 +26,7 @@ pub(in crate::commands) fn rewrite_specs(
     };
     let _lock = SpecDir::lock(&directory)?;
     let manifest = directory.read_manifest()?.map_err(anyhow::Error::msg)?;
-    // Where none was written, nothing is offered that would have to go.
+    // If none were written, there is nothing to withdraw.
     let Some(manifest) = manifest else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! What is drained, as it is typed: CLASS=NAME, CLASS, a pool, or the address of a PCI function.
+//! Parses the targets of a drain: CLASS=NAME, CLASS, a pool, or the address of a PCI function.
 
 use std::collections::BTreeSet;
 
@@ -47,8 +47,8 @@ pub(super) fn resolve_targets(
     Ok(targets.into_iter().collect())
 }
 
-/// Those of the words that are drained. A device may have gone meanwhile, so what is drained is looked at before the
-/// host is.
+/// Returns the drained targets among the words. A device may be gone by now, so drained targets are tried before the
+/// host's devices.
 pub(in crate::commands) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
@@ -119,7 +119,7 @@ fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
     })
 }
 
-/// What a word means on this host: at least one.
+/// Returns the targets that a word refers to on this host, at least one.
 fn resolve_word(
     word: &str,
     inventory: &Inventory,
@@ -183,7 +183,7 @@ fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &H
     all.filter(move |device| device.class == class)
 }
 
-/// A device that is offered, or would be but for a reason that may go away meanwhile.
+/// A device that is offered, or not offered for a temporary reason.
 fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
     let mut not_offered = inventory.not_offered.iter();
     let matches_class = |kind: ExclusionSubject| match kind {
@@ -219,7 +219,7 @@ fn similar_device(
     inventory: &Inventory,
     pools: &PoolSet,
 ) -> Option<String> {
-    // One of several names of a group.
+    // One of the names of a group.
     let by_alias =
         |device: &&HostDevice| device.aliases.iter().any(|alias| alias.to_string() == name);
     if let Some(device) = class_devices(class, inventory).find(by_alias) {

@@ -47,8 +47,8 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
 
 type RestoreOutcome = (DeviceId, Option<String>);
 
-/// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back
-/// meanwhile calls nobody. Each that came is told, and of the others what the last look said.
+/// Repeats while devices return: systemd does not start a running unit again, so devices returned meanwhile would be
+/// missed. Reports each restored device, and the last error of the others.
 fn restore_until_stable(
     mut run_pass: impl FnMut() -> anyhow::Result<Vec<RestoreOutcome>>,
 ) -> anyhow::Result<Vec<RestoreOutcome>> {

@@ -68,7 +68,7 @@ fn name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-/// The text of a page. What clap_mangen says of a command is its own; the rest is ours.
+/// The text of a page. The sections from clap_mangen are followed by ours.
 fn render_page(command: &Command, words: &str) -> io::Result<String> {
     let of_clap = Page::new(command.clone())
         .title(name(command).to_uppercase())
@@ -111,7 +111,7 @@ impl ManPage {
         let mut part = Vec::new();
         render(&mut part)?;
         let part = String::from_utf8_lossy(&part);
-        // Each begins with the same definitions, which a page needs once.
+        // Removes the definitions at the start of each section, which a page needs once.
         let definitions = Roff::new().render();
         let part = if self.0.is_empty() {
             &part
@@ -130,7 +130,7 @@ impl ManPage {
     }
 }
 
-/// Of a list.
+/// Formats a list.
 fn write_entry(roff: &mut Roff, term: Inline, description: &str) {
     roff.control("TP", []).text([term]).text([roman(description)]);
 }

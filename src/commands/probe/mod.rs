@@ -25,7 +25,7 @@ use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 use files::read_attribute;
 
-/// RFC 863: whoever gets it throws it away.
+/// The discard port (RFC 863).
 const DISCARD: u16 = 9;
 /// A link takes seconds to come up after a move.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
     };
     printer.print(format_args!("{report}\n{READY_LINE}\n"))?;
     printer.flush()?;
-    // Whoever started it looks at the container meanwhile, and then closes the pipe.
+    // The caller inspects the container and then closes the pipe.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(ExitAnswer::Yes)
 }

@@ -130,7 +130,7 @@ fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
     }
 }
 
-/// One that stands for an IPv4 address, as every RoCE network has, else the first that is set.
+/// Returns a GID for an IPv4 address, which every RoCE network has, or else the first that is set.
 fn find_gid_index(gids: &Path) -> Option<usize> {
     let gids = (0..).map_while(|index: usize| read_attribute(&gids.join(index.to_string())).ok());
     let set: Vec<(usize, String)> = gids

@@ -1,4 +1,4 @@
-//! What only unsafe calls can try: memory that is huge or locked, and nodes of vfio.
+//! Probes that need unsafe calls: huge and locked memory, and vfio nodes.
 
 #![expect(unsafe_code, reason = "rustix has mmap(2) and ioctl(2) as unsafe")]
 
@@ -23,11 +23,11 @@ const BIND_IOMMUFD: Opcode = 0x3b76;
 const ATTACH_IOMMUFD_PT: Opcode = 0x3b77;
 const IOAS_ALLOC: Opcode = 0x3b81;
 
-/// Maps one page of a file of hugetlbfs, writes to its first byte, and gives what then stands there.
+/// Maps a page of a hugetlbfs file, writes its first byte, and reads it back.
 pub(super) fn touch_page(file: &File, bytes: usize) -> Result<u8, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel chooses the address, so that nothing else is mapped there; the range is used here alone,
-    // within its length, and unmapped before the end.
+    // SAFETY: the kernel chooses the address, so that nothing else is mapped there. The range is used only here, within
+    // its length, and unmapped before the end.
     unsafe {
         let page = mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)?;
         let first = page.cast::<u8>();

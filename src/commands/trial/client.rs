@@ -69,8 +69,8 @@ fn command_verb(line: &[String]) -> String {
     line.iter().take(2).cloned().collect::<Vec<_>>().join(" ")
 }
 
-/// The last line that says something; engines end with the reason, and docker points to its help after it. What a
-/// hook said ends with a line, and docker and containerd with ": unknown" after that.
+/// The last line that says something; engines end with the reason, and docker points to its help after it. The hook's
+/// message is a line; docker and containerd append ": unknown".
 fn last_line(stderr: &str, fallback: &str) -> String {
     let mut lines = stderr.lines().rev().map(str::trim);
     let last = lines
@@ -107,7 +107,7 @@ impl ForegroundContainer {
         })
     }
 
-    /// What it prints before that line. An error is what the engine or the probe said last.
+    /// The output before that line. An error is what the engine or the probe said last.
     pub(super) fn read_until(
         &self,
         end: &str,
@@ -134,7 +134,7 @@ impl ForegroundContainer {
         }
     }
 
-    /// Lets it end by itself, so that its runtime gives its devices back; who does not is ended.
+    /// Waits for its end, so that its runtime returns its devices, and kills it after the time limit.
     pub(super) fn end(mut self, timeout: Duration) {
         drop(self.stdin.take());
         let deadline = Instant::now() + timeout;

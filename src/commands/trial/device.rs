@@ -1,4 +1,4 @@
-//! The device that is tried, as it is typed.
+//! Parses the device to try.
 
 use anyhow::bail;
 use onload_core::class::Class;
@@ -57,7 +57,7 @@ impl TrialDevice {
         self.class == Class::Nic
     }
 
-    /// What it stands for: itself, or the devices nearest to a GPU.
+    /// Returns the devices it refers to: itself, or those nearest to a GPU.
     pub(super) fn resolve_devices(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
         let mut devices = inventory.devices.iter();
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {

@@ -22,12 +22,12 @@ impl TryEngine {
         }
     }
 
-    /// Those that are installed and can give devices, by what doctor found.
+    /// Returns the installed engines that can provide devices, by doctor's findings.
     pub(crate) fn usable_engines(checks: &[Check]) -> impl Iterator<Item = TryEngine> {
         ALL.into_iter().filter(|engine| matches!(engine.check(checks), Some((_, None))))
     }
 
-    /// That it is installed, and what stands in its way.
+    /// Whether it is installed, and its obstacle.
     pub(super) fn check(self, checks: &[Check]) -> Option<(&Check, Option<&Check>)> {
         let mut engines = checks_named(checks, "engine");
         let engine_check =
@@ -40,7 +40,7 @@ impl TryEngine {
         Some((engine_check, broken.or(obstacle)))
     }
 
-    /// What is missing for it on the host, where only the package brings it.
+    /// Returns what is missing for it on the host, if only the package provides it.
     pub(super) fn missing_part(self) -> Option<&'static str> {
         (self == TryEngine::Containerd && !Path::new(WRAPPER).exists()).then_some(WRAPPER)
     }
@@ -97,7 +97,7 @@ impl TryEngine {
         line
     }
 
-    /// Each takes away what is there; what is gone already is no failure of it.
+    /// Removes the container and image. Succeeds if they are already gone.
     pub(super) fn remove_container(self, names: &TrialNames) -> Vec<Vec<String>> {
         let container = names.container();
         let container = container.as_str();

@@ -16,11 +16,11 @@ use crate::capture::archive::append_file;
 
 /// This program in the image.
 pub(super) const PROGRAM_PATH: &str = "/onload-ctk";
-/// What sends packets by libc, as Onload's library wants it: this program is static, and nothing preloads into it.
+/// The program that sends packets through libc, as Onload requires: this program is static and cannot be preloaded.
 pub(super) const SHELL: &str = "/bin/bash";
-/// libibverbs' own: a program without libibverbs cannot send, since each adapter has queues of its own kind.
+/// A program of libibverbs: sending requires it, since each adapter has its own kind of queues.
 pub(in crate::commands) const PINGPONG: &str = "/usr/bin/ibv_rc_pingpong";
-/// Where Debian and Red Hat have the providers that libibverbs loads, and the names of those that it may load.
+/// Directories of libibverbs providers on Debian and Red Hat, and the files with their names.
 const PROVIDERS: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/libibverbs",
     "/usr/lib/aarch64-linux-gnu/libibverbs",

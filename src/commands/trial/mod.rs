@@ -1,4 +1,4 @@
-//! `try`: a container of an image of ours that uses a device, and whether that works. Nothing of it is left.
+//! `try`: starts a container of our own image with a device, and reports whether it works. Nothing of it is left.
 
 mod client;
 mod device;
@@ -33,7 +33,7 @@ use image::ImageTree;
 pub(super) use image::PINGPONG;
 use names::TrialNames;
 
-/// What a probe prints when it has used its device.
+/// The output of a successful probe.
 pub(super) const READY_LINE: &str = "ready";
 const STARTING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ struct Trial<'t> {
     inventory: &'t Inventory,
     engine: TryEngine,
     trial_device: TrialDevice,
-    /// What it stands for.
+    /// The devices it refers to.
     devices: Vec<String>,
     names: TrialNames,
     /// Whether the interface was on the host, which has to come back then.
@@ -282,7 +282,7 @@ impl Trial<'_> {
 
     fn remove_container(&self, names: &TrialNames) {
         for line in self.engine.remove_container(names) {
-            // It is gone already where it ended by itself.
+            // It is already gone if it ended by itself.
             let _ = run_client(&line, Vec::new(), &Interrupt::default());
         }
     }
@@ -350,7 +350,7 @@ fn without_first_word(text: &str) -> String {
     words.iter().find_map(|word| text.strip_prefix(word)).unwrap_or(text).to_owned()
 }
 
-/// crun discards what a hook prints, so that the reason is in the journal alone.
+/// crun discards a hook's output, so the reason is only in the journal.
 fn with_journal(reason: &str) -> String {
     if reason.contains("error executing hook") && !reason.contains("onload-hook createRuntime:") {
         format!("{reason}; its reason: journalctl -t onload-hook")

@@ -1,4 +1,4 @@
-//! What a run calls its container and its image: by its process, so that a later run knows whether it has ended.
+//! Names of a run's container and image. They contain its PID, so that a later run can tell whether it has ended.
 
 use anyhow::Context;
 use onload_sys::processes::Processes;
@@ -23,7 +23,7 @@ impl TrialNames {
         Ok(TrialNames { pid, start_time })
     }
 
-    /// Of a container or an image; none for those of somebody else.
+    /// Parses the name of a container or image. `None` for others.
     pub(super) fn read(name: &str) -> Option<TrialNames> {
         let name = name.trim();
         let suffix = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;

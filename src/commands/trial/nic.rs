@@ -39,7 +39,7 @@ impl Trial<'_> {
         self.try_program(&files, &program, |_| self.await_status(&path, printer))
     }
 
-    /// What `status` says, once it says something good or has had time for it.
+    /// Returns the verdict of `status`, once it is good or the time is over.
     fn await_status(
         &self,
         path: &TrafficPath,
@@ -154,7 +154,7 @@ impl TrafficPath {
         })
     }
 
-    /// What follows for an accelerated program: that alone does not say that it sends by that port.
+    /// The conclusion for an accelerated program, which by itself does not show that it sends through that port.
     fn judge(&self, reason: &str, sent: u64) -> TrialOutcome {
         let neighbour = self.neighbour;
         let counting = self.ports.join(" and ");
