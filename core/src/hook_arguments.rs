@@ -587,8 +587,12 @@ mod tests {
             ("--mtu", "ens1=67", "--mtu: expected a number of bytes from 68 to 65535"),
             ("--mtu", "ens1=01500", "\"01500\" is no number of bytes"),
             ("--mtu", "1500", "names no interface"),
-            ("--rename", "ens1=eth0", "\"eth0\" is no name for an interface in a container"),
-            ("--rename", "ens1=", "\"\" is no name for an interface in a container"),
+            (
+                "--rename",
+                "ens1=eth0",
+                "\"eth0\" is not a valid name for an interface in a container",
+            ),
+            ("--rename", "ens1=", "\"\" is not a valid name for an interface in a container"),
         ] {
             let refused = given(flag, value);
             assert!(refused.contains(says), "{flag} {value}: {refused}");

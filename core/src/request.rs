@@ -816,7 +816,7 @@ mod tests {
             assert!(message.starts_with("annotation \"onload.dev/address\""), "{message}");
             assert!(message.contains(expected), "{value:?}: {message}");
         }
-        check_rejected("address: fast=192.0.2.1/24", "onload.dev/netdev does not ask for");
+        check_rejected("address: fast=192.0.2.1/24", "onload.dev/netdev does not request");
         let addresses: Vec<String> =
             (0..=MAX_NAMES).map(|number| format!("a=192.0.2.{}/24", number + 1)).collect();
         let too_many = format!("netdev: a | address: {}", addresses.join(","));
@@ -1164,7 +1164,7 @@ mod tests {
                 "bundle: other",
                 "annotation \"onload.dev/bundle\": bundle other not found; the configuration has hft, next",
             ),
-            ("bundle: all", "there is no bundle all"),
+            ("bundle: all", "bundle all not found"),
             ("bundle: hft*2", "hft is a bundle and no pool; remove \"*2\""),
             ("bundle: next", "[bundles.next] of the configuration is not understood"),
             ("bundle: hft | vfio: fast", "twice, with different numbers"),

@@ -201,12 +201,12 @@ fn the_socket_is_mounted_where_it_is_and_asked_for() {
     assert!(!mounts(&tree.spec("nic-nodes")).contains(&socket));
     tree.remove("/run/onload");
     let run = tree.generate();
-    assert!(run.warnings()[0].contains("/run/onload is not there"), "{}", run.stderr);
+    assert!(run.warnings()[0].contains("/run/onload does not exist"), "{}", run.stderr);
     assert!(!mounts(&tree.written("nic")).contains(&socket));
     // TCPDirect alone needs it too.
     tree.remove("/usr/lib/x86_64-linux-gnu/libonload.so");
     let warnings = tree.generate().warnings().join("\n");
-    assert!(warnings.contains("/run/onload is not there"), "{warnings}");
+    assert!(warnings.contains("/run/onload does not exist"), "{warnings}");
 }
 
 #[test]

@@ -1004,7 +1004,7 @@ checks! {
             tree.remove("/sys/devices/pci0000:81/0000:81:00.0/iommu_group");
             tree.group("/sys/devices/pci0000:81/0000:81:00.0", 20);
         }
-        => "fail", "also holds 0000:81:00.0, which another driver has: have each function in a group of its own", "systemctl reboot --firmware-setup";
+        => "fail", "also holds 0000:81:00.0, which another driver has: put each function into its own group", "systemctl reboot --firmware-setup";
     a_physical_function_without_a_driver_is_warned_of: "physical-functions", sriov("iavf"),
         |tree| unbind(tree, "0000:81:00.0")
         => "warn", "bound to no driver: nobody can set these up", "driverctl unset-override 0000:81:00.0";

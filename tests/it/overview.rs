@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use onload_test_tree::Pci;
+
 use crate::common::hosts::{leased_interface, x2};
 use crate::common::{Commands, Tree, every_host};
 
@@ -101,7 +103,9 @@ fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
     let [here, _, _, _, next] = lines(&tree);
     assert!(here.ends_with("; Onload works, and no interface is accelerated"), "{here}");
     assert_eq!(next, "run: onload-ctk host apply");
-    // Beside an interface that Onload has.
+    // Onload has other interfaces.
+    let function = tree.pci(Pci::network("0000:01:00.0", "8086:1521", "igb"));
+    tree.interface(&function, "eno1");
     tree.config("[host]\naf-xdp = [\"eno1\"]\n");
     tree.generate();
     let [here, _, _, _, next] = lines(&tree);

@@ -272,9 +272,9 @@ fn a_word_that_matches_nothing_draws_a_warning_where_others_do() {
 fn a_pool_does_not_take_the_name_of_something_else() {
     for (name, class, says) in [
         ("any", "vfio", "\"any\" is a reserved word; name the pool otherwise"),
-        ("all", "vfio", "\"all\" is a word with a meaning"),
-        ("loopback", "nic", "\"loopback\" is a word with a meaning"),
-        ("none", "vfio", "\"none\" is a word with a meaning"),
+        ("all", "vfio", "\"all\" is a reserved word"),
+        ("loopback", "nic", "\"loopback\" is a reserved word"),
+        ("none", "vfio", "\"none\" is a reserved word"),
         ("\"a b\"", "vfio", "\"a b\" is no legal name of a CDI device; name the pool otherwise"),
         ("\"\"", "vfio", "\"\" is no legal name of a CDI device"),
         ("\"fast*2\"", "vfio", "\"fast*2\" is no legal name of a CDI device"),
@@ -387,7 +387,7 @@ fn what_is_no_nic_among_what_vfio_holds_draws_a_warning_until_it_is_set_apart() 
     tree.boot("this boot");
     let warnings = |config: &str| {
         let (_, mut warnings) = discover(tree.root(), config);
-        warnings.retain(|warning| warning.contains("what is no NIC"));
+        warnings.retain(|warning| warning.contains("that are not NICs"));
         warnings
     };
     assert_eq!(warnings(""), [""; 0]);

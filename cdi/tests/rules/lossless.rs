@@ -177,7 +177,7 @@ fn keys_in_the_wrong_case_are_rejected() {
         r#"{"hooks": {"createruntime": []}}"#,
     ] {
         let error = error_chain(&OciConfig::parse(text.as_bytes()).expect_err(text));
-        assert!(error.contains("in case alone"), "{text}: {error}");
+        assert!(error.contains("only in case"), "{text}: {error}");
     }
     assert!(OciConfig::parse(br#"{"annotations": {"A": "1", "a": "2"}}"#).is_ok());
 }

@@ -83,7 +83,7 @@ mod tests {
             "sixteen-letters-",
         ] {
             let refused = name.parse::<NewInterfaceName>().unwrap_err().to_string();
-            assert!(refused.contains(" is no name for an interface"), "{refused}");
+            assert!(refused.contains(" is not a valid name for an interface"), "{refused}");
         }
     }
 }

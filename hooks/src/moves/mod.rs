@@ -469,7 +469,7 @@ mod tests {
         for other in ["rdma:mlx5_1", "netdev:mlx5_0"] {
             let asked = parsed(&format!("--lease {other} --rdma-netns mlx5_0@0000:3b:00.0"));
             let refused = rdma_requests(&asked).unwrap_err().to_string();
-            assert!(refused.contains("has no --lease rdma:NAME"), "{refused}");
+            assert!(refused.contains("has no matching --lease rdma:NAME"), "{refused}");
         }
     }
 }

@@ -343,7 +343,7 @@ fn a_node_that_is_root_s_alone_is_refused_to_a_user_namespace() {
         let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
         assert!(chown.status.success());
         let message = refused_as_it_is(&sandbox);
-        let wanted = "the container has a user namespace, in which nobody can open \"/dev/onload\" of the host (mode 0600)";
+        let wanted = "in the container's user namespace \"/dev/onload\" of the host (mode 0600) cannot be opened";
         assert!(message.contains(wanted), "{message}");
     }
 }

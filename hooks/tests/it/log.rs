@@ -186,7 +186,7 @@ fn a_log_that_cannot_be_written_stops_no_container_and_is_said_once() {
             let kind = rustix::fs::FileType::Fifo;
             rustix::fs::mknodat(rustix::fs::CWD, sandbox.path(LOG), kind, mode, 0).unwrap();
         }),
-        (LOG, "more than one name", |sandbox| {
+        (LOG, "several hard links", |sandbox| {
             sandbox.file(LOG, "");
             std::fs::hard_link(sandbox.path(LOG), sandbox.path("/var/log/other")).unwrap();
         }),

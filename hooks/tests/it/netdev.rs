@@ -617,7 +617,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         function=/sys/bus/pci/devices/0000:03:10.0
         mkdir -p /sys/bus/vdpa/devices $function/vdpa1
         ln -s $function/vdpa1 /sys/bus/vdpa/devices/vdpa1
-        refused 'in use on this host: a virtual machine may have its function .*"vdpa dev del vdpa1'
+        refused 'in use on this host: a virtual machine may use its function .*"vdpa dev del vdpa1'
         rm /sys/bus/vdpa/devices/vdpa1
         node=/dev/infiniband/uverbs7
         mkdir -p ${node%/*} $function/infiniband_verbs/uverbs7

@@ -383,7 +383,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_where_it_is() {
           gone $1; here mlx5_0 "$2"
           [ ! -e /run/onload-ctk/@leases ] || free "$2"
         }
-        refused unleased 'has no --lease rdma:NAME beside it'
+        refused unleased 'has no matching --lease rdma:NAME'
         refused other 'belongs to PCI function 0000:3b:00.0 now, not to PCI function 0000:af:00.0'
         refused absent 'mlx5_9 (0000:3b:00.7) is not on this host'"#;
     on(&bundles, "", script);

@@ -162,10 +162,10 @@ fn what_cannot_be_set_up_is_refused_before_anything_of_it_is() {
         sed -i 's/"trust":true,//' /tmp/vfs/$VF; was=$(cat /tmp/vfs/$VF)
         refused one "the driver of ens1f0, its physical function, does not tell the trust of $VF"
         vf '"ens1f0"' '[]'
-        refused open "it has to choose a VLAN from 100-199; add the annotation onload.dev/vlan"
+        refused open "choose a VLAN from 100-199: add the annotation onload.dev/vlan"
         rm /tmp/vfs/$VF
         make one && fail "given"; gone one; free "no virtual function"
-        grep -q "PCI function $VF is no virtual function" /tmp/err || fail "$(cat /tmp/err)""#;
+        grep -q "PCI function $VF is not a virtual function" /tmp/err || fail "$(cat /tmp/err)""#;
     moving::on_both(&sandbox, STAND_INS, &devices(VF, ""), script);
 }
 

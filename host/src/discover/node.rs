@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node; remove it and reload its driver");
         assert_eq!(
             refusal("ptp3"),
-            "/dev/ptp3 does not exist, though its driver made the device 247:3; make it with mknod, \
-             or load the driver anew"
+            "/dev/ptp3 does not exist, though its driver made the device 247:3; create it with mknod, \
+             or reload the driver"
         );
         assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist; load its driver");
         assert_eq!(

@@ -1636,8 +1636,7 @@ mod tests {
         assert_eq!(
             look_at(&tree).warnings,
             ["programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist, \
-              though its driver made the device 10:260; make it with mknod, or load the driver \
-              anew"]
+              though its driver made the device 10:260; create it with mknod, or reload the driver"]
         );
     }
 

@@ -683,7 +683,7 @@ mod tests {
             ("/open/log", "others can change it"),
             ("/var/way/log", "others can change it"),
             ("/etc/loose", "others can change it"),
-            ("/etc/two", "more than one name"),
+            ("/etc/two", "several hard links"),
             ("/etc/link", "not a regular file"),
             ("/etc/cdi", "not a regular file"),
             ("/", "not a regular file"),

@@ -221,7 +221,7 @@ def refused(shelf, engine, door, name, words, why, **options):
 # Annotations that the operator does not allow, bundles that there are not, and CPUs that the host has not.
 REFUSALS = [
     ("far", 'annotation "onload.dev/bundle" asks for class bundle, which the operator does not allow', "a class that is not allowed", {"allow": ["vfio"]}),
-    ("none-such", "there is no bundle none-such", "a bundle that is not there", {}),
+    ("none-such", "bundle none-such not found", "a bundle that is not there", {}),
     ("beyond", "bundle beyond wants the CPUs 0-7, and the control group", "a list with CPUs that are not there", {}),
 ]
 

@@ -499,7 +499,7 @@ fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choos
     set_up(&mut node, "netdev:ens1v1", "vlan=100;vlans=100-199");
     for parameters in [json!({}), json!({"mtu": 1400})] {
         let refused = decided_on(&node, vec![moved("a", "ens1v0", &parameters)]).unwrap_err();
-        let says = "request \"a\": netdev:ens1v0: it has to choose a VLAN from 100-199; ";
+        let says = "request \"a\": netdev:ens1v0: choose a VLAN from 100-199: ";
         assert!(refused.starts_with(says), "{refused}");
     }
     let watching = AllocatedDevice { is_admin: true, ..moved("a", "ens1v0", &json!({})) };
@@ -543,7 +543,7 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     // It has to choose, and a class may say anything.
     let mut unsaid = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
     let refused = decided_on(&node, vec![unsaid.clone()]).unwrap_err();
-    let says = "request \"vf\": vfio:0000:81:10.0: it has to choose a VLAN from 100-199; ";
+    let says = "request \"vf\": vfio:0000:81:10.0: choose a VLAN from 100-199: ";
     assert!(refused.starts_with(says), "{refused}");
     let parameters_chosen = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
     unsaid.parameters.override_with(&parameters_chosen, false);
