@@ -809,7 +809,10 @@ mod tests {
             ("fast=$(reboot)", "\"$(reboot)\" is not ADDRESS/PREFIX"),
             ("fast=192.0.2.0/24", "the address of its network"),
             ("fast=192.0.2.1/24,fast#2=192.0.2.1/25", "has the address 192.0.2.1 twice"),
-            ("slow=192.0.2.1/24", "an address for \"slow\", which onload.dev/netdev does not ask"),
+            (
+                "slow=192.0.2.1/24",
+                "an address for \"slow\", which onload.dev/netdev does not request",
+            ),
             ("fast#3=192.0.2.1/24", "an address for \"fast#3\", which onload.dev/netdev does"),
         ] {
             let message = rejection(&format!("netdev: fast*2 | address: {value}"));

@@ -850,7 +850,8 @@ mod tests {
         assert!(find().unwrap().is_some());
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(host.path("run/@requests"), open).unwrap();
-        assert!(find().unwrap_err().to_string().contains("is not root's alone"));
+        let message = find().unwrap_err().to_string();
+        assert!(message.contains("does not belong to root alone"), "{message}");
         fs::remove_dir_all(host.path("run/@requests")).unwrap();
         assert!(find().unwrap().is_none());
         symlink(host.path("proc"), host.path("run/@requests")).unwrap();
