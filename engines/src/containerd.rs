@@ -40,7 +40,7 @@ pub(crate) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(crate) const DEFAULT: &str = "default_runtime_name";
 /// containerd's built-in runtime, which is its default unless a file names another.
 pub(crate) const BUILT_IN: &str = "runc";
-/// What MicroK8s replaces with runc in its template (`microk8s-resources/wrappers/run-containerd-with-args`).
+/// The text that MicroK8s replaces with runc in its template (`microk8s-resources/wrappers/run-containerd-with-args`).
 const MICROK8S_DEFAULT: &str = "${RUNTIME}";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];

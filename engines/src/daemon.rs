@@ -46,7 +46,7 @@ pub struct Flag {
 pub struct DaemonFlags {
     /// With the source of each.
     words: Vec<(String, String)>,
-    /// What its unit sets, with the source of each.
+    /// The variables that its unit sets, with the source of each.
     environment: BTreeMap<String, (String, String)>,
 }
 

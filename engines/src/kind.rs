@@ -130,7 +130,7 @@ impl EngineKind {
             EngineKind::K3s | EngineKind::Rke2 | EngineKind::Kubelet => {
                 Some((EngineVersion(1, 28, 0), "CDI in device plugins"))
             }
-            // What is asked of MicroK8s is its containerd; k0s does not know --version.
+            // MicroK8s is asked for its containerd's version; k0s does not know --version.
             EngineKind::MicroK8s => EngineKind::Containerd.oldest_supported(),
             EngineKind::K0s | EngineKind::Nomad => None,
         }

@@ -26,7 +26,7 @@ pub(crate) fn warn_of_spec_dirs<'a>(
     }
 }
 
-/// A drop-in or block of ours that was edited.
+/// The toolkit's drop-in or block was edited.
 pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
 
 /// A setting has another form than the engine gives it.

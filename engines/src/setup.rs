@@ -29,7 +29,7 @@ pub(crate) const NO_FILE: &str = "onload-ctk: there was no such file\n";
 enum SetupForm {
     /// The only one of its kind: it is edited in place, and what it was is kept as a backup.
     Whole,
-    /// A file of ours among several that the engine reads. It has no backup: an engine might read that too.
+    /// The toolkit's file among several that the engine reads. It has no backup: an engine might read that too.
     DropIn,
     /// The template from which k3s generates such a file; also edited in place.
     Template,
@@ -284,7 +284,7 @@ impl EngineSetup {
         }
     }
 
-    /// The setting by which somebody else made our runtime the engine's default, if one of the files does: a file of
+    /// The setting by which another program made our runtime the engine's default, if one of the files does: a file of
     /// ours and one that had no such setting before us are made as they were. A file that cannot be parsed is ignored,
     /// since the engine cannot parse it either.
     pub fn default_setting(&self, files: &EngineFiles) -> Option<&'static str> {

@@ -1,5 +1,5 @@
 //! The template from which k3s and RKE2 generate containerd's `config.toml`. It is a Go `text/template` and not TOML,
-//! so a block of ours is added at the end and removed again.
+//! so our block is added at the end and removed again.
 //!
 //! `{{ template "base" . }}` inserts everything that k3s writes without a template. What the block may hold is bounded
 //! by that: a section that the base has cannot be opened a second time, so CDI and the default runtime are settings of

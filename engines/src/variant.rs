@@ -1,7 +1,7 @@
 //! Engines whose files stand elsewhere than usual: how each is restarted, and where its containers are.
 //!
-//! k3s and RKE2 write containerd's `config.toml` anew at each start, of a template beside it if there is one (k3s,
-//! `pkg/agent/containerd/config.go`); so does MicroK8s of `containerd-template.toml`
+//! k3s and RKE2 write containerd's `config.toml` again at each start, from a template beside it if there is one (k3s,
+//! `pkg/agent/containerd/config.go`); so does MicroK8s from `containerd-template.toml`
 //! (`microk8s-resources/default-args`). Rootless docker keeps its files in the user's home.
 
 use std::path::{Path, PathBuf};

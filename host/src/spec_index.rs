@@ -29,7 +29,7 @@ struct FileStamp {
 }
 
 impl FileStamp {
-    /// Returns `None` if there is no such file. A link that leads nowhere has the stamp of the link.
+    /// Returns `None` if there is no such file. A dangling link has the stamp of the link.
     fn read(path: &Path) -> Option<FileStamp> {
         let metadata: Metadata = fs::metadata(path).or_else(|_| fs::symlink_metadata(path)).ok()?;
         Some(FileStamp {
@@ -231,7 +231,7 @@ mod tests {
         assert!(!specs.index.is_relevant(&specs.path("other.json")));
         specs.write("other.json", &SPEC.replace("KIND", "onload.dev/nic"));
         assert!(specs.index.is_relevant(&specs.path("other.json")));
-        // What is remembered is used, even if it were wrong.
+        // A remembered result is used, even if it is wrong.
         specs.index.lock_files().get_mut(&specs.path("other.json")).unwrap().is_relevant = false;
         assert!(!specs.index.is_relevant(&specs.path("other.json")));
         assert!(specs.names().is_empty());

@@ -47,7 +47,7 @@ pub fn run(
             (FileAction::Write(_), None) => ("missing", "missing".to_owned()),
             (FileAction::Write(new), Some(old)) => describe_difference(asked.format, old, new),
             (FileAction::Remove, _) => ("superfluous", "to be removed".to_owned()),
-            (FileAction::Leave, _) => ("foreign", "changed by somebody else".to_owned()),
+            (FileAction::Leave, _) => ("foreign", "changed by another program".to_owned()),
         };
         differences.push((path.join(&step.name), state, text));
     }

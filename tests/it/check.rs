@@ -159,7 +159,7 @@ fn an_edited_file_is_named_as_such() {
     tree.generate();
     let nic = tree.specs().join(NIC);
     fs::write(&nic, "{}").unwrap();
-    assert_eq!(drift(&tree), [format!("{NIC}: changed by somebody else")]);
+    assert_eq!(drift(&tree), [format!("{NIC}: changed by another program")]);
     assert_eq!(fs::read(&nic).unwrap(), b"{}");
 }
 

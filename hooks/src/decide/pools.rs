@@ -32,7 +32,7 @@ use super::specs::{OnloadSpecs, expectations};
 use super::subject::CONFIG_JSON;
 use super::subject::{ContainerRef, DecisionSubject};
 
-/// What a container requests of pools and by tickets.
+/// The devices that a container requests of pools and by tickets.
 #[derive(Clone, Debug)]
 pub struct PoolRequest {
     pub devices: Vec<MemberRequest>,

@@ -18,7 +18,7 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
 
-/// Whether somebody has set an interface up (include/uapi/linux/if.h).
+/// Whether an administrator has set an interface up (include/uapi/linux/if.h).
 const IFF_UP: u32 = 1;
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";

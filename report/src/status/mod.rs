@@ -66,7 +66,7 @@ const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StatusReport {
-    /// The containers that have a device of ours, map the library, or requested something and got nothing, sorted by
+    /// The containers that have an onload.dev device, map the library, or requested something and got nothing, sorted by
     /// engine and name.
     pub containers: Vec<ContainerStatus>,
     /// The others, of which nothing was found.

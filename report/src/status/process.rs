@@ -99,7 +99,7 @@ pub(super) fn host_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
     namespace_link(host, 1, kind).or_else(|| host.link(&own_link).ok()?)
 }
 
-/// None where no process runs, as in a tree that is unpacked. On a captured host it is up to a second too early, since
+/// Returns the time of the boot, or `None` if no process runs, as in an unpacked tree. On a captured host it is up to a second too early, since
 /// the kernel writes whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
     let is_boot_time = |line: &[u8]| line.starts_with(b"btime ");

@@ -21,7 +21,7 @@ pub enum VerdictState {
     NoInterface,
     /// Its programs have the library and an accelerated interface, and no stack of Onload.
     NoStack,
-    /// It requested a device of ours and got none.
+    /// It requested an onload.dev device and got none.
     NothingGiven,
     /// Its programs find no library for its RDMA device.
     NoProvider,

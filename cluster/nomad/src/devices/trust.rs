@@ -9,7 +9,7 @@ use onload_host::host::Host;
 use onload_host::spec_index::SpecFiles;
 use onload_host::specdir::{FILE_PREFIX, engine_dirs};
 
-/// Returns why no file of ours in these directories may be used, or `None` if all may. `files` are those that a survey
+/// Returns why no file of the toolkit in these directories may be used, or `None` if all may. `files` are those that a survey
 /// found there. Directories that the operator named to this plugin are not checked: no engine reads them.
 pub fn untrusted_reason(host: &Host, dirs: &[PathBuf], files: &SpecFiles) -> Option<String> {
     let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
