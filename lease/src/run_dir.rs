@@ -18,7 +18,7 @@ pub const RUN_DIR: &str = "/run/onload-ctk";
 /// The subdirectory of the lock files. No container ID contains `@`
 /// ([`onload_core::container_id::ContainerId`]).
 pub const LOCKS: &str = "@locks";
-/// The subdirectory of the leases, which only root can enter ([`crate::lease`]).
+/// The subdirectory of the leases, which only root can enter.
 pub const LEASES: &str = "@leases";
 /// The subdirectory of the tickets, which only root can enter ([`crate::tickets`]).
 pub const REQUESTS: &str = "@requests";

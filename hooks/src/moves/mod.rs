@@ -250,6 +250,7 @@ impl<'a> AcquiredDevices<'a> {
         let leased: Vec<DeviceId> =
             arguments.lease.iter().filter(|device| !is_moving(device)).cloned().collect();
         return_leftovers(&leased, host, interface_ops, DYING_TIMEOUT)?;
+        return_leftovers(&leased, host, &self.stand_ins.rdma, DYING_TIMEOUT)?;
         let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
@@ -338,8 +339,8 @@ fn return_leftovers<K: MoveOps>(
     };
     let mut has_returned = false;
     for device in class_devices {
-        // Most devices that stay on the host were not changed, and taking a lock creates a file.
-        if K::MOVES || leases.has_moved(device)? {
+        // Most devices have neither moved nor changed, and taking a lock creates a file.
+        if leases.has_moved(device)? {
             let _moving = leases.lock_device(device)?;
             has_returned |= lifecycle::return_leftovers(&leases, device, ops, timeout)?;
         }

@@ -136,7 +136,36 @@ impl<'a> Reserver<'a> {
             claim: None,
             entry_point: self.entry_point,
         };
-        Ok(leases.reserve(&lease_request, &choice.devices, &find_user)?)
+        let reserve = || leases.reserve(&lease_request, &choice.devices, &find_user);
+        let mut reserved = reserve();
+        // The members that were chosen are used without a lease, or were leased meanwhile.
+        if matches!(&reserved, Err(LeaseError::NoneFree(_)))
+            && self.fetch_requested(&leases, &lease_request, &|| false)
+        {
+            reserved = reserve();
+        }
+        Ok(reserved?)
+    }
+
+    /// Restores requested devices that exited containers have left behind, until there are enough or the time is over.
+    /// Returns whether this process may.
+    fn fetch_requested(
+        &self,
+        leases: &Leases,
+        lease_request: &LeaseRequest<'_>,
+        is_enough: &dyn Fn() -> bool,
+    ) -> bool {
+        let Some(fetch) = self.fetch else {
+            return false;
+        };
+        let deadline = Instant::now() + FETCHING;
+        fetch(leases, &|device| {
+            let remaining = deadline.checked_duration_since(Instant::now())?;
+            let mut requested = lease_request.devices.iter().flat_map(MemberRequest::devices);
+            let is_requested = requested.any(|requested| requested == *device);
+            (is_requested && !is_enough()).then_some(remaining)
+        });
+        true
     }
 
     /// Returns the pools for another decision, if other devices were reserved than chosen.
@@ -226,21 +255,10 @@ impl Pools for Reserver<'_> {
             entry_point: self.entry_point,
         };
         let mut devices = leases.choose(&lease_request);
-        if let Some(fetch) = self.fetch
-            && matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
+        let is_enough = || leases.choose(&lease_request).is_ok();
+        if matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
+            && self.fetch_requested(&leases, &lease_request, &is_enough)
         {
-            // Devices left behind by exited containers may be restored now, until there are enough or
-            // the time is over.
-            let deadline = Instant::now() + FETCHING;
-            fetch(&leases, &|device| {
-                let remaining = deadline.checked_duration_since(Instant::now())?;
-                let is_requested = lease_request
-                    .devices
-                    .iter()
-                    .flat_map(MemberRequest::devices)
-                    .any(|requested| requested == *device);
-                (is_requested && leases.choose(&lease_request).is_err()).then_some(remaining)
-            });
             devices = leases.choose(&lease_request);
         }
         Ok(Reservation { token, devices: devices? })

@@ -158,6 +158,27 @@ fn what_nobody_brought_back_is_brought_back_by_whoever_looks() {
     );
 }
 
+/// The hook of the claim is first, and only leases.
+#[test]
+fn a_container_of_a_claim_gets_what_nobody_brought_back() {
+    if !can_move() {
+        return;
+    }
+    let mut claimed = with_options(Some("two"), "--lease rdma:mlx5_0 --claim u1");
+    let own = container(Some("two"), &[0]);
+    for stage in ["createRuntime", "poststop"] {
+        let hooks = claimed["hooks"][stage].as_array_mut().unwrap();
+        hooks.push(own["hooks"][stage][0].clone());
+    }
+    let script = r#"
+        lost
+        make claimed || fail "$(cat /tmp/err)"
+        there two mlx5_0 claimed
+        gone claimed; here mlx5_0 claimed; free claimed"#;
+    let share = "[leases.share]\nrdma = 1\n";
+    on(&[("one", container(Some("one"), &[0])), ("claimed", claimed)], share, script);
+}
+
 /// The specification of these devices, and of a pool of them.
 fn pool(sandbox: &Sandbox, members: &[usize]) {
     let hook = |args: &[&str]| {
