@@ -52,13 +52,17 @@ impl<'l> KernelSocketReader<'l> {
         };
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let network = (interfaces, facts.has_host_network == Some(false));
+        // Which of a container's own interfaces has an address is unknown.
+        let has_own_accelerated = facts.has_host_network != Some(true)
+            && interfaces.iter().any(|interface| interface.is_accelerated == Some(true));
         let candidates = facts.processes.iter().filter(|process| {
             let addresses = || process.kernel_addresses.iter().flatten();
             let is_left = |address| is_for_onload(address, facts, accelerators);
             process.has_kernel_socket()
                 && (!process.is_accelerated()
                     || addresses().any(|address| is_left(address) == Some(true))
-                    || addresses().all(|address| is_left(address) == Some(false)))
+                    || (!has_own_accelerated
+                        && addresses().all(|address| is_left(address) == Some(false))))
         });
         let mut programs = Vec::new();
         for (index, process) in candidates.enumerate() {

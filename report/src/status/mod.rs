@@ -87,7 +87,7 @@ pub struct ContainerStatus {
     /// The worst first.
     pub verdicts: Vec<Verdict>,
     pub nodes: Vec<String>,
-    /// The paths below /dev that its processes have open, as they see them.
+    /// The paths below /dev that its processes have open, as the kernel names the devices.
     #[serde(skip)]
     pub open: BTreeSet<String>,
     /// Why it may have more than was found; `None` if it was examined sufficiently.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,6 +24,8 @@ const IPC_LOCK: u32 = 14;
 const AT_SECURE: u64 = 23;
 /// The number of the descriptor.
 const STDERR: &str = "2";
+/// Majors of pseudo-terminals (include/uapi/linux/major.h).
+const UNIX98_PTY_MAJORS: RangeInclusive<u32> = 136..=143;
 /// Limit for the path or name of a descriptor in bytes: none of our devices has a longer one, while a container may
 /// have a quarter of a million with 4 KiB, for example in /dev/shm.
 const MAX_PATH_BYTES: usize = 64;
@@ -263,7 +266,10 @@ impl<'h> ProcessReader<'h> {
         }
         let number = open_device(descriptor, &|_| true)?;
         let kernel_path = node_paths.entry(number).or_insert_with(|| self.kernel_path(number));
-        kernel_path.clone().or_else(node_path)
+        // Terminals have no path there, and a container can mount theirs anywhere. RDMA devices of another network
+        // namespace have none either.
+        let is_pty = UNIX98_PTY_MAJORS.contains(&number.0);
+        kernel_path.clone().or_else(|| node_path().filter(|_| !is_pty))
     }
 
     fn kernel_path(&self, (major, minor): (u32, u32)) -> Option<String> {
