@@ -44,8 +44,7 @@ pub fn run(
 ) -> anyhow::Result<ExitAnswer> {
     let host = open_traced_host(global)?;
     refuse(&host, global, args)?;
-    let mut record = EngineRecord::read(&host)?;
-    let setups = find_setups(&host, global, args, &record, printer)?;
+    let setups = find_setups(&host, global, args, &EngineRecord::read(&host)?, printer)?;
     refuse_restart(args, &setups)?;
     let service =
         if args.restart && !args.dry_run { EngineService::open(args.runtime)? } else { None };
@@ -60,6 +59,8 @@ pub fn run(
     let is_nowhere = files.iter().all(EngineFile::has_no_directory);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
+    // Another run may have changed it before this one had the lock.
+    let mut record = EngineRecord::read(&host)?;
     let mut files = files
         .into_iter()
         .map(|file| file.decide(&host, args.remove, printer))
@@ -155,23 +156,29 @@ fn apply_files(
     } else {
         ReloadMethod::Reload
     };
-    let mut changed = None;
+    let mut changed: Vec<EngineSetup> = Vec::new();
     for decided in files.iter_mut() {
         if decided.apply(host, printer)? {
-            changed = Some(decided.file.setup.clone());
+            let setup = &decided.file.setup;
+            // Files of one service are read by one restart.
+            changed.retain(|other| other.restart_command() != setup.restart_command());
+            changed.push(setup.clone());
         }
     }
-    if let Some(setup) = &changed {
-        match service {
-            Some(service) => reload_engine(service, method, files, printer)?,
-            None => print_reload_command(host, setup, method, printer)?,
+    match service {
+        Some(service) if !changed.is_empty() => reload_engine(service, method, files, printer)?,
+        Some(_) => (),
+        None => {
+            for setup in &changed {
+                print_reload_command(host, setup, method, printer)?;
+            }
         }
     }
     for file in files.iter().filter(|file| file.is_runtime_in_use()) {
         // The name may belong to a container in any user's podman.
         printer.print(format_args!("{}\n", escape_controls(file.kept_message())))?;
     }
-    Ok(changed.is_some())
+    Ok(!changed.is_empty())
 }
 
 /// An earlier run, or somebody's editor, may have changed what the engine has not read since.
@@ -354,6 +361,8 @@ fn find_setups(
         && installed::find_program(host, args.runtime.kind())?.is_none()
         && host.entry(&main.file)?.is_none();
     if args.remove {
+        // With another containerd on the host, a template is named with --file.
+        let bundled = if is_bundled { bundled.as_slice() } else { &[] };
         let templates = bundled.iter().flat_map(BundledContainerd::editable_files);
         let recorded = record.files(args.runtime).map(Path::to_owned);
         let usual = [args.runtime.file().to_owned()];
