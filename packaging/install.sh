@@ -44,7 +44,8 @@ verify_provenance() {
     https://github.com/*) ;;
     *) return 1 ;;
     esac
-    [ -z "$is_named" ] && command -v gh >/dev/null || return 1
+    # It needs a login even for public repositories, and gh 2.49 or newer.
+    [ -z "$is_named" ] && gh auth status >/dev/null 2>&1 && gh attestation verify --help >/dev/null 2>&1 || return 1
     run gh attestation verify "$directory/$file" --repo "${repository#https://github.com/}" ||
         die "the provenance of $file could not be verified; nothing was installed"
 }
@@ -53,7 +54,7 @@ verify() {
     run sha256sum --check --quiet expected || die "the checksum of $file does not match; nothing was installed"
     verify_provenance ||
         echo "install.sh: the provenance of $file was not verified: its checksum comes from the same server." \
-            "Releases on GitHub can be verified if gh is installed and --url is not used." >&2
+            "Releases on GitHub can be verified if gh 2.49 or newer is logged in and --url is not used." >&2
 }
 
 fetch() {

@@ -141,9 +141,11 @@ fn released() -> Checkout {
     checkout.sh(&format!("git add . && git commit -q -m release && git tag v{VERSION}"));
     checkout.write("target/dist/package", "");
     checkout.sh("cd target/dist && sha256sum * >SHA256SUMS");
-    for program in ["gh", "helm", "cargo"] {
+    for program in ["helm", "cargo"] {
         checkout.program(program, ":");
     }
+    // No such release exists.
+    checkout.program("gh", "[ \"$2\" != view ]");
     let digest =
         "while [ $# -gt 0 ]; do [ \"$1\" != --digestfile ] || echo sha256:1 >\"$2\"; shift; done";
     checkout.program("podman", digest);
@@ -172,7 +174,7 @@ fn a_release_is_published_in_five_parts() {
         "name=ghcr.io/x/onload-kubernetes".to_owned(),
         "digest=sha256:1".to_owned(),
         format!("+ helm push target/dist/onload-ctk-{VERSION}.tgz oci://ghcr.io/x/charts"),
-        "+ cargo publish --locked --package onload-cdi".to_owned(),
+        "+ cargo publish --locked --no-verify --package onload-cdi".to_owned(),
     ] {
         assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
     }
@@ -377,8 +379,13 @@ fn the_installer_verifies_the_provenance_of_a_published_release() {
     assert!(verified.is_some() && verified < installed, "{text}");
     assert!(!text.contains("was not verified"), "{text}");
 
-    checkout.program("gh", "exit 1");
+    checkout.program("gh", "[ \"$1\" = auth ] || [ \"$3\" = --help ]");
     let (is_done, text) = checkout.run("sh install.sh --version 1.2.3");
     assert!(!is_done && !text.contains("called dpkg"), "{text}");
     assert!(text.contains("could not be verified; nothing was installed"), "{text}");
+
+    // It is not logged in, or too old.
+    checkout.program("gh", "exit 1");
+    let text = checkout.sh("sh install.sh --version 1.2.3");
+    assert!(text.contains("called dpkg -i") && text.contains("was not verified"), "{text}");
 }
