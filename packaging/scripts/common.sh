@@ -117,6 +117,13 @@ onload_ctk_reread() {
             ! onload_ctk_is_active rke2-server rke2 || onload_ctk_keeps rke2-server
             ! onload_ctk_is_active rke2-agent rke2 || onload_ctk_keeps rke2-agent
             ;;
+        /var/snap/microk8s/*)
+            ! onload_ctk_is_active snap.microk8s.daemon-containerd containerd || onload_ctk_keeps snap.microk8s.daemon-containerd
+            ;;
+        /etc/k0s/*)
+            ! onload_ctk_is_active k0sworker k0s || onload_ctk_keeps k0sworker
+            ! onload_ctk_is_active k0scontroller k0s || onload_ctk_keeps k0scontroller
+            ;;
         */etc/containerd/*) ! onload_ctk_is_active containerd containerd || onload_ctk_keeps containerd ;;
         */etc/crio/*) ! onload_ctk_is_active crio crio || onload_ctk_keeps crio ;;
         esac
