@@ -130,7 +130,7 @@ def chosen(tenant):
         tenant.is_back(what)
         with tenant.start(engine, door, 300) as kept:
             said = engines.said_by_hook(kept.started)
-            check(f"{what}: another VLAN is refused by name", kept.started.status != 0 and "it may choose from 100-199, and 300 is none" in said, f"{kept.started}\n{said}")
+            check(f"{what}: another VLAN is refused by name", kept.started.status != 0 and "VLAN 300 is not allowed; choose from 100-199" in said, f"{kept.started}\n{said}")
     refused(tenant, 'vlans = "100-199"', "choose a VLAN from 100-199")
 
 
