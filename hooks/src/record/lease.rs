@@ -126,16 +126,11 @@ impl<'a> Reserver<'a> {
         let find_user = |device: &DeviceId| {
             find_user(device, &request.expectations(device), &self.processes, deadline)
         };
-        let lease_request = LeaseRequest {
-            devices: &all_device_requests(request, self.processes.root()),
-            numa: request.numa,
-            container: &request.id,
-            bundle: &canonical(&request.bundle)?,
-            holder: Holder::new_reservation(choice.token.clone(), maker),
-            token: None,
-            claim: None,
-            entry_point: self.entry_point,
-        };
+        let bundle = canonical(&request.bundle)?;
+        let device_requests = all_device_requests(request, self.processes.root());
+        let holder = Holder::new_reservation(choice.token.clone(), maker);
+        let lease_request =
+            new_lease_request(request, &device_requests, &bundle, holder, self.entry_point);
         let reserve = || leases.reserve(&lease_request, &choice.devices, &find_user);
         let mut reserved = reserve();
         // The members that were chosen are used without a lease, or were leased meanwhile.
@@ -210,6 +205,26 @@ impl<'a> Reserver<'a> {
     }
 }
 
+/// Returns the request for the leases of a container that is not created yet.
+fn new_lease_request<'a>(
+    request: &'a PoolRequest,
+    devices: &'a [MemberRequest],
+    bundle: &'a Path,
+    holder: Holder,
+    entry_point: &'a str,
+) -> LeaseRequest<'a> {
+    LeaseRequest {
+        devices,
+        numa: request.numa,
+        container: &request.id,
+        bundle,
+        holder,
+        token: None,
+        claim: None,
+        entry_point,
+    }
+}
+
 /// Returns the requests for members of pools and for devices that tickets name. A device of a ticket is
 /// exclusive, whatever the configuration says: its engine knows which tasks share a network namespace.
 fn all_device_requests(request: &PoolRequest, root: &Path) -> Vec<MemberRequest> {
@@ -244,16 +259,11 @@ impl Pools for Reserver<'_> {
             return Ok(Reservation { token, devices });
         }
         let leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
-        let lease_request = LeaseRequest {
-            devices: &all_device_requests(request, self.processes.root()),
-            numa: request.numa,
-            container: &request.id,
-            bundle: &canonical(&request.bundle)?,
-            holder: Holder::new_reservation(token.clone(), None),
-            token: None,
-            claim: None,
-            entry_point: self.entry_point,
-        };
+        let bundle = canonical(&request.bundle)?;
+        let device_requests = all_device_requests(request, self.processes.root());
+        let holder = Holder::new_reservation(token.clone(), None);
+        let lease_request =
+            new_lease_request(request, &device_requests, &bundle, holder, self.entry_point);
         let mut devices = leases.choose(&lease_request);
         let is_enough = || leases.choose(&lease_request).is_ok();
         if matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
@@ -339,16 +349,11 @@ impl Pools for Viewer {
             devices.extend(request.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reservation { token, devices });
         };
-        let lease_request = LeaseRequest {
-            devices: &all_device_requests(request, self.processes.root()),
-            numa: request.numa,
-            container: &request.id,
-            bundle: &canonical(&request.bundle)?,
-            holder: Holder::new_reservation(token.clone(), None),
-            token: None,
-            claim: None,
-            entry_point: "container explain",
-        };
+        let bundle = canonical(&request.bundle)?;
+        let device_requests = all_device_requests(request, self.processes.root());
+        let holder = Holder::new_reservation(token.clone(), None);
+        let lease_request =
+            new_lease_request(request, &device_requests, &bundle, holder, "container explain");
         let devices = leases.preview(&lease_request, &user)?;
         Ok(Reservation { token, devices })
     }
