@@ -16,6 +16,8 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+/// The directory of our own configuration.
+pub(crate) const CONFIG_DIR: &str = "/etc/onload-ctk";
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const NEW_MODE: u32 = 0o644;
 const PERMISSIONS: u32 = 0o7777;
@@ -64,6 +66,11 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigDir {
+    /// Returns [`CONFIG_DIR`] of a host, which is open already.
+    pub(crate) fn of_host(host: &Host, open: OwnedFd) -> ConfigDir {
+        ConfigDir::new(host.outside_path(Path::new(CONFIG_DIR)), open)
+    }
+
     pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
     }

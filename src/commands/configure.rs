@@ -2,7 +2,6 @@
 //! either is written.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -11,6 +10,7 @@ use onload_core::onload::RUNTIMES;
 use onload_engines::allow;
 use onload_engines::daemon::DaemonFlags;
 use onload_engines::engine::Engine;
+use onload_engines::files::EngineFiles;
 use onload_engines::installed::{self, PROGRAM_DIRS, find_installed};
 use onload_engines::kubernetes::{BundledContainerd, find_bundled};
 use onload_engines::oci_runtime::{KNOWN, find_runtime_behind};
@@ -29,12 +29,10 @@ use super::engine_record::EngineRecord;
 use super::restart::{EngineService, ReloadMethod};
 use super::{open_traced_host, print_diff, process, unchanged_message};
 use crate::cli::{ConfigureArgs, GlobalArgs};
-use crate::config_file::{self, ConfigDir, ConfigFile};
+use crate::config_file::{self, CONFIG_DIR, ConfigDir, ConfigFile};
 use crate::exit::ExitAnswer;
 use crate::printer::{Printer, escape_controls};
 
-/// The directory of [`CONFIG_PATH`].
-const CONFIG_DIR: &str = "/etc/onload-ctk";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
 pub fn run(
@@ -408,8 +406,11 @@ fn find_setups(
 /// Whether a file or its backup shows that we changed it.
 fn has_trace(host: &Host, file: &Path) -> anyhow::Result<bool> {
     let backup = file.with_file_name(config_file::backup_name(file));
-    let text = host.text(file).ok().flatten();
-    Ok(host.entry(&backup)?.is_some() || text.is_some_and(|text| text.contains(RUNTIME_NAME)))
+    Ok(EngineSetup::has_trace(&EngineFiles {
+        now: host.text(file).ok().flatten(),
+        before: host.entry(&backup)?.map(|_| String::new()),
+        ..EngineFiles::default()
+    }))
 }
 
 /// The only distribution of Kubernetes on a host.
@@ -465,7 +466,10 @@ impl PolicyFile {
             Some(path) => (path.clone(), Some(open_given(path)?)),
             None => {
                 let open = host.directory(Path::new(CONFIG_DIR))?;
-                (host.outside_path(Path::new(CONFIG_PATH)), open.map(|open| on_host(host, open)))
+                (
+                    host.outside_path(Path::new(CONFIG_PATH)),
+                    open.map(|open| ConfigDir::of_host(host, open)),
+                )
             }
         };
         let mut policy = PolicyFile { path, directory, file: None, edited: None };
@@ -506,16 +510,12 @@ impl PolicyFile {
         };
         let directory = match self.directory.take() {
             Some(directory) => directory,
-            None => on_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
+            None => ConfigDir::of_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
         };
         directory.write(self.name(), text, self.file.as_ref())?;
         printer.note(format_args!("wrote {}", self.path.display()));
         Ok(())
     }
-}
-
-fn on_host(host: &Host, open: OwnedFd) -> ConfigDir {
-    ConfigDir::new(host.outside_path(Path::new(CONFIG_DIR)), open)
 }
 
 fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {

@@ -9,9 +9,8 @@ use anyhow::Context;
 use onload_engines::engine::Engine;
 use onload_host::host::Host;
 
-use crate::config_file::{ConfigDir, ConfigFile};
+use crate::config_file::{CONFIG_DIR, ConfigDir, ConfigFile};
 
-const DIR: &str = "/etc/onload-ctk";
 const NAME: &str = "engine-files";
 const HEADER: &str = "# Files that \"onload-ctk runtime configure\" has changed; its --remove looks for them here.\n";
 
@@ -24,9 +23,8 @@ pub(super) struct EngineRecord {
 
 impl EngineRecord {
     pub(super) fn read(host: &Host) -> anyhow::Result<EngineRecord> {
-        let open = host.directory(Path::new(DIR))?;
-        let path = host.outside_path(Path::new(DIR));
-        let directory = open.map(|open| ConfigDir::new(path, open));
+        let open = host.directory(Path::new(CONFIG_DIR))?;
+        let directory = open.map(|open| ConfigDir::of_host(host, open));
         let config_file = match &directory {
             Some(directory) => directory.read(OsStr::new(NAME))?,
             None => None,
@@ -75,11 +73,11 @@ impl EngineRecord {
         for (engine, path) in &self.files {
             writeln!(text, "{engine} {}", path.display())?;
         }
-        let directory = match self.directory.take() {
+        let directory = match &self.directory {
             Some(directory) => directory,
             None => {
-                let open = host.create_directory(Path::new(DIR))?;
-                ConfigDir::new(host.outside_path(Path::new(DIR)), open)
+                let open = host.create_directory(Path::new(CONFIG_DIR))?;
+                self.directory.insert(ConfigDir::of_host(host, open))
             }
         };
         let name = OsStr::new(NAME);
@@ -88,7 +86,6 @@ impl EngineRecord {
         } else {
             directory.write(name, &text, self.config_file.as_ref())
         };
-        self.directory = Some(directory);
         result.context("recording which files of engines were changed")
     }
 }
