@@ -1287,11 +1287,12 @@ mod tests {
                 claim: None,
                 entry_point: "onload-container-runtime",
             };
-            let choice = host.leases.choose(&request).unwrap();
+            let leases = host.open_leases();
+            let choice = leases.choose(&request).unwrap();
             if is_refused {
                 return Vec::new();
             }
-            host.leases.reserve(&request, &choice, &|_| None).unwrap()
+            leases.reserve(&request, &choice, &|_| None).unwrap()
         };
         let mut reserved: Vec<DeviceId> = std::thread::scope(|scope| {
             let starts: Vec<_> =

@@ -33,15 +33,25 @@ impl Deref for Host {
     }
 }
 
+fn open_leases(tree: &Tree) -> Leases {
+    let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
+    let mut leases = Leases::open(&run, Processes::at_root(tree.root())).unwrap();
+    leases.timeout = TIMEOUT;
+    leases
+}
+
 impl Host {
     pub(super) fn new() -> Self {
         let tree = Tree::new();
         tree.boot("this boot").file("proc/self/ns/pid", "");
         tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
-        let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
-        let mut leases = Leases::open(&run, Processes::at_root(tree.root())).unwrap();
-        leases.timeout = TIMEOUT;
+        let leases = open_leases(&tree);
         Host { tree, leases }
+    }
+
+    /// The leases as another process opens them: a directory that is open once is read by one thread at a time.
+    pub(super) fn open_leases(&self) -> Leases {
+        open_leases(&self.tree)
     }
 
     /// A process with this number and start time, in a cgroup of its own.
