@@ -84,15 +84,9 @@ impl Decider for HostDecider {
         create(message, runtime, &|decide| {
             let host = self.open_host()?;
             let reserver = Reserver::answering(&host, ENTRY_POINT);
-            let mut answer = decide(&host, &reserver)?;
-            let choice = answer.choice.take();
-            let reservation = reserver.reserve(choice.as_ref())?;
-            if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
-                answer = decide(&host, &pools)
-                    .and_then(|answer| reserver.check_in_time().map(|()| answer))
-                    .inspect_err(|_| reserver.cancel(pools.reservation))?;
-            }
-            Ok(CreateAnswer { choice: None, reservation, ..answer })
+            let (answer, reservation) = reserver
+                .decide_and_reserve(|pools| decide(&host, pools), |answer| answer.choice.take())?;
+            Ok(CreateAnswer { reservation, ..answer })
         })
     }
 

@@ -72,13 +72,10 @@ fn decide_and_reserve(
     let none = StandIns::default();
     let fetch = moves::fetch(&none);
     let reserver = reserver.with_fetch(&fetch);
-    let mut outcome = filter::apply_request(input, container, host, &reserver)?;
-    let choice = outcome.choice.take();
-    let reservation = reserver.reserve(choice.as_ref())?;
-    if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
-        outcome = filter::apply_request(input, container, host, &pools)
-            .inspect_err(|_| lease::cancel(pools.reservation))?;
-    }
+    let (mut outcome, reservation) = reserver.decide_and_reserve(
+        |pools| filter::apply_request(input, container, host, pools),
+        |outcome| outcome.choice.take(),
+    )?;
     outcome.reservation = reservation;
     sweep::remove_stale(Path::new(RUN_DIR), container.id);
     let Some(host_file) = &outcome.file else {

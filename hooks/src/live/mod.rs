@@ -109,13 +109,10 @@ fn inject_request(
     let fetch = moves::fetch(stand_ins);
     let mut reserver = Reserver::creating(host, "onload-hook");
     reserver.fetch = Some(&fetch);
-    let mut plan = plan::decide(subject, requester, &state.id, host, &reserver)?;
-    let choice = plan.choice.take();
-    let reservation = reserver.reserve(choice.as_ref())?;
-    if let Some(pools) = reserver.reserved_pools(choice.as_ref(), reservation.as_ref()) {
-        plan = plan::decide(subject, requester, &state.id, host, &pools)
-            .inspect_err(|_| lease::cancel(pools.reservation))?;
-    }
+    let (mut plan, reservation) = reserver.decide_and_reserve(
+        |pools| plan::decide(subject, requester, &state.id, host, pools),
+        |plan| plan.choice.take(),
+    )?;
     warnings.append(&mut plan.warnings);
     let mut report = ContainerReport::from_warnings(warnings, host.log());
     if plan.is_empty() {

@@ -99,9 +99,8 @@ impl<'a> Reserver<'a> {
         }
     }
 
-    /// Reserves the devices that were chosen for a container, or others if another container was
-    /// faster: then the decision must be made again, with [`Reserver::reserved_pools`].
-    pub fn reserve(&self, choice: Option<&PoolChoice>) -> Result<Option<Reservation>> {
+    /// Reserves the devices that were chosen for a container, or others if another container was faster.
+    fn reserve(&self, choice: Option<&PoolChoice>) -> Result<Option<Reservation>> {
         self.check_in_time()?;
         let Some(PoolChoice { request, reservation }) = choice else {
             return Ok(None);
@@ -163,14 +162,25 @@ impl<'a> Reserver<'a> {
         true
     }
 
-    /// Returns the pools for another decision, if other devices were reserved than chosen.
-    pub fn reserved_pools<'r>(
-        &'r self,
-        choice: Option<&PoolChoice>,
-        reservation: Option<&'r Reservation>,
-    ) -> Option<ReservedPools<'r>> {
-        let reservation = reservation?;
-        (choice?.reservation != *reservation).then_some(ReservedPools { reservation, pools: self })
+    /// Decides and reserves the devices that were chosen. Decides again if others were reserved, because another
+    /// container was faster.
+    pub fn decide_and_reserve<T>(
+        &self,
+        decide: impl Fn(&dyn Pools) -> Result<T>,
+        take_choice: impl Fn(&mut T) -> Option<PoolChoice>,
+    ) -> Result<(T, Option<Reservation>)> {
+        let mut decided = decide(self)?;
+        let choice = take_choice(&mut decided);
+        let reservation = self.reserve(choice.as_ref())?;
+        if let (Some(choice), Some(reservation)) = (&choice, &reservation)
+            && choice.reservation != *reservation
+        {
+            decided = decide(&ReservedPools { reservation, pools: self })
+                .and_then(|decided| self.check_in_time().map(|()| decided))
+                .inspect_err(|_| self.cancel(reservation))?;
+            take_choice(&mut decided);
+        }
+        Ok((decided, reservation))
     }
 
     /// Deadline for searching /proc for processes that have a device open.
@@ -188,7 +198,7 @@ impl<'a> Reserver<'a> {
     }
 
     /// Fails while the runtime still waits: later, it would create the container without an answer.
-    pub fn check_in_time(&self) -> Result<()> {
+    fn check_in_time(&self) -> Result<()> {
         match self.answer_deadline {
             Some(deadline) if Instant::now() >= deadline => bail!(
                 "the decision took more than {ANSWER_TIMEOUT:?}, and the runtime does not wait for long; create the container again"
