@@ -9,6 +9,7 @@ pub mod devices;
 pub mod discover;
 pub mod drain;
 pub mod drift;
+mod engine_dirs;
 pub mod generate;
 pub mod host;
 pub mod leases;

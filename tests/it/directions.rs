@@ -17,7 +17,7 @@ const ORDERS: [&str; 13] = [
     "core/src: timestamp token claim_uid onload rdma_providers gpu_name kfd device_ref class device_id rdma_companion bundle expectation container_id pod pool nearness versioned
         host_settings select vf_config netdev kubernetes_settings config hook_arguments request policy",
     "lease/src: run_dir drain move_record file users request slot store returning acquire tickets",
-    "host/src: netlink spec_index host settings drain discover leases devices pools spec_name generate specdir drift boot
+    "host/src: netlink spec_index host engine_dirs settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
     "engines/src: version kind installed oci_runtime our_runtime files daemon toml json hcl settings kubernetes variant default_runtime nri containerd
         containerd_drop_in template docker crio podman nomad reader container_dirs engine setup runtime_containers allow",

@@ -14,6 +14,7 @@ use onload_sys::text::parse_decimal;
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
 use super::probe::Probe;
+use crate::engine_dirs::engine_dirs;
 use crate::host::HostError;
 use crate::spec_index::{AMD_GPU, NVIDIA_GPU};
 
@@ -171,12 +172,12 @@ fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>
 fn read_specs(probe: &Probe<'_>) -> Registry {
     let host = probe.host();
     let mut sources = Vec::new();
+    // The index knows the files by these paths.
+    let outside_dirs = engine_dirs(host).unwrap_or_default();
     for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
-        let outside_dir =
-            host.resolve(Path::new(dir)).ok().flatten().map(|dir| host.outside_path(&dir));
         for name in probe.list(dir) {
-            if outside_dir
-                .as_ref()
+            if outside_dirs
+                .get(priority)
                 .is_some_and(|dir| !host.spec_index().is_relevant(&dir.join(&name)))
             {
                 continue;

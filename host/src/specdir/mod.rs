@@ -1,7 +1,6 @@
 //! The directory for specifications. Readers never see an incomplete file.
 
 mod directory;
-mod engine_dirs;
 mod manifest;
 mod plan;
 mod read;
@@ -13,8 +12,8 @@ pub const OUTPUT_DIR: &str = "/var/run/cdi";
 /// Both names of the default output directory. Engines that read other directories do not find our specifications.
 pub const SPEC_DIRS: [&str; 2] = [OUTPUT_DIR, "/run/cdi"];
 
+pub use crate::engine_dirs::{engine_dirs, resolve_dirs};
 pub use directory::{LOCK_NAME, SpecDir};
-pub use engine_dirs::{engine_dirs, resolve_dirs};
 pub use manifest::{FILE_PREFIX, MANIFEST_NAME, Manifest, SpecFormat, sha256};
 pub use plan::{DesiredSpecs, FileAction, FileStep, SpecPlan, plan};
 pub use renumbered::{RenumberedNode, find_renumbered};
