@@ -189,18 +189,21 @@ impl Registry {
     /// ignore it; links in the path to it (`/var/run`) are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
-        Self::scan_filtered(dirs, |_| true)
+        Self::scan_filtered(dirs, |_, _| true)
     }
 
-    /// Like [`Registry::scan`], but reads only the files that `is_wanted` accepts.
+    /// Like [`Registry::scan`], but reads only the files that `is_wanted` accepts, by path and priority.
     #[must_use]
-    pub fn scan_filtered(dirs: &[PathBuf], mut is_wanted: impl FnMut(&Path) -> bool) -> Self {
+    pub fn scan_filtered(
+        dirs: &[PathBuf],
+        mut is_wanted: impl FnMut(&Path, usize) -> bool,
+    ) -> Self {
         let mut sources = Vec::new();
         let mut unread = Vec::new();
         for (priority, dir) in dirs.iter().enumerate() {
             match list_files(dir) {
                 Ok(mut paths) => {
-                    paths.retain(|path| is_wanted(path));
+                    paths.retain(|path| is_wanted(path, priority));
                     sources.extend(paths.into_iter().map(|path| SpecSource::read(path, priority)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -94,19 +94,18 @@ impl SpecIndex {
     /// Reads the specifications of our classes and of GPUs. `dirs`: as in [`Registry::scan`].
     pub fn scan(&self, dirs: &[PathBuf]) -> (Registry, SpecFiles) {
         let mut listed = BTreeMap::new();
-        let registry = Registry::scan_filtered(dirs, |path| {
+        let registry = Registry::scan_filtered(dirs, |path, priority| {
             let stamp = self.relevant_stamp(path);
-            listed.insert(path.to_owned(), stamp);
+            listed.insert(path.to_owned(), (priority, stamp));
             stamp.is_some()
         });
         self.lock_files().retain(|path, _| {
             let is_scanned = path.parent().is_some_and(|dir| dirs.iter().any(|other| other == dir));
             !is_scanned || listed.contains_key(path)
         });
-        let files = listed.into_iter().filter_map(|(path, stamp)| {
-            let priority = dirs.iter().rposition(|dir| path.starts_with(dir))?;
-            Some((path, (priority, stamp?)))
-        });
+        let files = listed
+            .into_iter()
+            .filter_map(|(path, (priority, stamp))| Some((path, (priority, stamp?))));
         (registry, SpecFiles { files: files.collect() })
     }
 }
