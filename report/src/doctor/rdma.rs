@@ -8,7 +8,8 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
-use onload_host::discover::rdma::{RdmaDevice, ZERO_GUID};
+use onload_host::discover::netdev::is_down;
+use onload_host::discover::rdma::{RdmaDevice, RdmaPort, ZERO_GUID};
 use onload_host::host::HostError;
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
@@ -18,8 +19,6 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
 
-/// Whether an administrator has set an interface up (include/uapi/linux/if.h).
-const IFF_UP: u32 = 1;
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 const CONNECTION_MANAGER_CLASS: &str = "/sys/class/misc/rdma_cm";
@@ -92,16 +91,20 @@ pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
 
 /// Whether each device has an active port, unless it is in a container or waits for one.
 pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
-    let devices = context.inventory.rdma.iter().filter(|device| !device.ports.is_empty());
-    let findings = devices
-        .clone()
-        .filter_map(|device| Some((device, device.port_trouble()?)))
-        .map(|(device, trouble)| inactive_ports_finding(context, device, trouble))
-        .collect::<Result<Vec<_>, _>>()?;
-    if !findings.is_empty() || devices.clone().next().is_none() {
-        return Ok(findings);
+    let mut has_ports = false;
+    let mut findings = Vec::new();
+    for device in &context.inventory.rdma {
+        let Some(port) = device.ports.first() else { continue };
+        has_ports = true;
+        if let Some(trouble) = device.port_trouble() {
+            findings.push(inactive_ports_finding(context, device, port, trouble)?);
+        }
     }
-    Ok(vec![Finding::pass("each device has an active port").with_path("/sys/class/infiniband")])
+    if findings.is_empty() && has_ports {
+        let pass = Finding::pass("each device has an active port");
+        findings.push(pass.with_path("/sys/class/infiniband"));
+    }
+    Ok(findings)
 }
 
 /// Which remedy there is depends on what the first port lacks: an interface that is up, a link, or a subnet manager, which
@@ -109,19 +112,15 @@ pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
 fn inactive_ports_finding(
     context: &CheckContext<'_>,
     device: &RdmaDevice,
+    port: &RdmaPort,
     trouble: String,
 ) -> Result<Finding, HostError> {
     let ports = format!("/sys/class/infiniband/{}/ports", device.name);
-    let Some(port) = device.ports.first() else {
-        return Ok(Finding::pass(trouble));
-    };
     let has_link = port.state.as_deref().is_some_and(|state| state != "DOWN");
     let remedy = match port.netdevs.first() {
         Some(name) if port.link_layer.as_deref() == Some("Ethernet") => {
-            let flags = context
-                .attribute(format!("/sys/class/net/{name}/flags"))?
-                .and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
-            if flags.is_some_and(|flags| flags & IFF_UP == 0) {
+            let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
+            if flags.is_some_and(|flags| is_down(&flags)) {
                 format!("ip link set dev {} up", quote_for_shell(name))
             } else {
                 format!("ip -statistics link show dev {}", quote_for_shell(name))
