@@ -79,16 +79,23 @@ impl NomadSnapshot {
         let mut reservation = NomadReservation::default();
         let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
         let mut not_given = BTreeSet::new();
-        let mut on_disk = None;
+        let (mut on_disk, mut is_current) = (None, None);
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.cdi_devices {
                 let reserving = || format!("reserving {id}");
                 // Reserve's answer replaces the task's own variables, while the runtime keeps them and merges those of
                 // several blocks.
                 if self.needs_ticket(*class) {
-                    let checked =
-                        self.edit_sources.check_devices(host, *class, names, &mut on_disk);
-                    checked.with_context(reserving)?;
+                    let is_current = match is_current {
+                        Some(is_current) => is_current,
+                        None => *is_current
+                            .insert(self.edit_sources.is_current(host).with_context(reserving)?),
+                    };
+                    if !is_current {
+                        self.edit_sources
+                            .edits(host, *class, names, &mut on_disk)
+                            .with_context(reserving)?;
+                    }
                     by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
                     exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;

@@ -61,22 +61,16 @@ impl EditSources {
         edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", ErrorChain(&error)))
     }
 
-    /// Fails if the specifications on disk no longer have these devices, or may not be used. If no file has changed since
-    /// the last survey, its verdict holds and none is read.
-    pub fn check_devices(
-        &self,
-        host: &Host,
-        class: Class,
-        names: &[QualifiedName],
-        on_disk: &mut Option<Registry>,
-    ) -> Result<()> {
-        if self.spec_files.is_current() {
-            return match trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
-                Some(why) => bail!(why),
-                None => Ok(()),
-            };
+    /// Returns whether no file has changed since the last survey, so that its verdict on the devices holds. Fails if the
+    /// files may not be used any more.
+    pub fn is_current(&self, host: &Host) -> Result<bool> {
+        if !self.spec_files.is_current() {
+            return Ok(false);
         }
-        self.edits(host, class, names, on_disk).map(drop)
+        match trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
+            Some(why) => bail!(why),
+            None => Ok(true),
+        }
     }
 
     pub fn is_own(&self, class: Class) -> bool {
