@@ -8,6 +8,7 @@ use onload_host::offers::HostDevice;
 
 use super::DRIVER;
 use crate::names::hash;
+use crate::resources::replace_punctuation;
 
 /// The most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 const MAX_ENTRIES: usize = 32;
@@ -43,8 +44,6 @@ impl PoolSelectors {
         let pools: BTreeSet<&String> = devices.iter().flat_map(|device| &device.pools).collect();
         for pool in pools {
             let name = attribute_name(pool);
-            let mut members = devices.iter().filter(|device| device.pools.contains(pool));
-            let is_in_text = members.all(|device| pools_text(device).split(',').any(|p| p == pool));
             let reason = match owners.get(&name) {
                 Some(other) => format!("its attribute {name} is that of pool {other} too"),
                 None if owners.len() == room => {
@@ -56,7 +55,8 @@ impl PoolSelectors {
                     continue;
                 }
             };
-            if is_in_text {
+            let mut members = devices.iter().filter(|device| device.pools.contains(pool));
+            if members.all(|device| pools_text(device).split(',').any(|p| p == pool)) {
                 selectors.by_text.insert(pool.clone());
             } else {
                 selectors.left_out.push(format!(
@@ -107,8 +107,7 @@ pub(super) fn pools_text(device: &HostDevice) -> String {
 }
 
 fn attribute_name(pool: &str) -> String {
-    let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    let mut name: String = PREFIX.chars().chain(pool.chars().map(legal)).collect();
+    let mut name = format!("{PREFIX}{}", replace_punctuation(pool, '_'));
     if name.len() > MAX_IDENTIFIER {
         name.truncate(MAX_IDENTIFIER - HASH_DIGITS - 1);
         name = format!("{name}_{}", hash(pool, HASH_DIGITS));

@@ -23,7 +23,7 @@ pub(super) fn info_variable_name(name: &ResourceName) -> String {
     format!("{}_INFO", variable_name(name))
 }
 
-fn replace_punctuation(text: &str, replacement: char) -> String {
+pub(crate) fn replace_punctuation(text: &str, replacement: char) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { replacement }).collect()
 }
 

@@ -12,7 +12,7 @@ mod resource;
 pub(crate) mod test_devices;
 
 pub use allocate::{AllocateContext, SpecAuthor, allocate};
-pub(crate) use folded_names::device_class_name;
+pub(crate) use folded_names::{device_class_name, replace_punctuation};
 pub(crate) use pci_variables::{VariableDevice, pci_variables};
 pub(crate) use plan::container_nodes;
 pub use plan::{ResourcePlan, is_pod_lease, plan};

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use onload_agent::LastMessage;
 use onload_sys::text::ErrorChain;
+use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::{RootCertStore, SignatureScheme};
 
 use super::access::{PemSource, read_context};
+use super::server_verifier::parse_as_authority;
 
 /// A certificate whose files are read for each connection, since they are renewed before they expire.
 pub(super) struct ClientCertificate {
@@ -81,10 +82,9 @@ fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<Certif
 /// 1.34 writes; the parser of authorities does.
 fn check_pair(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> Result<()> {
     let certificate = chain.first().context("there is no certificate")?;
-    let mut parsed = RootCertStore::empty();
-    parsed.add(certificate.clone())?;
+    let parsed = parse_as_authority(certificate)?;
     // The parser omits the tag and length of the outer sequence.
-    let of_certificate = &parsed.roots[0].subject_public_key_info;
+    let of_certificate = &parsed.subject_public_key_info;
     match key.public_key() {
         Some(of_key) if !of_key.ends_with(of_certificate) => {
             bail!("the key is of another certificate")

@@ -9,7 +9,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
@@ -186,13 +186,19 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
+/// Parses a certificate, including X.509 v1.
+pub(super) fn parse_as_authority(
+    certificate: &CertificateDer<'_>,
+) -> Result<TrustAnchor<'static>, Error> {
+    let mut parsed = RootCertStore::empty();
+    parsed.add(certificate.clone())?;
+    Ok(parsed.roots.remove(0))
+}
+
 /// The subject's common name in quotes; a placeholder if it has none.
 fn common_name(certificate: &CertificateDer<'_>) -> String {
-    let mut parsed = RootCertStore::empty();
-    let subject = match parsed.add(certificate.clone()) {
-        Ok(()) => parsed.roots[0].subject.to_vec(),
-        Err(_) => Vec::new(),
-    };
+    let subject =
+        parse_as_authority(certificate).map(|parsed| parsed.subject.to_vec()).unwrap_or_default();
     // The type is followed by the string's tag and its length, which is below 128 (RFC 5280, ub-common-name).
     let name = memmem::find(&subject, COMMON_NAME)
         .and_then(|index| subject.get(index + COMMON_NAME.len()..))

@@ -98,6 +98,10 @@ impl MetadataFiles {
         uids.collect()
     }
 
+    pub(crate) fn contains(&self, uid: &ClaimUid) -> bool {
+        self.claim_dir(uid).exists()
+    }
+
     /// Returns which claim the files describe.
     pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<Claim> {
         let files = fs::read_dir(self.claim_dir(uid)).into_iter().flatten().flatten();

@@ -52,7 +52,7 @@ pub(crate) async fn restore(preparer: Arc<Preparer>) {
 async fn restore_claim(preparer: &Preparer, uid: &ClaimUid) -> Result<()> {
     let _lock = preparer.claim_locks.acquire(uid).await;
     // kubelet may have prepared or unprepared it by now.
-    if preparer.claim_specs.is_complete(uid) || !preparer.metadata.list().contains(uid) {
+    if preparer.claim_specs.is_complete(uid) || !preparer.metadata.contains(uid) {
         return Ok(());
     }
     let Some(claim) = preparer.metadata.read_claim(uid) else {
