@@ -46,15 +46,7 @@ pub fn find_bundled(
     for kind in EngineKind::WITH_CONTAINERD {
         if find_program(host, kind)?.is_some() {
             let flags = DaemonFlags::read(host, kind, show_unit)?;
-            let config_file = config_file(host, kind, &flags)?;
-            let runc = match kind {
-                EngineKind::K0s => {
-                    flags.path(&[DATA_DIR]).unwrap_or(K0S_DATA_DIR.into()).join("bin/runc")
-                }
-                EngineKind::MicroK8s => MICROK8S_RUNC.into(),
-                EngineKind::Rke2 => data_dir(host, kind, &flags)?.join("bin/runc"),
-                _ => data_dir(host, kind, &flags)?.join("data/current/bin/runc"),
-            };
+            let (config_file, runc) = find_paths(host, kind, &flags)?;
             found.push(BundledContainerd { kind, config_file, runc });
         }
     }
@@ -116,16 +108,23 @@ pub(crate) fn read_format(text: &str) -> i64 {
     get(&document, &["version"]).and_then(Item::as_integer).unwrap_or(CONTAINERD_2 - 1)
 }
 
-/// The file that the containerd of a distribution reads.
-pub(crate) fn config_file(
+/// The file that the containerd of a distribution reads, and the runc that it brings.
+pub(crate) fn find_paths(
     host: &Host,
     kind: EngineKind,
     flags: &DaemonFlags,
-) -> Result<PathBuf, HostError> {
+) -> Result<(PathBuf, PathBuf), HostError> {
     Ok(match kind {
-        EngineKind::K0s => K0S_FILE.into(),
-        EngineKind::MicroK8s => MICROK8S_FILE.into(),
-        _ => data_dir(host, kind, flags)?.join(RANCHER_FILE),
+        EngineKind::K0s => {
+            let data_dir = flags.path(&[DATA_DIR]).unwrap_or(K0S_DATA_DIR.into());
+            (K0S_FILE.into(), data_dir.join("bin/runc"))
+        }
+        EngineKind::MicroK8s => (MICROK8S_FILE.into(), MICROK8S_RUNC.into()),
+        _ => {
+            let data_dir = data_dir(host, kind, flags)?;
+            let runc = if kind == EngineKind::Rke2 { "bin/runc" } else { "data/current/bin/runc" };
+            (data_dir.join(RANCHER_FILE), data_dir.join(runc))
+        }
     })
 }
 

@@ -82,7 +82,8 @@ fn config_files(
         EngineKind::Docker => named(&["config-file"], docker::FILE),
         EngineKind::Containerd => named(&["config", "c"], containerd::FILE),
         EngineKind::K3s | EngineKind::Rke2 | EngineKind::K0s | EngineKind::MicroK8s => {
-            vec![RelatedFiles::File(kubernetes::config_file(host, kind, flags)?)]
+            let (config_file, _) = kubernetes::find_paths(host, kind, flags)?;
+            vec![RelatedFiles::File(config_file)]
         }
         EngineKind::Kubelet => named(&["config"], KUBELET),
         EngineKind::Nomad => nomad::related_files(Path::new(nomad::FILE)),

@@ -68,15 +68,16 @@ pub(crate) fn k3s_templates(written: &Path) -> [PathBuf; 2] {
 impl EngineSettings {
     /// The template of the format that k3s writes.
     pub fn k3s_template(&self) -> PathBuf {
-        let [of_containerd_2, of_containerd_1] = self.k3s_templates();
+        let [of_containerd_2, of_containerd_1] = k3s_templates(self.first_file());
         match self.format {
             Some(CONTAINERD_2..) => of_containerd_2,
             _ => of_containerd_1,
         }
     }
 
-    pub fn k3s_templates(&self) -> [PathBuf; 2] {
-        k3s_templates(self.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/")))
+    /// The first file that was read, or `/` if there is none.
+    pub fn first_file(&self) -> &Path {
+        self.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"))
     }
 
     pub(crate) fn set_spec_dirs(

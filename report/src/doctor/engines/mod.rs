@@ -86,7 +86,7 @@ fn collision_finding(settings: &EngineSettings) -> Finding {
         let dashes = if flag.name.len() == 1 { "-" } else { "--" };
         format!("{key:?} and {dashes}{}={} of {}", flag.name, flag.value, flag.source)
     });
-    let file = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+    let file = settings.first_file();
     let text = format!(
         "dockerd does not start: {} sets the same as a flag does; remove the key or the flag: {}",
         file.display(),
@@ -186,8 +186,7 @@ fn cdi_off_finding(
             Finding::fail(text, Remedy::write_under(file, "featureGates:", line))
         }
         kind @ (EngineKind::K0s | EngineKind::MicroK8s) => {
-            let written = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-            let file = editable_files(kind, written).swap_remove(0);
+            let file = editable_files(kind, settings.first_file()).swap_remove(0);
             let configure = format!(
                 "onload-ctk runtime configure --runtime containerd --file {}",
                 quote_for_shell(&file)
@@ -381,8 +380,7 @@ fn start_files(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
         kind if kind.brings_containerd() => {
-            let written = settings.files.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-            files.skip(1).chain(editable_files(kind, written)).collect()
+            files.skip(1).chain(editable_files(kind, settings.first_file())).collect()
         }
         _ => files.collect(),
     }
