@@ -57,7 +57,7 @@ fn the_help_names_the_exit_statuses_an_example_and_where_variables_are_listed() 
     }
     let topic = run(program().args(["help", "environment"])).done().stdout;
     each_command(&Cli::command(), &[], &mut |path, command| {
-        for flag in command.get_arguments().filter(|_| !is_hidden(command)) {
+        for flag in command.get_arguments().filter(|_| !command.is_hide_set()) {
             let Some(variable) = flag.get_env().and_then(|variable| variable.to_str()) else {
                 continue;
             };
@@ -79,7 +79,7 @@ fn the_help_names_the_exit_statuses_an_example_and_where_variables_are_listed() 
 #[test]
 fn the_help_of_every_subcommand_has_at_most_40_lines() {
     each_command(&Cli::command(), &[], &mut |path, command| {
-        if path.is_empty() || is_hidden(command) {
+        if path.is_empty() || command.is_hide_set() {
             return;
         }
         for help in ["-h", "--help"] {
@@ -93,10 +93,6 @@ fn the_help_of_every_subcommand_has_at_most_40_lines() {
             }
         }
     });
-}
-
-fn is_hidden(command: &clap::Command) -> bool {
-    ["man", "behind", "probe"].contains(&command.get_name())
 }
 
 #[test]
@@ -532,7 +528,7 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
     let commands = crate::common::package().join("src/commands");
     let mut answering_no = 0;
     each_command(&Cli::command(), &[], &mut |path, command| {
-        if path.is_empty() || is_hidden(command) || command.has_subcommands() {
+        if path.is_empty() || command.is_hide_set() || command.has_subcommands() {
             return;
         }
         let files = [

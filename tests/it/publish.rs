@@ -3,13 +3,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use tempfile::TempDir;
+use onload_test_tree::copy_program;
 
-use crate::common::{needs, package};
+use crate::common::{Tree, needs, package};
 
 /// `repository` in Cargo.toml; scripts/set-repository changes this line too.
 const REPOSITORY: &str = "https://git.invalid/onload/onload-ctk";
@@ -18,38 +17,35 @@ const IMAGE: &str = "onload.dev/onload-kubernetes";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A git checkout with some files of the project, and programs that print how they are called.
-struct Checkout(TempDir);
+struct Checkout(Tree);
 
 impl Checkout {
     fn new(files: &[&str]) -> Checkout {
-        let checkout = Checkout(tempfile::tempdir().unwrap());
+        let checkout = Checkout(Tree::on_disk());
         for file in files {
             let to = checkout.path(file);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(package().join(file), to).unwrap();
+            copy_program(package().join(file), to);
         }
-        fs::create_dir(checkout.path("bin")).unwrap();
+        checkout.0.directory("bin");
         checkout.sh("git init -q . && git add . && git commit -q -m all");
         checkout
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
+        self.0.path(path)
     }
 
     fn write(&self, path: &str, text: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        fs::write(self.path(path), text).unwrap();
+        self.0.file(path, text);
     }
 
     fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
+        self.0.read(path)
     }
 
     fn program(&self, name: &str, text: &str) {
-        let path = format!("bin/{name}");
-        self.write(&path, &format!("#!/bin/sh\n{text}\n"));
-        fs::set_permissions(self.path(&path), fs::Permissions::from_mode(0o755)).unwrap();
+        self.0.program(&format!("bin/{name}"), format!("#!/bin/sh\n{text}\n"));
     }
 
     /// Runs commands of a shell, and returns whether they succeeded and what they printed.
@@ -57,11 +53,11 @@ impl Checkout {
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
         let output = Command::new("sh")
             .args(["-c", &format!("exec 2>&1; {commands}")])
-            .current_dir(self.0.path())
+            .current_dir(self.0.root())
             .env("PATH", path)
             .envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"].map(|name| (name, "test")))
             .envs(["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "test@invalid")))
-            .env("HOME", self.0.path())
+            .env("HOME", self.0.root())
             .env_remove("GH_TOKEN")
             .output()
             .unwrap();
