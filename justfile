@@ -46,7 +46,7 @@ ci:
     just release hooks tools
     beside machine
     nice=5
-    run github alerts doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
+    run github doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
@@ -250,18 +250,6 @@ github:
     check compose-spec packaging/compose/*.yaml
     ! command -v ansible-lint >/dev/null || (cd packaging/ansible && ansible-lint --offline -qq playbook.yml roles/onload_ctk)
     shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,set-repository}
-
-# The alerting rules and their tests, with promtool
-alerts:
-    #!/usr/bin/env bash
-    set -euo pipefail
-    if ! command -v promtool >/dev/null; then
-        echo "skipped: promtool is not installed"
-        [ "${ONLOAD_CTK_REQUIRE_ROOT:-}" != 1 ]
-        exit
-    fi
-    promtool check rules packaging/monitoring/alerts.yaml
-    promtool test rules packaging/monitoring/alerts.test.yaml
 
 # The database of advisories is fetched from elsewhere; what needs no network is checked.
 
