@@ -19,6 +19,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_onload-ctk");
 const INSTALLED: &str =
     "dockerd containerd crio podman nomad onload-container-runtime onload-nri runc";
 const LOCK: &str = "/run/onload-ctk/@locks/configure";
+/// The hashes of the specifications, which change with them.
+const MANIFEST: &str = "/cdi/.onload-ctk-manifest";
 /// Other engines need the same policy, so `--remove` keeps it.
 const POLICY: &str = "/etc/onload-ctk/config.toml";
 
@@ -56,16 +58,32 @@ fn compare(path: &Path, name: &str) -> Result<(), Failed> {
     Err(format!("{diff}to accept it, run: UPDATE_GOLDEN=1 cargo test --test cases {name}").into())
 }
 
-/// Runs the commands of a case on its host. Returns the case with what they printed and changed.
+/// Replays each part of a case on a host of its own.
 fn replay(case: &str) -> Result<String, Failed> {
-    let top = format!("\n{case}").find("\n$ ").ok_or("no command")?;
-    let (top, session) = case.split_at(top);
-    let host = Host::new(top)?;
+    let parts = case.split("\n=== ").map(replay_part).collect::<Result<Vec<_>, _>>()?;
+    Ok(parts.join("\n=== "))
+}
+
+/// Runs the commands of a part on its host. Returns the part with what they printed and changed.
+fn replay_part(part: &str) -> Result<String, Failed> {
+    let first_step = |mark: &str| format!("\n{part}").find(mark);
+    let Some(top) = first_step("\n$ ").into_iter().chain(first_step("\n@ ")).min() else {
+        let is_comment = part.lines().all(|line| line.is_empty() || line.starts_with('#'));
+        return if is_comment { Ok(part.to_owned()) } else { Err("no command".into()) };
+    };
+    let (top, session) = part.split_at(top);
+    let host = Host::new(top, session)?;
     let first = host.files();
     let mut is_undo_checked = top.contains("Lossy undo:");
     let mut configured = BTreeSet::new();
     let mut replayed = top.to_owned();
-    for step in format!("\n{session}").split("\n$ ").skip(1) {
+    let session = format!("\n{session}").replace("\n@ ", "\n$ @ ");
+    for step in session.split("\n$ ").skip(1) {
+        if let Some(changes) = step.strip_prefix("@ ") {
+            host.0.script(changes);
+            replayed += &format!("@ {}\n", changes.trim_end());
+            continue;
+        }
         let is_command = |(number, line): &(usize, &str)| *number == 0 || line.starts_with("> ");
         let command = step
             .lines()
@@ -95,7 +113,8 @@ fn replay(case: &str) -> Result<String, Failed> {
             };
         }
         let left_out = ["onload-ctk runtime behind", "--remove", "--dry-run"];
-        let is_configured = command.starts_with("onload-ctk") && status == 0;
+        let is_configured =
+            command.starts_with("onload-ctk ") && command.contains(" configure") && status == 0;
         if is_configured && !left_out.iter().any(|word| command.contains(word)) {
             if changed.is_empty() && command.ends_with("> /dev/null") {
                 return Err(format!("{command}: changes nothing").into());
@@ -152,10 +171,11 @@ fn differences(old: &Files, new: &Files, paths: &BTreeSet<String>) -> String {
 struct Host(Tree);
 
 impl Host {
-    /// `-- PATH` begins a file. `-- PATH < SOURCE` copies a file of this repository.
-    fn new(top: &str) -> Result<Host, Failed> {
+    /// `-- PATH` begins a file. `-- PATH < SOURCE` copies a file of this repository. A session that begins with `@` makes
+    /// its own host.
+    fn new(top: &str, session: &str) -> Result<Host, Failed> {
         let host = Host(Tree::new());
-        for program in INSTALLED.split(' ') {
+        for program in INSTALLED.split(' ').filter(|_| !session.starts_with("@ ")) {
             host.0.file(&format!("/usr/bin/{program}"), "");
         }
         for section in format!("\n{}", top.trim_end()).split("\n-- ").skip(1) {
@@ -182,10 +202,12 @@ impl Host {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &format!("exec 2>&1\n{commands}")]).current_dir(root).env_clear();
         shell.env("PATH", format!("{programs}:/usr/bin:/bin")).env("ONLOAD_CTK_HOST_ROOT", root);
+        shell.env("REPOSITORY", REPOSITORY);
         // cargo llvm-cov
         shell.envs(env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
         let output = shell.output().unwrap();
         let mut printed = String::from_utf8_lossy(&output.stdout)
+            .replace(concat!("onload-ctk ", env!("CARGO_PKG_VERSION")), "onload-ctk VERSION")
             .replace(&format!("{root}/"), "/")
             .replace(root, "/");
         if !printed.is_empty() && !printed.ends_with('\n') {
@@ -205,7 +227,7 @@ impl Host {
                 let inode = entry.metadata().unwrap().ino();
                 (format!("/{}", path.display()), (inode, text))
             });
-        files.filter(|(path, _)| path != LOCK).collect()
+        files.filter(|(path, _)| path != LOCK && !path.ends_with(MANIFEST)).collect()
     }
 
     /// Fails unless a second run writes no file and `--remove` restores each file byte for byte, also if the operator

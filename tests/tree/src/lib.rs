@@ -11,6 +11,7 @@ pub mod netlink;
 pub mod network;
 mod onload;
 pub mod sample;
+mod script;
 mod sysfs;
 mod tree;
 
