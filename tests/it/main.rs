@@ -9,7 +9,6 @@
 
 mod bundles;
 mod capture;
-mod check;
 mod cli;
 mod common;
 mod completion;
@@ -28,9 +27,7 @@ mod generate;
 mod golden;
 mod host;
 mod inject;
-mod lease;
 mod links;
-mod list_validate;
 mod messages;
 mod metrics;
 mod mistakes;
