@@ -32,7 +32,6 @@ mod messages;
 mod metrics;
 mod mistakes;
 mod monitoring;
-mod near;
 mod near_held;
 mod overview;
 mod packaging;
