@@ -77,10 +77,13 @@ fn replay_part(part: &str) -> Result<String, Failed> {
     let mut is_undo_checked = top.contains("Lossy undo:");
     let mut configured = BTreeSet::new();
     let mut replayed = top.to_owned();
+    // The files, if they are those after the last command.
+    let mut files = None;
     let session = format!("\n{session}").replace("\n@ ", "\n$ @ ");
     for step in session.split("\n$ ").skip(1) {
         if let Some(changes) = step.strip_prefix("@ ") {
             host.0.script(changes);
+            files = None;
             replayed += &format!("@ {}\n", changes.trim_end());
             continue;
         }
@@ -92,7 +95,7 @@ fn replay_part(part: &str) -> Result<String, Failed> {
             .map(|(_, line)| line)
             .collect::<Vec<_>>()
             .join("\n");
-        let before = host.files();
+        let before = files.take().unwrap_or_else(|| host.files());
         let (status, printed) = host.run(&command.replace("\n> ", "\n"));
         let after = host.files();
         replayed += &format!("$ {command}\n{printed}");
@@ -122,8 +125,10 @@ fn replay_part(part: &str) -> Result<String, Failed> {
             if !changed.is_empty() && !is_undo_checked {
                 is_undo_checked = true;
                 host.check_undo(&command, &before)?;
+                continue;
             }
         }
+        files = Some(after);
     }
     Ok(replayed)
 }
