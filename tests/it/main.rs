@@ -44,4 +44,3 @@ mod tables;
 mod tool_libraries;
 mod topology;
 mod trial;
-mod verbose;

@@ -92,27 +92,6 @@ fn a_picture_is_the_same_each_time_and_names_no_version() {
 }
 
 #[test]
-fn the_object_has_each_function_with_its_virtual_ones() {
-    let run = run(&mut on(&captured(), &["topology", "--format", "json"])).done();
-    let object = run.json();
-    assert_eq!(object["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(object["holders_known"], true);
-    let node = &object["nodes"][1];
-    assert_eq!(node["number"], 1);
-    assert_eq!(node["hugepages"][1]["name"], "1Gi");
-    let root = &node["roots"][0];
-    assert_eq!(root["name"], "pci0000:80");
-    let function = &root["bridges"][0]["functions"][0];
-    assert_eq!(function["address"], "0000:81:00.0");
-    assert_eq!(function["interfaces"][0]["name"], "ens2");
-    let children = function["virtual_functions"].as_array().unwrap();
-    let states: Vec<_> = children.iter().map(|child| &child["devices"][0]["state"]).collect();
-    assert_eq!(children.len(), 3);
-    assert_eq!(states, ["free", "free", "not_offered"]);
-    assert_eq!(children[0]["devices"][0]["class"], "vfio");
-}
-
-#[test]
 fn names_of_a_host_steer_neither_a_terminal_nor_a_browser() {
     let tree = Tree::new();
     let address = "0000:03:00.0";
@@ -125,71 +104,6 @@ fn names_of_a_host_steer_neither_a_terminal_nor_a_browser() {
         assert_eq!(shown.contains("<b>"), format == "text", "{shown}");
         assert_eq!(shown.contains("&lt;b&gt;&amp;"), format == "svg", "{shown}");
     }
-}
-
-#[test]
-fn a_host_with_nothing_on_its_nodes_says_so() {
-    let tree = Tree::new();
-    let shown = tree.run(&["topology"]).done();
-    assert_eq!(shown.stdout, "");
-    let note = "nothing to show: this host lists no NUMA node, no network and no device\n";
-    assert_eq!(shown.stderr, note);
-    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-3");
-    let shown = tree.run(&["topology"]).done();
-    let lines = "NUMA node 0\n  CPUs 0-3\n  no network or accelerator is on this node\n";
-    assert_eq!((shown.stdout.as_str(), shown.stderr.as_str()), (lines, ""));
-}
-
-#[test]
-fn huge_pages_of_a_kernel_without_numa_are_shown() {
-    let tree = Tree::new();
-    let pages = [("nr_hugepages", "8"), ("free_hugepages", "5"), ("nr_overcommit_hugepages", "0")];
-    tree.attributes("/sys/kernel/mm/hugepages/hugepages-2048kB", &pages);
-    let shown = tree.run(&["topology"]).done().stdout;
-    assert!(shown.starts_with("No NUMA node\n  huge pages 2Mi: 5 of 8 free\n"), "{shown}");
-}
-
-#[test]
-fn what_is_not_offered_stands_on_its_function_or_on_no_node() {
-    let tree = Tree::new();
-    let function = tree.pci(Pci::network("0000:03:00.0", "15b3:1021", "mlx5_core"));
-    // Neither has a node below /dev, and the HCA no uverbs device.
-    tree.class_device("infiniband", &function, "mlx5_0", &[]);
-    tree.class_device("ptp", &function, "ptp0", &[]);
-    tree.class_device("pps", "/sys/devices/virtual", "pps0", &[]);
-    tree.hugepages(2048, &[(0, 0, 0)]);
-    let object = tree.run(&["topology", "--format", "json"]).done().json();
-    let nodes = object["nodes"].as_array().unwrap();
-    let on_function = &nodes[0]["roots"][0]["functions"][0]["devices"];
-    let names = |devices: &serde_json::Value| -> Vec<String> {
-        devices
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|device| {
-                assert_eq!(device["state"], "not_offered", "{device}");
-                let class = device["class"].as_str().unwrap();
-                format!("{class} {}", device["name"].as_str().unwrap())
-            })
-            .collect()
-    };
-    assert_eq!(names(on_function), ["rdma mlx5_0", "ptp ptp0"]);
-    let nowhere = &nodes.last().unwrap()["devices"];
-    assert_eq!(names(nowhere), ["hugepages 2Mi", "pps pps0"]);
-}
-
-#[test]
-fn cpus_are_shown_as_they_are_understood_or_not_at_all() {
-    let tree = Tree::new();
-    let node = "/sys/devices/system/node/node0";
-    tree.file(&format!("{node}/cpulist"), "0-3,8\n\0");
-    tree.file("/sys/devices/system/cpu/isolated", "2-3\n\0");
-    let shown = tree.run(&["topology"]).done().stdout;
-    assert!(shown.contains("CPUs 0-3,8 (isolated 2-3)\n"), "{shown}");
-    tree.file(&format!("{node}/cpulist"), "0-3,8-\n");
-    let shown = tree.run(&["topology", "--format", "json"]).done().json();
-    let node = &shown["nodes"][0];
-    assert!(node["cpus"].is_null() && node["isolated_cpus"].is_null());
 }
 
 #[test]
@@ -271,36 +185,6 @@ fn the_picture_of_a_machine_with_gpus_shows_the_nics_near_them() {
 }
 
 #[test]
-fn what_a_gpu_s_name_gives_is_shown_beside_what_is_nearest() {
-    let tree = Tree::new();
-    tree.machine(
-        "pci0000:10 0
-  bridge 0000:10:01.0 32.0 x 16
-    bridge 0000:11:00.0 32.0 x 16
-      bridge 0000:12:00.0 32.0 x 16
-        gpu 0000:13:00.0 10de:2330 32.0 x 16
-      bridge 0000:12:01.0 8.0 x 4
-        nic 0000:14:00.0 mlx5_0 25 8.0 x 4
-  bridge 0000:10:02.0 32.0 x 16
-    nic 0000:18:00.0 mlx5_1 200 32.0 x 16
-    nic 0000:18:00.1 mlx5_2 200 32.0 x 16
-",
-    );
-    let text = tree.run(&["topology"]).done().stdout;
-    assert!(text.contains("nearest NIC: mlx5_0 (PIX)\n"), "{text}");
-    assert!(text.contains("rdma=gpu-0000:13:00.0: mlx5_1, mlx5_2\n"), "{text}");
-    let object = tree.run(&["topology", "--format", "json"]).done().json();
-    let root = &object["nodes"][0]["roots"][0];
-    let gpu = &root["bridges"][0]["bridges"][0]["bridges"][0]["functions"][0]["gpu"];
-    assert_eq!(gpu["nearest"], serde_json::json!(["mlx5_0"]), "{object:#}");
-    assert_eq!(gpu["rdma_name"], "gpu-0000:13:00.0");
-    assert_eq!(gpu["rdma"], serde_json::json!(["mlx5_1", "mlx5_2"]));
-    let picture = tree.run(&["topology", "--format", "svg"]).done().stdout;
-    // A line for each of the two NICs, in lanes of their own, and one in the legend.
-    assert_eq!(picture.matches("class=\"pair\"").count(), 7, "{picture}");
-}
-
-#[test]
 fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
     let shown = eight_gpus().run(&["topology", "--matrix"]).done();
     assert_eq!(shown.stderr, "");
@@ -320,53 +204,3 @@ fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
     }
 }
 
-#[test]
-fn what_is_near_a_gpu_on_a_flat_bus_is_unknown() {
-    let tree = Tree::new();
-    let gpu = Pci { class: "0x030200", ..Pci::network("0000:00:05.0", "10de:20b0", "nvidia") };
-    tree.pci(gpu);
-    let nic = tree.pci(Pci::network("0000:00:06.0", "15b3:101e", "mlx5_core"));
-    tree.rdma(&nic, "mlx5_0", 0);
-    let why = "the hypervisor shows one flat PCI bus";
-    let object = tree.run(&["topology", "--format", "json"]).done().json();
-    let root = &object["nodes"][0]["roots"][0];
-    let gpu = &root["functions"][0]["gpu"];
-    let expected = serde_json::json!({
-        "number": 0, "vendor": "NVIDIA", "distance": null, "nearest": [], "reason": why,
-        "rdma_name": null, "rdma": []
-    });
-    assert_eq!(*gpu, expected);
-    let shown = tree.run(&["topology", "--matrix"]).done();
-    assert!(shown.stdout.contains("\nGPU0\t X \tN/A\t"), "{}", shown.stdout);
-    assert_eq!(shown.warnings(), [format!("what is near a GPU is not known: {why}")]);
-}
-
-#[test]
-fn a_nic_whose_node_is_unknown_leaves_open_what_is_nearest() {
-    let tree = Tree::new();
-    let at = |bus: &str, class, id, numa_node| {
-        let address = format!("0000:{bus}1:00.0");
-        let function = Pci { class, numa_node, ..Pci::network(&address, id, "") };
-        tree.pci_below(&format!("pci0000:{bus}0/0000:{bus}0:01.0"), function)
-    };
-    at("1", "0x120000", "1002:74a1", 0);
-    tree.rdma(&at("2", "0x020700", "15b3:1021", 0), "mlx5_0", 0);
-    let nearest = || {
-        let shown = tree.run(&["topology"]).done().stdout;
-        let (_, nearest) = shown.split_once("nearest ").unwrap();
-        nearest.lines().next().unwrap().to_owned()
-    };
-    assert_eq!(nearest(), "NIC: mlx5_0 (NODE)");
-    tree.rdma(&at("3", "0x020700", "15b3:1021", -1), "mlx5_1", 1);
-    let unknown = "NIC: unknown, the kernel does not say the NUMA node of the GPU or of a NIC";
-    assert_eq!(nearest(), unknown);
-}
-
-#[test]
-fn a_matrix_of_nothing_and_one_as_a_picture_are_refused() {
-    let shown = Tree::new().run(&["topology", "--matrix"]).done();
-    assert_eq!(shown.stdout, "");
-    assert_eq!(shown.stderr, "nothing to show: this host has no GPU and no NIC on PCI\n");
-    let both = Tree::new().run(&["topology", "--matrix", "--format", "svg"]);
-    assert_eq!(both.code, Some(2), "{}", both.stderr);
-}
