@@ -45,12 +45,10 @@ pub struct LibraryMount {
 }
 
 /// How the host's libraries are mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountMethod {
     /// A provider is added, and no file of the image is covered.
     Add,
-    /// The host's provider covers the image's.
-    Cover,
     /// The host's libibverbs, librdmacm and providers replace the image's, or the image has none.
     Replace,
 }
@@ -184,9 +182,7 @@ fn try_decide(
     else {
         let mut message = describe_lacking(&libraries, &lacking);
         for (_, reason) in plans.iter().filter_map(|plan| plan.unserved.first()) {
-            if !message.ends_with(reason) {
-                message = format!("{message}; {reason}");
-            }
+            message = append_reason(message, reason);
         }
         bail!("{message}; use an image whose rdma-core and glibc fit the host's");
     };
@@ -201,12 +197,16 @@ fn try_decide(
         unserved.push(match lacking.iter().find(|(lacking, _)| lacking == provider) {
             Some(lack) => {
                 let description = describe_lacking(&libraries, slice::from_ref(lack));
-                format!("{names}: {description}; {reason}")
+                format!("{names}: {}", append_reason(description, reason))
             }
             None => format!("{names}: {reason}"),
         });
     }
     Ok(best.to_decision(&unserved.join("; ")))
+}
+
+fn append_reason(message: String, reason: &str) -> String {
+    if message.ends_with(reason) { message } else { format!("{message}; {reason}") }
 }
 
 /// A way to mount libraries of the host.
@@ -390,22 +390,21 @@ impl MountBuilder<'_> {
         Ok(())
     }
 
-    /// Mounts the host's providers in place of those that are lacking, under the names that the
-    /// image's libibverbs opens.
+    /// Mounts the host's providers that the image lacks, under the names that the image's libibverbs
+    /// opens.
     fn add(
         &mut self,
         verbs: &VerbsLibrary,
         host: &VerbsLibrary,
         lacking: &[(&'static str, ProviderState)],
     ) -> MountPlan {
-        let (mut method, mut unserved) = (MountMethod::Add, Vec::new());
-        for (provider, state) in lacking {
-            match self.try_mount(|builder| builder.add_one(verbs, host, provider, state)) {
-                Ok(added) => method = method.max(added),
-                Err(error) => unserved.push((*provider, format!("{error:#}"))),
+        let mut unserved = Vec::new();
+        for lack in lacking {
+            if let Err(error) = self.try_mount(|builder| builder.add_one(verbs, host, lack)) {
+                unserved.push((lack.0, format!("{error:#}")));
             }
         }
-        MountPlan { method, files: std::mem::take(&mut self.files), unserved }
+        MountPlan { method: MountMethod::Add, files: std::mem::take(&mut self.files), unserved }
     }
 
     /// Runs `act`, and undoes its mounts if it fails.
@@ -422,32 +421,31 @@ impl MountBuilder<'_> {
         &mut self,
         verbs: &VerbsLibrary,
         host: &VerbsLibrary,
-        provider: &str,
-        state: &ProviderState,
-    ) -> Result<MountMethod> {
-        let mut method = MountMethod::Add;
-        if !matches!(state, ProviderState::Unnamed) {
-            let library = self.find_host_provider(host, provider)?;
-            if let Some(reason) = find_unmet(&[&library], self.libraries)? {
-                bail!("the host's {:?} {reason}", library.path);
+        lack: &(&'static str, ProviderState),
+    ) -> Result<()> {
+        let (provider, state) = lack;
+        match state {
+            ProviderState::Fits | ProviderState::Unnamed => {}
+            ProviderState::Unusable(..) => {
+                bail!("{}", describe_lacking(self.libraries, slice::from_ref(lack)))
             }
-            let path = match state {
-                ProviderState::Unusable(library_path, _) => library_path.clone(),
-                _ => verbs.layout.provider_path(provider),
-            };
-            if matches!(state, ProviderState::Unusable(..)) {
-                method = MountMethod::Cover;
-            }
-            self.mount(&library.path, &path, is_library_path)?;
-            if is_public_library(&library.name()) {
-                let directory = verbs.library.path.parent().unwrap_or(Path::new("/"));
-                if self.mount_by_name(&library, directory)? {
-                    method = MountMethod::Cover;
+            ProviderState::Missing(path) => {
+                let library = self.find_host_provider(host, provider)?;
+                if let Some(reason) = find_unmet(&[&library], self.libraries)? {
+                    bail!("the host's {:?} {reason}", library.path);
+                }
+                self.mount(&library.path, path, is_library_path)?;
+                let name = library.name();
+                if is_public_library(&name) {
+                    if let Some(image_library) = self.libraries.find_first(&name)? {
+                        bail!("the image has {:?} without its provider", image_library.path);
+                    }
+                    let directory = verbs.library.path.parent().unwrap_or(Path::new("/"));
+                    self.mount(&library.path, &directory.join(name), is_library_path)?;
                 }
             }
         }
-        self.mount_driver_file(host, provider, &verbs.layout.driver_file(provider))?;
-        Ok(method)
+        self.mount_driver_file(host, provider, &verbs.layout.driver_file(provider))
     }
 
     /// Finds the host's provider that supports the kernel's driver.
@@ -468,12 +466,11 @@ impl MountBuilder<'_> {
     }
 
     /// Mounts a library under the name by which other libraries need it: over the image's library,
-    /// or else in `directory`. Returns whether the image has one.
-    fn mount_by_name(&mut self, library: &NativeLibrary, directory: &Path) -> Result<bool> {
+    /// or else in `directory`.
+    fn mount_by_name(&mut self, library: &NativeLibrary, directory: &Path) -> Result<()> {
         let name = library.name();
         let Some(image_library) = self.libraries.find_first(&name)? else {
-            self.mount(&library.path, &directory.join(name), is_library_path)?;
-            return Ok(false);
+            return self.mount(&library.path, &directory.join(name), is_library_path);
         };
         if let Some(version) = find_lost_version(library, &image_library) {
             bail!(
@@ -482,8 +479,7 @@ impl MountBuilder<'_> {
                 image_library.path
             );
         }
-        self.mount(&library.path, &image_library.path, is_library_path)?;
-        Ok(true)
+        self.mount(&library.path, &image_library.path, is_library_path)
     }
 
     /// Mounts the host's file that names a driver, unless the image has one.

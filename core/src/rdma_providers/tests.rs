@@ -175,6 +175,10 @@ fn a_shared_provider_gets_its_public_name_too() {
         "libmlx5.so.1.24 libmlx5.so.1",
     ];
     assert_eq!(files, expected);
+    // One that the image has is not covered alone.
+    let public = SharedLibrary::new("libmlx5.so.1").defines("MLX5_1.24", &["mlx5dv_init_obj"]);
+    place(&image, "libmlx5.so.1", &public);
+    assert_eq!(mounts(verdict_of(&image, &host, "mlx5_core")).0, MountMethod::Replace);
 }
 
 #[test]
@@ -329,13 +333,30 @@ fn an_older_glibc_and_musl_get_nothing() {
 }
 
 #[test]
-fn a_provider_that_does_not_serve_the_kernel_s_abi_is_covered_where_it_lies() {
+fn an_image_whose_provider_does_not_serve_the_kernel_s_abi_gets_the_whole_set_or_nothing() {
     let (image, host) = without_provider();
     let old = plain_provider("rxe", 34, OLD).record("rxe", 2, 2);
     place(&image, "libibverbs/librxe-rdmav34.so", &old);
     driver(&image, "rxe");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!((way, files), (MountMethod::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()]));
+    let set = ["libibverbs/librxe-rdmav34.so", "libibverbs.so.1"].map(str::to_owned);
+    assert_eq!((way, files), (MountMethod::Replace, set.to_vec()));
+    let rdmacm = SharedLibrary::new("librdmacm.so.1").defines("RDMACM_1.0", &["rdma_listen"]);
+    place(&image, "librdmacm.so.1", &rdmacm);
+    let refusal = reason(verdict_of(&image, &host, "rxe"));
+    let why = format!(
+        "the image's provider \"{MULTIARCH}/libibverbs/librxe-rdmav34.so\" serves kernel ABI 2 to 2, and the driver has 1; "
+    );
+    assert_eq!(refusal.matches(&why).count(), 1, "{refusal}");
+    assert!(refusal.contains("and the host has no librdmacm.so.1; use an image"), "{refusal}");
+    // Another device's provider is added all the same.
+    provider(&host, "bnxt_re", 34, OLD);
+    let both = [device("rxe", 1), device("bnxt_en", 6)];
+    let (way, _, unserved) = partial_mounts(judged_for(&image, &host, &both, None, false).decision);
+    assert_eq!(
+        (way, unserved),
+        (MountMethod::Add, Some(format!("rxe_0: {}", why.trim_end_matches("; "))))
+    );
     let fits = plain_provider("rxe", 34, OLD).record("rxe", 1, 2);
     place(&image, "libibverbs/librxe-rdmav34.so", &fits);
     assert_eq!(verdict_of(&image, &host, "rxe"), LibraryDecision::Fits);

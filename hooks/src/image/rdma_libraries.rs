@@ -106,11 +106,8 @@ pub(crate) fn remove_from_hooks(hooks: &mut Vec<Hook>) {
 fn describe_lack(method: MountMethod, names: &str) -> String {
     match method {
         MountMethod::Add => format!("the image has no provider library for {names}"),
-        MountMethod::Cover => {
-            format!("the image's provider library for {names} does not fit this kernel")
-        }
         MountMethod::Replace => {
-            format!("the image has no libibverbs that has a provider library for {names}")
+            format!("the image has no libibverbs with a provider library that serves {names}")
         }
     }
 }

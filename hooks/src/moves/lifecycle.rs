@@ -143,19 +143,6 @@ pub(crate) trait MoveOps: Sized {
         returned: ReturnedDevice<'_, Self>,
         host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError>;
-
-    fn search_context(name: &str) -> String {
-        format!("looking at other network namespaces for {} {name}", Self::WORD)
-    }
-
-    /// `keeper` is the process or file that keeps the device's namespace alive.
-    fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let hint = match keeper {
-            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
-            None => "; is its function bound to its driver?".to_owned(),
-        };
-        error!("{} {name} ({pci}) is not on this host{hint}", Self::WORD)
-    }
 }
 
 /// The host's network namespace.
@@ -185,12 +172,15 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
 
     /// Returns an error that says where a device is that is not on the host.
     pub(super) fn not_on_host_error(&self, pci: PciAddress, name: &str) -> Error {
-        match self.find_elsewhere(name, &|netns| self.ops.is_in_netns(netns, pci, name)) {
-            Ok(namespace) => {
-                K::not_here_error(name, pci, namespace.map(|namespace| namespace.keeper))
+        let hint = match self.find_elsewhere(name, &|netns| self.ops.is_in_netns(netns, pci, name))
+        {
+            Ok(Some(namespace)) => {
+                format!("; it is in a network namespace that {} keeps", namespace.keeper)
             }
-            Err(error) => error,
-        }
+            Ok(None) => "; is its function bound to its driver?".to_owned(),
+            Err(error) => return error,
+        };
+        error!("{} {name} ({pci}) is not on this host{hint}", K::WORD)
     }
 
     /// Returns the network namespace that has the device. Fails if the search timed out.
@@ -199,7 +189,8 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
         name: &str,
         has_device: &dyn Fn(&Netns) -> bool,
     ) -> Result<Option<netns::FoundNetns>> {
-        netns::find_netns(&self.netns, has_device).with_context(|| K::search_context(name))
+        netns::find_netns(&self.netns, has_device)
+            .with_context(|| format!("{} {name}: looking at other network namespaces", K::WORD))
     }
 }
 

@@ -19,12 +19,12 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_lease::{Leases, MoveRecord, SavedInterface, SavedState};
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
-use onload_sys::{bail, error};
 
 pub use ops::InterfaceOps;
 use rebind::RebindableFunction;
@@ -154,7 +154,7 @@ impl MoveOps for InterfaceOps {
         moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
         let moved_link = self
             .find_requested(&context.container_netns, request)?
-            .ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
+            .ok_or_else(|| context.host_netns.not_on_host_error(request.pci, &request.name))?;
         in_container::set(&context.container_netns, &moved_link, request)?;
         if request.settings.af_xdp {
             let saved = saved::save_interface(&moved_link, request.pci);
@@ -222,18 +222,6 @@ impl MoveOps for InterfaceOps {
             }
             restore::clear(host_netns, link, &back, driver.function.as_ref())
         })
-    }
-
-    fn search_context(name: &str) -> String {
-        uppers::search_context(name)
-    }
-
-    fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let hint = match keeper {
-            Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
-            None => "; is it bound to its driver?".to_owned(),
-        };
-        error!("interface {name}: PCI function {pci} has no interface on this host{hint}")
     }
 }
 

@@ -36,7 +36,8 @@ pub(super) fn visit_uppers(
     action: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
 ) -> Result<Option<Error>> {
     let mut unseen = None;
-    let looking = || search_context(&lower.display_name());
+    let looking =
+        || format!("interface {}: looking at other network namespaces", lower.display_name());
     for namespace in netns::search_other_netns(base, depth, timeout) {
         let namespace = match namespace {
             Ok(namespace) => namespace,
@@ -139,10 +140,6 @@ fn delete_as_group(netns: &Netns, batch: &[Link]) -> io::Result<()> {
         }
     }
     netns.delete_group(word)
-}
-
-pub(super) fn search_context(name: &str) -> String {
-    format!("interface {name}: looking at other network namespaces")
 }
 
 /// Describes a move for messages. `direction` is the source or target.
