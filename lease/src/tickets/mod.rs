@@ -5,9 +5,10 @@
 //! `/run/onload-ctk/@requests`, which only root can enter, so a variable cannot request more than
 //! the engine reserved.
 //!
-//! A ticket is valid until the host reboots, or until a later ticket names one of its exclusive
-//! devices. A restarted task uses the same ticket, within an hour of its end. The first container
-//! binds the ticket to its task, if the engine gave the task its own directory.
+//! A ticket is valid until the host reboots, until a later ticket names one of its exclusive
+//! devices, or until it expires: a day after it was made if no container has used it, an hour after
+//! the end of its last container otherwise, so that a restarted task can use it again. The first
+//! container binds the ticket to its task, if the engine gave the task its own directory.
 
 mod file;
 mod name;
@@ -15,9 +16,7 @@ mod store;
 
 pub use file::{Ticket, TicketUser};
 pub use name::{WORD, short_id, to_variable};
-pub use store::{
-    MAX_TICKETS, NewTicket, RESTART, StartingContainer, TicketEntry, Tickets, unknown_error,
-};
+pub use store::{NewTicket, StartingContainer, TicketEntry, Tickets, unknown_error};
 
 /// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
 ///

@@ -27,14 +27,11 @@ use onload_sys::fs::open::may_exist;
 use onload_sys::fs::regular;
 use onload_sys::processes::{ProcessId, Processes};
 
-/// Number of tickets that are kept. A new one then replaces the ticket that has been unused for the
-/// longest time, since an engine never reports that it no longer needs one. A ticket whose task may
-/// still start, within [`RESTART`], is never replaced.
-pub const MAX_TICKETS: usize = 1024;
-
 /// How long a ticket can be redeemed again after its container has ended. A restarted task starts
 /// sooner. Afterwards a copy of the ticket is worthless.
-pub const RESTART: Duration = Duration::from_secs(3600);
+const RESTART: Duration = Duration::from_secs(3600);
+/// How long a ticket can be redeemed for the first time. A task may wait for its image or a template.
+const FIRST_START: Duration = Duration::from_secs(24 * 3600);
 
 /// The lock of all tickets.
 const LOCK: &str = ".lock";
@@ -83,7 +80,7 @@ pub struct TicketEntry {
     pub ticket: Result<Ticket, String>,
     /// Whether the last container that was started with the ticket exists, or may exist.
     pub is_used: bool,
-    /// Whether the ticket was created before the last boot.
+    /// Whether the ticket can never be redeemed again.
     pub has_expired: bool,
 }
 
@@ -112,7 +109,7 @@ fn short_name(id: &Token) -> String {
 
 pub fn unknown_error(id: &Token) -> Error {
     error!(
-        "ticket {} is not known: a later reservation has its devices, the host has started again since, or it was made up; let the engine place the task again",
+        "ticket {} is not known: a later reservation has its devices, it expired, the host has started again since, or it was made up; let the engine place the task again",
         short_name(id)
     )
 }
@@ -207,16 +204,13 @@ impl Tickets {
     }
 
     /// Records which containers of the listed tickets have ended, from when on [`RESTART`] counts.
-    /// Removes tickets of earlier boots, surplus tickets, and temporary files that a killed process
-    /// left.
+    /// Removes expired tickets, and temporary files that a killed process left.
     pub fn prune(&self, entries: &[TicketEntry], timeout: Duration) -> Result<()> {
-        let now = (self.clock)();
         let mut temporary_names = self.file_names()?;
         temporary_names.retain(|name| is_temporary_name(name.as_ref()));
         let changed: Vec<&Token> = entries
             .iter()
             .filter(|entry| entry.has_expired || entry.has_just_ended())
-            .chain(find_superfluous(entries, now))
             .map(|entry| &entry.id)
             .collect();
         if changed.is_empty() && temporary_names.is_empty() {
@@ -232,7 +226,7 @@ impl Tickets {
         for id in changed {
             match self.read_entry(id.clone(), &boot) {
                 Some(entry) if entry.has_just_ended() => self.record_end(entry)?,
-                Some(entry) if entry.has_expired || entry.is_idle(now) => drop(self.unlink(id)?),
+                Some(entry) if entry.has_expired => drop(self.unlink(id)?),
                 _ => {}
             }
         }
@@ -271,12 +265,16 @@ impl Tickets {
             Ok(bytes) => parse(&id, &bytes),
             Err(error) => Err(error),
         };
+        let is_used = ticket
+            .as_ref()
+            .is_ok_and(|ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user)));
+        let has_expired = ticket
+            .as_ref()
+            .is_ok_and(|ticket| ticket.boot != boot || (!is_used && self.is_late(ticket)));
         Some(TicketEntry {
             id,
-            is_used: ticket
-                .as_ref()
-                .is_ok_and(|ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user))),
-            has_expired: ticket.as_ref().is_ok_and(|ticket| ticket.boot != boot),
+            is_used,
+            has_expired,
             ticket: ticket.map_err(|error| format!("{error:#}")),
         })
     }
@@ -301,10 +299,18 @@ impl Tickets {
         ticket: &Ticket,
         container: StartingContainer<'_>,
     ) -> Result<()> {
+        let is_alive = ticket.user.as_ref().is_some_and(|user| self.is_alive(user));
+        if !is_alive && self.is_late(ticket) {
+            bail!(
+                "ticket {} is good no longer: its task did not start within {} h, or within {} h after its last container ended; let the engine place the task again",
+                short_name(id),
+                FIRST_START.as_secs() / 3600,
+                RESTART.as_secs() / 3600
+            );
+        }
         let Some(last_user) = &ticket.user else {
             return Ok(());
         };
-        let is_alive = self.is_alive(last_user);
         if is_alive && !container.is_same(last_user) {
             bail!(
                 "ticket {} is in use by container {}, and is good for one container at a time",
@@ -318,17 +324,17 @@ impl Tickets {
                 short_name(id)
             );
         }
-        if !is_alive
-            && let Some(ended_ms) = last_user.ended_ms
-            && is_idle(ended_ms, (self.clock)())
-        {
-            bail!(
-                "ticket {} is good no longer: its last container ended more than {} h ago; let the engine place the task again",
-                short_name(id),
-                RESTART.as_secs() / 3600
-            );
-        }
         Ok(())
+    }
+
+    /// Returns whether the time to start has passed for the task of a ticket that no container uses.
+    fn is_late(&self, ticket: &Ticket) -> bool {
+        let (since, limit) = match &ticket.user {
+            None => (ticket.made_ms, FIRST_START),
+            // A container that was not found to be gone yet has just ended.
+            Some(user) => (user.ended_ms.unwrap_or(u64::MAX), RESTART),
+        };
+        u128::from((self.clock)().saturating_sub(since)) > limit.as_millis()
     }
 
     /// Returns whether a container exists, or may exist: its creator has not ended, or its runtime
@@ -430,41 +436,12 @@ impl TicketEntry {
         self.ticket.as_ref().ok()?.user.as_ref()
     }
 
-    /// Returns when a container last used the ticket, in milliseconds since boot. Returns the
-    /// creation time if no container has used it.
-    fn last_use(&self, now: u64) -> u64 {
-        match (self.user(), &self.ticket) {
-            (Some(user), _) if !self.is_used => user.ended_ms.unwrap_or(now),
-            (None, Ok(ticket)) => ticket.made_ms,
-            _ => now,
-        }
-    }
-
     /// Returns whether the container has ended, and this is not recorded yet.
     fn has_just_ended(&self) -> bool {
         !self.is_used
             && !self.has_expired
             && self.user().is_some_and(|user| user.ended_ms.is_none())
     }
-
-    /// Returns whether no container has used the ticket within [`RESTART`].
-    fn is_idle(&self, now: u64) -> bool {
-        is_idle(self.last_use(now), now)
-    }
-}
-
-/// Finds the tickets to remove so that another one fits: those that were used least recently, but
-/// not within [`RESTART`].
-fn find_superfluous(entries: &[TicketEntry], now: u64) -> impl Iterator<Item = &TicketEntry> {
-    let excess = (entries.len() + 1).saturating_sub(MAX_TICKETS);
-    let mut idle: Vec<&TicketEntry> = entries.iter().filter(|entry| entry.is_idle(now)).collect();
-    idle.sort_by_key(|entry| entry.last_use(now));
-    idle.into_iter().take(excess)
-}
-
-/// Returns whether more than [`RESTART`] has passed between two times since boot.
-fn is_idle(since_ms: u64, now_ms: u64) -> bool {
-    u128::from(now_ms.saturating_sub(since_ms)) > RESTART.as_millis()
 }
 
 fn check(new: NewTicket<'_>) -> Result<()> {
@@ -757,7 +734,7 @@ mod tests {
         host.prune_and_wait(RESTART.as_secs() + 1);
         for late in [host.user("two", 3), host.user("three", 4)] {
             let said = host.redeem(&id, &late).unwrap_err();
-            assert!(said.contains("ended more than 1 h ago"), "{said}");
+            assert!(said.contains("within 1 h after its last container ended"), "{said}");
         }
     }
 
@@ -947,52 +924,24 @@ mod tests {
     }
 
     #[test]
-    fn the_ticket_that_was_unused_for_the_longest_is_removed_first() {
-        const HOUR: u64 = 3600 * SECOND;
-        const LATE: u64 = 2000 * HOUR;
+    fn tickets_that_expired_are_removed_and_no_others() {
         let host = Host::new();
-        let hours = |ago: u64| LATE - ago * HOUR;
-        let used = host.user("web", 1);
-        // `made` and `ended` are hours ago.
-        let ticket = |made: u64, ended: Option<u64>, is_used: bool| TicketEntry {
-            id: Token::new().unwrap(),
-            ticket: Ok(Ticket {
-                boot: "this boot".to_owned(),
-                since: 0,
-                made_ms: hours(made),
-                request: "nic=all".to_owned(),
-                exclusive: Vec::new(),
-                engine: "nomad".to_owned(),
-                description: None,
-                user: (ended.is_some() || is_used)
-                    .then(|| TicketUser { ended_ms: ended.map(hours), ..used.clone() }),
-            }),
-            is_used,
-            has_expired: false,
+        let (unused, ended, running) =
+            (host.write("nic=a", &[]), host.write("nic=b", &[]), host.write("nic=c", &[]));
+        let users = [host.user("ended", 1), host.user("running", 2)];
+        host.redeem(&ended, &users[0]).unwrap();
+        host.redeem(&running, &users[1]).unwrap();
+        host.end(&users[0]);
+        let listed = || {
+            host.prune();
+            let listed = host.tickets.list().unwrap();
+            [&unused, &ended, &running].map(|id| listed.iter().any(|entry| entry.id == *id))
         };
-        // The oldest tickets belong to services that run, or may start again.
-        let mut kept = vec![
-            ticket(900, None, true),
-            ticket(800, Some(1), false),
-            ticket(700, Some(3), false),
-            ticket(600, Some(5), false),
-            ticket(4, None, false),
-            ticket(1, None, false),
-        ];
-        let superfluous =
-            |kept: &[TicketEntry]| find_superfluous(kept, LATE).cloned().collect::<Vec<_>>();
-        let (unused_for_5_hours, unused_for_4_hours) = (kept[3].clone(), kept[4].clone());
-        assert_eq!(superfluous(&kept), [], "there is room");
-        while kept.len() < MAX_TICKETS {
-            kept.push(ticket(950, None, true));
-        }
-        assert_eq!(superfluous(&kept), std::slice::from_ref(&unused_for_5_hours));
-        kept.push(ticket(950, None, true));
-        assert_eq!(superfluous(&kept), [unused_for_5_hours, unused_for_4_hours]);
-        kept.retain(|one| one.is_used || one.last_use(LATE) >= hours(1));
-        while kept.len() < MAX_TICKETS + 9 {
-            kept.push(ticket(1, None, false));
-        }
-        assert_eq!(superfluous(&kept), [], "all may start again");
+        assert_eq!(listed(), [true; 3]);
+        advance_clock(RESTART.as_secs() + 1);
+        assert_eq!(listed(), [true, false, true]);
+        advance_clock(FIRST_START.as_secs());
+        assert!(host.redeem(&unused, &host.user("late", 3)).unwrap_err().contains("within 24 h"));
+        assert_eq!(listed(), [false, false, true]);
     }
 }
