@@ -846,6 +846,21 @@ fn removal_passes_on_what_is_said_about_the_runtime_behind_ours() {
 }
 
 #[test]
+fn removal_takes_the_specifications_and_leaves_those_of_others() {
+    let scripts = Scripts::new();
+    let directory = scripts.path("var/run/cdi");
+    let output_dir = directory.to_str().unwrap();
+    Tree::sample("x2-2port-sriov").run(&["cdi", "generate", "--output-dir", output_dir]).done();
+    assert!(names_in(&directory).contains(&"onload.dev-nic.json".to_owned()));
+    scripts.write("var/run/cdi/nvidia.yaml", "");
+    let program = env!("CARGO_BIN_EXE_onload-ctk");
+    let text = format!("case $* in *generate*) exec {program} \"$@\" ;; esac");
+    scripts.program("stand-ins/onload-ctk", &text);
+    assert_eq!(scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]), "");
+    assert_eq!(names_in(&directory), ["nvidia.yaml"]);
+}
+
+#[test]
 fn removal_takes_back_what_files_elsewhere_were_told() {
     let scripts = Scripts::new();
     let log = scripts.path("log");
