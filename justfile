@@ -32,7 +32,15 @@ ci:
     set -euo pipefail
     just() { nice -n "$nice" "{{ just_executable() }}" --justfile "{{ justfile() }}" "$@"; }
     title() { printf '\n== %s (%s s) ==\n' "$1: $(just --list --unsorted | sed -n "s/^ *$1 [^#]*# //p")" "$SECONDS"; }
-    run() { for recipe in "$@"; do title "$recipe"; just "$recipe"; done; }
+    # The seconds and name of each step.
+    steps=()
+    run_one() {
+        local begin=$SECONDS
+        title "$1"
+        just "$@"
+        steps+=($((SECONDS - begin)) "$1")
+    }
+    run() { for recipe in "$@"; do run_one "$recipe"; done; }
     nice=0
     log=$(mktemp)
     jobs=()
@@ -42,14 +50,17 @@ ci:
 
     run fmt subjects spelling
     beside machine --build-guest
-    title release
-    just release hooks tools
+    run_one release hooks tools
     beside machine
     nice=5
     run github doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
+    begin=$SECONDS
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
+    steps+=($((SECONDS - begin)) "machine, after the others")
+    printf '\n== seconds of each step ==\n'
+    printf '%6s  %s\n' "${steps[@]}"
     printf '\n== done (%s s) ==\n' "$SECONDS"
 
 # Every test that needs no virtual machine, by the README's own command
@@ -222,6 +233,10 @@ package:
         exit 1
     fi
 
+# That the version of onload-cdi fits what changed in its interface since the last release
+semver:
+    scripts/check-semver
+
 # GitHub reads these files only once they are on its default branch, or a tag is pushed. actionlint, which compiles for
 # minutes or comes from elsewhere, and ansible-lint, which is large, are used if they are installed.
 
@@ -249,7 +264,7 @@ github:
     cd ..
     check compose-spec packaging/compose/*.yaml
     ! command -v ansible-lint >/dev/null || (cd packaging/ansible && ansible-lint --offline -qq playbook.yml roles/onload_ctk)
-    shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,set-repository}
+    shellcheck -x packaging/{install.sh,publish,release,sbom,scripts/project.sh} scripts/{build-site,check-semver,set-repository}
 
 # The database of advisories is fetched from elsewhere; what needs no network is checked.
 

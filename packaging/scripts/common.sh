@@ -68,9 +68,9 @@ onload_ctk_forget() {
     onload_ctk_forget_metrics
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
     [ -d /var/run/cdi ] || return 0
-    empty=$(mktemp -d) || return 0
+    empty=$(mktemp -d) && mkdir "$empty/sys" || return 0
     onload-ctk --quiet --host-root "$empty" cdi generate --output-dir /var/run/cdi || true
-    rmdir "$empty"
+    rmdir "$empty/sys" "$empty"
     rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
 }

@@ -157,6 +157,43 @@ fn containerd_reads_our_runtime_and_default_and_those_of_others() {
 }
 
 #[test]
+fn containerd_2_and_crio_read_the_drop_ins_of_packaging() {
+    let shipped = |name: &str| {
+        fs::read_to_string(crate::common::package().join("packaging").join(name)).unwrap()
+    };
+    let host = Tree::with(&[
+        ("/conf.d/99-onload-ctk.toml", &shipped("containerd/99-onload-ctk.toml")),
+        ("/crio.conf.d/99-onload-ctk.conf", &shipped("crio/99-onload-ctk.conf")),
+    ]);
+    let drop_ins = host.path("/conf.d").display().to_string();
+    host.file("/config.toml", format!("version = 3\nimports = ['{drop_ins}/*.toml']\n"));
+    let [config, crio] =
+        ["/config.toml", "/crio.conf.d"].map(|path| host.path(path).display().to_string());
+    for (program, arguments) in [
+        ("containerd", ["--config", &config, "config", "dump"]),
+        ("crio", ["--config=", "--config-dir", &crio, "config"]),
+    ] {
+        let version = Command::new(program)
+            .arg("--version")
+            .output()
+            .map(|output| output.stdout)
+            .unwrap_or_default();
+        let version = String::from_utf8_lossy(&version);
+        let is_usable = !version.is_empty() && !version.contains("containerd/containerd 1.");
+        if !needs::on_this_machine(
+            is_usable,
+            &format!("{program} is missing or older than its drop-in"),
+        ) {
+            continue;
+        }
+        let printed = read_by(program, &arguments, &[]).unwrap();
+        for line in ["runtimes.onload]", "\"/usr/bin/onload-container-runtime\""] {
+            assert!(printed.contains(line), "no {line} in {printed}");
+        }
+    }
+}
+
+#[test]
 fn podman_reads_our_runtime_as_its_default_and_still_knows_crun() {
     if !needs::root("podman without subordinate user ids") {
         return;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -343,19 +343,87 @@ fn scripts_are_what_a_shell_takes() {
     assert_eq!(scripts, 3 + 3 + 1 + 9);
 }
 
+/// Compose files and quadlets: each with the device that its placeholder stands for.
+const EXAMPLES: [(&str, &str, &[(&str, &str)]); 2] = [
+    (
+        "compose",
+        "${DEVICE:?}",
+        &[("rdma.yaml", "rxe0"), ("redis.yaml", ""), ("testpmd.yaml", "0000:81:10.0")],
+    ),
+    (
+        "quadlets",
+        "%i",
+        &[
+            ("onload-redis.container", ""),
+            ("rdma-client@.container", "rxe0"),
+            ("rdma-server@.container", "rxe0"),
+            ("testpmd.container", ""),
+        ],
+    ),
+];
+
 #[test]
-fn compose_files_name_devices_that_a_host_offers() {
+fn compose_files_and_quadlets_name_devices_that_a_host_offers() {
     let host = Tree::sample("debian13-2numa-onload-rxe-vfio");
-    let files = [("rdma", "rxe0"), ("redis", ""), ("testpmd", "0000:81:10.0")];
-    assert_eq!(names_in(&packaging("compose")), files.map(|(name, _)| format!("{name}.yaml")));
-    for (name, device) in files {
-        let text = read(&format!("compose/{name}.yaml")).replace("${DEVICE:?}", device);
-        let line = text.lines().find_map(|line| line.trim().strip_prefix("device_ids: ["));
-        let names = line.unwrap().trim_end_matches(']').split(", ");
-        let names = names.map(|name| name.trim_matches('"'));
-        let arguments: Vec<&str> = ["cdi", "preview"].into_iter().chain(names).collect();
-        host.run(&arguments).done();
+    for (directory, placeholder, files) in EXAMPLES {
+        assert_eq!(
+            names_in(&packaging(directory)),
+            files.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
+        for (name, device) in files {
+            let text = read(&format!("{directory}/{name}")).replace(placeholder, device);
+            let names = text.lines().filter_map(|line| {
+                let line = line.trim();
+                line.strip_prefix("device_ids: ").or_else(|| line.strip_prefix("AddDevice="))
+            });
+            let names: Vec<&str> = names
+                .flat_map(|names| names.trim_matches(['[', ']']).split(", "))
+                .map(|name| name.trim_matches('"'))
+                .collect();
+            assert!(!names.is_empty(), "{name}");
+            host.run(&[&["cdi", "preview"], names.as_slice()].concat()).done();
+        }
     }
+}
+
+#[test]
+fn quadlets_become_units_with_their_devices_and_commands() {
+    const GENERATOR: &str = "/usr/libexec/podman/quadlet";
+    let has_quadlet = Path::new(GENERATOR).exists();
+    if !needs::on_this_machine(has_quadlet, "podman is missing or older than quadlets (4.4)") {
+        return;
+    }
+    for (name, _) in EXAMPLES[1].2 {
+        let directory = tempfile::tempdir().unwrap();
+        let text = read(&format!("quadlets/{name}"));
+        fs::write(directory.path().join(name), &text).unwrap();
+        let mut quadlet = Command::new(GENERATOR);
+        quadlet.arg("-dryrun").env("QUADLET_UNIT_DIRS", directory.path());
+        let output = quadlet.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {stderr}");
+        let unit = String::from_utf8(output.stdout).unwrap();
+        let start = unit.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
+        for line in text.lines() {
+            match line.split_once('=') {
+                Some(("AddDevice", device)) => {
+                    assert!(start.contains(&format!(" --device {device} ")), "{start}")
+                }
+                Some(("Exec", command)) => assert!(start.ends_with(command), "{start}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_recipe_for_redis_has_the_quadlet_of_packaging() {
+    let recipes = fs::read_to_string(crate::common::package().join("docs/recipes.md")).unwrap();
+    let (_, block) = recipes.split_once("systemd/onload-redis.container\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let quadlet = read("quadlets/onload-redis.container");
+    let lines = quadlet.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(block.lines().collect::<Vec<_>>(), lines.collect::<Vec<_>>());
 }
 
 #[test]
@@ -732,6 +800,21 @@ impl Scripts {
         assert!(output.status.success(), "{stderr}");
         stderr
     }
+}
+
+#[test]
+fn removal_takes_the_specifications_and_leaves_those_of_others() {
+    let scripts = Scripts::new();
+    let directory = scripts.path("var/run/cdi");
+    let output_dir = directory.to_str().unwrap();
+    Tree::sample("x2-2port-sriov").run(&["cdi", "generate", "--output-dir", output_dir]).done();
+    assert!(names_in(&directory).contains(&"onload.dev-nic.json".to_owned()));
+    scripts.write("var/run/cdi/nvidia.yaml", "");
+    let program = env!("CARGO_BIN_EXE_onload-ctk");
+    let text = format!("case $* in *generate*) exec {program} \"$@\" ;; esac");
+    scripts.program("stand-ins/onload-ctk", &text);
+    assert_eq!(scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]), "");
+    assert_eq!(names_in(&directory), ["nvidia.yaml"]);
 }
 
 #[test]

@@ -201,6 +201,27 @@ fn what_is_not_ready_is_not_published() {
     checkout.fails("packaging/publish check", "is a placeholder; run scripts/set-repository");
 }
 
+#[test]
+fn onload_cdi_is_compared_with_the_release_before_this_commit() {
+    if !needs::programs(&["git"]) {
+        return;
+    }
+    let checkout = Checkout::new(&["scripts/check-semver"]);
+    checkout.program("cargo", "echo called \"$@\"");
+    checkout.program("cargo-semver-checks", "");
+    let skipped = "skipped: no version of onload-cdi is released yet\n";
+    assert_eq!(checkout.sh("scripts/check-semver"), skipped);
+    checkout.sh("git tag v0.9.0");
+    assert_eq!(checkout.sh("scripts/check-semver"), skipped);
+    let commit = "git commit -q --allow-empty -m next";
+    checkout.sh(&format!("{commit} && git tag v0.10.0 && {commit} && git tag v0.10.1"));
+    let called = "called semver-checks --package onload-cdi --baseline-rev v0.10.0\n";
+    assert_eq!(checkout.sh("scripts/check-semver"), called);
+
+    checkout.sh("git clone -q --depth 1 file://$PWD shallow && cp -r scripts shallow");
+    checkout.fails("shallow/scripts/check-semver", "run git fetch --unshallow --tags");
+}
+
 /// Serves the files of a directory over HTTP on loopback, and returns the URL.
 fn serve(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -129,9 +129,11 @@ impl<'l> ContainerReader<'l> {
         answer: &mut dyn Write,
     ) {
         let mut write = |facts: Option<&ContainerFacts>| {
-            // The parent may have gone.
-            if serde_json::to_writer(&mut *answer, &facts).is_ok() {
-                let _ = answer.write_all(b"\n");
+            // A line at once, since each write to the pipe wakes the parent.
+            if let Ok(mut line) = serde_json::to_vec(&facts) {
+                line.push(b'\n');
+                // The parent may have gone.
+                let _ = answer.write_all(&line);
             }
         };
         facts.processes = self.read_processes(&facts.group);

@@ -1,6 +1,7 @@
 //! Made-up hosts with a container.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use crate::test_tree::{AsHost, Tree};
 use onload_core::config::Config;
@@ -355,11 +356,25 @@ pub(super) fn lost(program: Option<&str>, environment: &str) -> Made {
     made
 }
 
+/// A pipe to the parent, which each write wakes.
+struct Lines(Vec<u8>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(bytes.ends_with(b"\n"), "a line is written in pieces");
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Examines a container in this process.
 pub(super) fn run_here(_: ExaminedContainer<'_>, examine: Examination<'_>) -> Vec<u8> {
-    let mut answer = Vec::new();
+    let mut answer = Lines(Vec::new());
     examine(ExaminationDepth::Everything, &mut answer);
-    answer
+    answer.0
 }
 
 /// Returns what is known of the container, of whose examination so many lines came in time.

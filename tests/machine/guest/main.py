@@ -27,6 +27,9 @@ def main():
         elif mode == "package":
             import package
             package.package()
+        elif mode == "installer":
+            import installer
+            installer.installer()
         elif mode == "upgrade":
             import upgrade
             upgrade.upgrade()
