@@ -14,6 +14,7 @@ mod cli;
 mod common;
 mod completion;
 mod config;
+mod config_command;
 mod configure;
 mod contributing;
 mod default_config;
