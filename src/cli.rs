@@ -261,6 +261,9 @@ pub enum Command {
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand, add = FileList(&[CONFIGURATION, VARIABLES, KERNEL, SPECIFICATIONS, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Cdi(CdiCommand),
+    /// Show and check the configuration of onload-ctk
+    #[command(subcommand, add = FileList(&[CONFIGURATION]))]
+    Config(ConfigCommand),
     /// Show what a container would get
     #[command(subcommand, add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
     Container(ContainerCommand),
@@ -322,6 +325,40 @@ pub enum CdiCommand {
     /// Apply devices to an OCI configuration, from stdin to stdout, as an engine would
     #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
     Inject(InjectArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show the value of every setting, and whether it is the default
+    ///
+    /// The origin of a value is "file", the configuration file; "default"; or "variable": the environment variables of
+    /// "cdi generate --kind" and "onload-kubernetes --listen" take precedence over the file. This command reads its own
+    /// environment, not that of a service.
+    #[command(add = FileList(&[CONFIGURATION]))]
+    Show(ConfigShowArgs),
+    /// Check whether a configuration file is valid
+    #[command(add = FileList(&[CONFIGURATION]))]
+    Validate(ConfigValidateArgs),
+    /// Print the JSON Schema of the configuration file, for editors
+    #[command(add = FileList(&[CONFIGURATION]))]
+    #[command(after_long_help = "Example: onload-ctk config schema > config.schema.json")]
+    Schema,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk config show")]
+pub struct ConfigShowArgs {
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: ListFormat,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk config validate new.toml")]
+pub struct ConfigValidateArgs {
+    /// File to check [default: the configuration that other commands use]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

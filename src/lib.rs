@@ -12,3 +12,4 @@ pub(crate) mod help;
 pub(crate) mod layout;
 pub mod permissions;
 pub mod printer;
+pub(crate) mod progress;

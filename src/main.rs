@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use onload_ctk::cli::{
-    CdiCommand, Cli, Command, ContainerCommand, HostCommand, LeaseCommand, RuntimeCommand,
-    early_color, format_usage_error,
+    CdiCommand, Cli, Command, ConfigCommand, ContainerCommand, HostCommand, LeaseCommand,
+    RuntimeCommand, early_color, format_usage_error,
 };
 use onload_ctk::commands;
 use onload_ctk::exit::{ExitAnswer, FAILURE};
@@ -61,6 +61,13 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
         Command::Cdi(CdiCommand::Check(args)) => commands::check::run(global, args, printer),
         Command::Cdi(CdiCommand::Validate(args)) => commands::validate::run(global, args, printer),
         Command::Cdi(CdiCommand::Inject(args)) => commands::inject::run(global, args, printer),
+        Command::Config(ConfigCommand::Show(args)) => {
+            commands::config::show::run(global, args, printer)
+        }
+        Command::Config(ConfigCommand::Validate(args)) => {
+            commands::config::validate::run(global, args, printer)
+        }
+        Command::Config(ConfigCommand::Schema) => commands::config::schema::run(printer),
         Command::Container(ContainerCommand::Explain(args)) => {
             commands::explain::run(global, args, printer)
         }

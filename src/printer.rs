@@ -11,6 +11,8 @@ use onload_host::host::ReadAccess;
 use onload_sys::text;
 use serde::Serialize;
 
+use crate::progress::Progress;
+
 pub(crate) const HEADING: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
@@ -35,7 +37,7 @@ pub struct Printer {
     verbose: bool,
     columns: Option<usize>,
     progress_columns: Option<usize>,
-    progress: usize,
+    progress: Option<Progress>,
     is_closed: bool,
 }
 
@@ -49,7 +51,7 @@ impl Printer {
             verbose,
             columns: columns_of_stdout(),
             progress_columns: (!quiet && !verbose).then(columns_of_stderr).flatten(),
-            progress: 0,
+            progress: None,
             is_closed: false,
         }
     }
@@ -125,32 +127,16 @@ impl Printer {
         self.detail(format_args!("{action} {}", path.display()));
     }
 
-    /// Says on a terminal what is being done; the next such line takes its place. Nothing in a pipe.
+    /// Shows on a terminal what is being done, if that takes long; the next text replaces this one. Nothing in a pipe.
     pub(crate) fn progress(&mut self, text: impl Display) {
-        let Some(columns) = self.progress_columns else {
-            return;
-        };
-        // Not to the last column, where some terminals begin a new line.
-        let text: String = escape_controls(text)
-            .replace('\n', " ")
-            .chars()
-            .take(columns.saturating_sub(1))
-            .collect();
-        let width = text.chars().count();
-        let rest = " ".repeat(self.progress.saturating_sub(width));
-        let _ = write!(self.stderr, "\r{DIM}{text}{DIM:#}{rest}");
-        let _ = self.stderr.flush();
-        self.progress = width.max(self.progress);
+        if let Some(columns) = self.progress_columns {
+            self.progress.get_or_insert_with(|| Progress::start(columns)).set(text.to_string());
+        }
     }
 
-    /// Takes the line of [`Printer::progress`] away: by spaces, since a terminal without colours may get no
-    /// escape sequence at all.
+    /// Removes the line of [`Printer::progress`].
     pub(crate) fn end_progress(&mut self) {
-        let width = std::mem::take(&mut self.progress);
-        if width > 0 {
-            let _ = write!(self.stderr, "\r{}\r", " ".repeat(width));
-            let _ = self.stderr.flush();
-        }
+        self.progress = None;
     }
 
     pub(crate) fn warning(&mut self, text: impl Display) {

@@ -10,22 +10,12 @@ use crate::device_ref::{DeviceRef, MAX_NAMES};
 use onload_sys::cpu_list;
 use onload_sys::error::{Error, Result, bail, error};
 
-/// A section `[bundles.NAME]`.
+/// A section `[bundles.NAME]`, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "BundleText")]
 pub struct Bundle {
-    /// The devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of
-    /// a pool. A bundle cannot contain another bundle.
     pub devices: BTreeMap<Class, Vec<DeviceRef>>,
-    /// The CPUs of the container: "numa", all CPUs of the devices' NUMA nodes; "isolated", those of
-    /// them that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an
-    /// annotation sets them, and only through onload-container-runtime and podman's hook. All CPUs
-    /// of a list, and at least one CPU for "numa" and "isolated", must belong to the control group
-    /// above the container, or the container does not start. CPUs that the engine sets
-    /// (--cpuset-cpus) take precedence, and a container of a pod keeps those that kubelet assigns.
     pub cpus: Option<Cpus>,
-    /// The NUMA nodes for the memory of the container: "numa", the devices' NUMA nodes, or a list
-    /// such as "0,1". The same rules apply as for cpus.
     pub mems: Option<Mems>,
 }
 
@@ -51,11 +41,23 @@ pub enum Mems {
 const NUMA: &str = "numa";
 const ISOLATED: &str = "isolated";
 
+/// A section `[bundles.NAME]`.
 #[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
-struct BundleText {
+pub(crate) struct BundleText {
+    /// The devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of
+    /// a pool. A bundle cannot contain another bundle.
     devices: Vec<String>,
+    /// The CPUs of the container: "numa", all CPUs of the devices' NUMA nodes; "isolated", those of
+    /// them that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an
+    /// annotation sets them, and only through onload-container-runtime and podman's hook. All CPUs
+    /// of a list, and at least one CPU for "numa" and "isolated", must belong to the control group
+    /// above the container, or the container does not start. CPUs that the engine sets
+    /// (--cpuset-cpus) take precedence, and a container of a pod keeps those that kubelet assigns.
     cpus: Option<String>,
+    /// The NUMA nodes for the memory of the container: "numa", the devices' NUMA nodes, or a list
+    /// such as "0,1". The same rules apply as for cpus.
     mems: Option<String>,
 }
 

@@ -13,6 +13,7 @@ use onload_sys::text::{Quoted, parse_decimal, parse_digits, parse_kib};
 
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub struct SriovConfig {
     /// The interface of the physical function, or its PCI address.
@@ -39,6 +40,7 @@ pub struct SriovConfig {
 
 /// Section `[host]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
     /// Interfaces to register with Onload for AF_XDP. A registration lasts until the next boot.
@@ -129,6 +131,7 @@ impl fmt::Display for PfRef {
 
 /// The driver that virtual functions are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VfDriver {
     /// For programs in user space.
@@ -224,6 +227,7 @@ impl fmt::Display for MacAddress {
 
 /// Which network namespaces see RDMA devices (rdma-system(8)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaNetns {
     /// All of them.

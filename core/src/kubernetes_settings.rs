@@ -26,17 +26,20 @@ pub const MAX_IDS: u32 = 32_768;
 
 /// Section `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct KubernetesSettings {
     /// The interface of Kubernetes that offers devices: "device-plugin", or "dra" (dynamic resource allocation); also by
     /// class, as { vfio = "dra" }, with the device plugin for the others. A class changes when no container of the node
     /// holds a device of it.
+    #[cfg_attr(feature = "schema", schemars(extend("default" = "device-plugin")))]
     pub offer: OfferSetting,
     /// The classes that are offered as a resource each, onload.dev/nic and so on: "all", or some of
     /// nic, nic-plain, nic-nodes, zf, rdma, vfio, netdev, ptp, pps, gdrcopy. Every pod can request
     /// a resource; a ResourceQuota restricts that by namespace. Each pool is a resource too, and a
     /// pool's devices are left out of the resource of their class if only one container at a time
     /// may hold them.
+    #[cfg_attr(feature = "schema", schemars(extend("default" = ["all"])))]
     pub classes: ResourceClasses,
     /// How many containers may hold one device at once, if neither \[leases] nor a pool sets a
     /// number.
@@ -121,6 +124,7 @@ impl<'de> Deserialize<'de> for OfferSetting {
 
 /// The classes that are offered as a resource each: `all`, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize))]
 #[serde(try_from = "Vec<String>")]
 pub struct ResourceClasses(Vec<Class>);
 
@@ -165,6 +169,7 @@ impl TryFrom<Vec<String>> for ResourceClasses {
 
 /// The number of containers that may hold one device, from 1 to [`MAX_IDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize))]
 #[serde(try_from = "i64")]
 pub struct SlotCount(u32);
 
@@ -264,6 +269,7 @@ fn find_problem(name: &str) -> Option<&'static str> {
 
 /// A resource that the operator named.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub struct ResourceSettings {
     /// The class whose devices the resource has.

@@ -18,34 +18,43 @@ use onload_sys::text::parse_digits;
 /// The conditions for a device to belong to a pool. Without keys, every device of the class belongs
 /// to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct PoolSelector {
     /// The vendor of the PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<HexId>"))]
     pub vendor: Vec<HexId>,
     /// The device ID of the PCI function, as four hexadecimal digits.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<HexId>"))]
     pub device: Vec<HexId>,
     /// The driver of the PCI function.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<String>"))]
     pub driver: Vec<String>,
     /// The physical function of a virtual function, by its interface or PCI address.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<PfSelector>"))]
     pub pf: Vec<PfSelector>,
     /// The index of a virtual function below its physical function, as numbers and ranges.
     pub vf: VfRanges,
     /// The NUMA node. A device without one does not match.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<u32>"))]
     pub numa: Vec<u32>,
     /// The name of one of the device's network interfaces; "*" matches any characters. A vfio
     /// device has none.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<Glob>"))]
     pub interfaces: Vec<Glob>,
     /// The link layer of one of the device's ports: "ethernet" or "infiniband".
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<LinkLayer>"))]
     pub link_layer: Vec<LinkLayer>,
     /// The PCI address of the device.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<String>"))]
     pub addresses: Vec<PciAddress>,
 }
 
@@ -266,6 +275,22 @@ where
         }
     }
     deserializer.deserialize_any(WordsVisitor(PhantomData))
+}
+
+/// The schema of what [`deserialize_one_or_more`] reads.
+#[cfg(feature = "schema")]
+pub(crate) struct OneOrMore<T>(PhantomData<T>);
+
+#[cfg(feature = "schema")]
+impl<T: schemars::JsonSchema> schemars::JsonSchema for OneOrMore<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        format!("OneOrMore{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let value = generator.subschema_for::<T>();
+        schemars::json_schema!({"anyOf": [value, {"type": "array", "items": value, "minItems": 1}]})
+    }
 }
 
 /// Checks that each type of word is parsed again from its text, and that [`Glob`] matches the same names as

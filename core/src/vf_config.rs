@@ -22,6 +22,7 @@ pub const OWN_GROUPS: &str = "put each function into its own group (PCI access c
 /// a container has it. They are set through the interface of its physical function, and restored
 /// when the container has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct VfConfig {
     /// The VLAN that the NIC puts its frames into, from 1 to 4094; 0 for none.
@@ -34,6 +35,7 @@ pub struct VfConfig {
     pub vlan_priority: Option<VlanPriority>,
     /// The standard for tagged frames: "802.1q", or "802.1ad" for a provider's tag in front of a
     /// customer's. Default: "802.1q".
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub vlan_protocol: Option<VlanProtocol>,
     /// The hardware address of the function. A pool cannot set it, since it has several devices.
     pub mac: Option<MacAddress>,
@@ -48,6 +50,7 @@ pub struct VfConfig {
     pub max_rate: Option<u32>,
     /// The link state: "auto", the same as that of the physical function; "enable", always up;
     /// "disable", always down.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub link_state: Option<LinkState>,
 }
 

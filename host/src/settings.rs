@@ -31,7 +31,8 @@ pub fn load_leniently(
     Ok((config, problems.collect()))
 }
 
-fn config_path(host: &Host, config_file: Option<&Path>) -> PathBuf {
+/// Returns the path of the named file, or else of the host's own.
+pub fn config_path(host: &Host, config_file: Option<&Path>) -> PathBuf {
     config_file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
 }
 

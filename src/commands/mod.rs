@@ -3,6 +3,7 @@
 pub mod behind;
 pub mod check;
 pub mod completion;
+pub mod config;
 pub mod configure;
 mod device_name;
 pub mod discover;

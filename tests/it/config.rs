@@ -19,7 +19,7 @@ fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
     let mut keys = BTreeSet::new();
     let mut active = String::new();
     for line in text.lines() {
-        let example = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        let example = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', ':']));
         if let Some((key, _)) = example.and_then(|example| example.split_once(" = ")) {
             keys.insert(key);
         }

@@ -1,68 +1,73 @@
-//! packaging/config.toml and onload-ctk.toml(5) say of each key what the doc comment of its field says. `UPDATE_GOLDEN=1`
-//! writes both anew.
+//! packaging/config.toml, onload-ctk.toml(5), docs/config.schema.json and docs/settings.md say of each key what the doc
+//! comment of its field says. `UPDATE_GOLDEN=1` writes them anew.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::common::{compare, package};
+use serde_json::Value;
 
-/// Where the types of the sections are: the file, the type, the section.
-const TYPES: [(&str, &str, &str); 9] = [
-    ("config/sections.rs", "DiscoverConfig", "discover"),
-    ("config/sections.rs", "CdiConfig", "cdi"),
-    ("config/sections.rs", "AnnotationsConfig", "annotations"),
-    ("config/sections.rs", "EnvironmentConfig", "environment"),
-    ("config/sections.rs", "LeasesConfig", "leases"),
-    ("config/sections.rs", "RuntimeConfig", "runtime"),
-    ("config/sections.rs", "LogConfig", "log"),
-    ("host_settings.rs", "HostSettings", "host"),
-    ("kubernetes_settings.rs", "KubernetesSettings", "kubernetes"),
+use crate::common::{compare, package, program, run};
+
+/// The sections of which the file shows every key.
+const SECTIONS: [&str; 9] = [
+    "discover",
+    "cdi",
+    "annotations",
+    "environment",
+    "leases",
+    "runtime",
+    "log",
+    "host",
+    "kubernetes",
 ];
-/// Those of sections that the file shows as examples.
-const EXAMPLES: [(&str, &str, &str); 6] = [
-    ("config/sections.rs", "PoolConfig", "pools.NAME"),
-    ("select.rs", "PoolSelector", "pools.NAME.select"),
-    ("bundle.rs", "Bundle", "bundles.NAME"),
-    ("netdev/settings.rs", "NetdevSettings", "netdev.NAME"),
-    ("vf_config.rs", "VfConfig", "netdev.NAME.vf"),
-    ("host_settings.rs", "SriovConfig", "[sriov]"),
-];
+/// Those that it shows as examples.
+const EXAMPLES: [&str; 6] =
+    ["pools.NAME", "pools.NAME.select", "bundles.NAME", "netdev.NAME", "netdev.NAME.vf", "[sriov]"];
 /// How many characters a line of a comment has at most, with its sign.
 const WIDTH: usize = 110;
 
-/// The doc comment of each field of a type, by the key of the field.
-fn docs_of(source: &str, name: &str) -> BTreeMap<String, String> {
-    let (_, behind) = source.split_once(&format!("pub struct {name} {{\n")).unwrap();
-    let (body, _) = behind.split_once("\n}").unwrap();
-    let mut docs = BTreeMap::new();
-    let (mut doc, mut key) = (Vec::new(), None);
-    for line in body.lines().map(str::trim) {
-        if let Some(text) = line.strip_prefix("/// ") {
-            doc.push(text);
-        } else if let Some((_, renamed)) = line.split_once("rename = \"") {
-            key = renamed.split_once('"').map(|(key, _)| key.to_owned());
-        } else if let Some(field) = line.strip_prefix("pub ") {
-            let (field, _) = field.split_once(':').unwrap();
-            // rustdoc would take what is in brackets for a link.
-            let text = std::mem::take(&mut doc).join(" ").replace("\\[", "[");
-            let key = key.take().unwrap_or_else(|| field.replace('_', "-"));
-            docs.insert(key, text);
-        }
-    }
-    docs
+/// The schema of each key, by section.
+type Sections = BTreeMap<String, BTreeMap<String, Value>>;
+
+fn sections(names: &[&str]) -> Sections {
+    let mut sections = Sections::new();
+    add_sections("", &schema(), &mut sections);
+    sections.retain(|name, _| names.contains(&&**name));
+    assert_eq!(sections.len(), names.len());
+    sections
 }
 
-/// What the types say of their keys, by section.
-fn docs_by_section(
-    types: &[(&str, &str, &'static str)],
-) -> BTreeMap<&'static str, BTreeMap<String, String>> {
-    let docs = types.iter().map(|&(path, name, section)| {
-        let source = fs::read_to_string(package().join("core/src").join(path)).unwrap();
-        (section, docs_of(&source, name))
-    });
-    docs.collect()
+fn schema() -> Value {
+    run(program().args(["config", "schema"])).done().json()
+}
+
+fn add_sections(name: &str, schema: &Value, sections: &mut Sections) {
+    let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+    if let Some(keys) = schema["properties"].as_object() {
+        // The keys of a map, such as the classes of leases.share, have no description.
+        if keys.values().all(|schema| schema["description"].is_string()) {
+            let entries = keys.iter().map(|(key, schema)| (key.clone(), schema.clone()));
+            sections.insert(name.to_owned(), entries.collect());
+        }
+        for (key, schema) in keys {
+            add_sections(&join(key), schema, sections);
+        }
+    }
+    add_sections_of(&join("NAME"), &schema["additionalProperties"], sections);
+    add_sections_of(&format!("[{name}]"), &schema["items"], sections);
+}
+
+/// Adds what one of several sections is, if it is one.
+fn add_sections_of(name: &str, schema: &Value, sections: &mut Sections) {
+    if schema.is_object() {
+        add_sections(name, schema, sections);
+    }
+}
+
+fn text(schema: &Value) -> &str {
+    schema["description"].as_str().unwrap()
 }
 
 /// A text as lines of a comment.
@@ -83,21 +88,21 @@ fn comment(text: &str) -> String {
 #[test]
 fn the_default_file_says_of_each_key_what_its_type_says() {
     let file = package().join("packaging/config.toml");
-    let docs = docs_by_section(&TYPES);
-    let text = fs::read_to_string(&file).unwrap();
+    let docs = sections(&SECTIONS);
+    let old = fs::read_to_string(&file).unwrap();
     let (mut made, mut above, mut section) = (String::new(), String::new(), "");
     let mut keys = 0;
-    for line in text.lines() {
+    for line in old.lines() {
         if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             section = name;
         }
         let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
         if let Some((key, _)) = setting.and_then(|setting| setting.split_once(" = ")) {
-            let doc = docs[section].get(key).unwrap_or_else(|| panic!("no field {section}.{key}"));
+            let doc = docs[section].get(key).unwrap_or_else(|| panic!("no key {section}.{key}"));
             // What is above an empty comment line is about the section.
             let about_section = above.rfind("#\n").map_or(0, |at| at + 2);
             made += &above[..about_section];
-            made += &comment(doc);
+            made += &comment(text(doc));
             above.clear();
             keys += 1;
         }
@@ -133,9 +138,9 @@ fn defaults() -> BTreeMap<(String, String), String> {
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             section = name;
-        } else if let Some((key, value)) =
-            line.strip_prefix('#').and_then(|line| line.split_once(" = "))
-            && !key.starts_with(' ')
+        } else if let Some(setting) = line.strip_prefix('#')
+            && !setting.starts_with(' ')
+            && let Some((key, value)) = setting.split_once(" = ")
         {
             defaults.insert((section.to_owned(), key.to_owned()), value.to_owned());
         }
@@ -146,11 +151,11 @@ fn defaults() -> BTreeMap<(String, String), String> {
 #[test]
 fn the_manual_page_says_of_each_key_what_its_type_says() {
     let file = package().join("packaging/man/onload-ctk.toml.5");
-    let docs = docs_by_section(&[&TYPES[..], &EXAMPLES[..]].concat());
+    let docs = sections(&[&SECTIONS[..], &EXAMPLES[..]].concat());
     let defaults = defaults();
-    let text = fs::read_to_string(&file).unwrap();
+    let old = fs::read_to_string(&file).unwrap();
     let (mut made, mut section, mut keys, mut of_a_key) = (String::new(), "", 0, false);
-    for line in text.lines() {
+    for line in old.lines() {
         if let Some(name) = line.strip_prefix(".SS [").and_then(|line| line.strip_suffix(']')) {
             section = name;
         } else if line.starts_with(".SH") {
@@ -160,13 +165,19 @@ fn the_manual_page_says_of_each_key_what_its_type_says() {
         let setting = line.strip_prefix(".B ").and_then(|line| line.split_once(" = "));
         if let Some((key, example)) = setting.filter(|_| docs.contains_key(section)) {
             let key = key.replace("\\-", "-");
-            let doc = docs[section].get(&key).unwrap_or_else(|| panic!("no field {section}.{key}"));
+            let doc = docs[section].get(&key).unwrap_or_else(|| panic!("no key {section}.{key}"));
             let default = defaults.get(&(section.to_owned(), key.clone()));
             let value = default.map_or_else(
                 || example.to_owned(),
                 |value| value.replace('-', "\\-").replace('"', "\\(dq"),
             );
-            made = made + ".B " + &key.replace('-', "\\-") + " = " + &value + "\n" + &manual(doc);
+            made = made
+                + ".B "
+                + &key.replace('-', "\\-")
+                + " = "
+                + &value
+                + "\n"
+                + &manual(text(doc));
             keys += 1;
             of_a_key = true;
         } else if !of_a_key {
@@ -176,4 +187,62 @@ fn the_manual_page_says_of_each_key_what_its_type_says() {
     let known: usize = docs.values().map(BTreeMap::len).sum();
     assert_eq!(keys, known, "onload-ctk.toml(5) has not every key");
     compare(&file, &made);
+}
+
+#[test]
+fn the_schema_is_that_of_the_program() {
+    let found = run(program().args(["config", "schema"])).done().stdout;
+    compare(&package().join("docs/config.schema.json"), &found);
+}
+
+#[test]
+fn the_default_file_has_the_defaults_of_the_schema_and_names_it() {
+    let file = fs::read_to_string(package().join("packaging/config.toml")).unwrap();
+    assert!(file.starts_with("#:schema /usr/share/onload-ctk/config.schema.json\n"));
+    let mut known = 0;
+    for ((section, key), value) in defaults() {
+        let default = &sections(&[section.as_str()])[&section][&key]["default"];
+        if !default.is_null() {
+            assert_eq!(serde_json::from_str::<Value>(&value).unwrap(), *default, "{section}.{key}");
+            known += 1;
+        }
+    }
+    assert_eq!(known, 40);
+}
+
+/// The default of a key as TOML.
+fn default_cell(schema: &Value) -> String {
+    match &schema["default"] {
+        Value::Null => String::new(),
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(Value::to_string).collect();
+            format!("`[{}]`", values.join(", "))
+        }
+        value => format!("`{value}`"),
+    }
+}
+
+#[test]
+fn the_page_of_settings_has_every_key() {
+    let mut page = "\
+# Settings
+
+This page lists every setting of `/etc/onload-ctk/config.toml` with its default and its purpose; `man onload-ctk.toml` describes each in
+full. `onload-ctk config show` prints the values in effect, and `onload-ctk config validate FILE` checks a file. Editors that use
+taplo complete and check the file by [config.schema.json](config.schema.json). The page and the schema are generated from the types
+that parse the file.
+
+NAME stands for a name that you choose.
+"
+    .to_owned();
+    let mut all = Sections::new();
+    add_sections("", &schema(), &mut all);
+    for (section, keys) in all {
+        page += &format!("\n## `[{section}]`\n\n| setting | default | purpose |\n|---|---|---|\n");
+        for (key, schema) in keys {
+            let purpose = text(&schema).split_inclusive(". ").next().unwrap().trim_end();
+            page += &format!("| `{key}` | {} | {purpose} |\n", default_cell(&schema));
+        }
+    }
+    compare(&package().join("docs/settings.md"), &page);
 }

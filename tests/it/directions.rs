@@ -28,7 +28,7 @@ const ORDERS: [&str; 13] = [
         dra health_changes cli run",
     "cluster/nomad/src: wire cli log settings devices tickets snapshot surveyor statistics plugin",
     "cluster/nri/src: wire journal runtime container answer create session connect cli",
-    "src: exit permissions printer layout config_file files capture help cli commands",
+    "src: exit permissions progress printer layout config_file files capture help cli commands",
 ];
 /// The only files with unsafe code: what begins and ends a program, and system calls that no library has.
 const UNSAFE: &str = "hooks/src/bin/onload-container-runtime.rs hooks/src/bin/onload-hook.rs

@@ -13,6 +13,7 @@ mod cli;
 mod common;
 mod completion;
 mod config;
+mod config_command;
 mod configure;
 mod contributing;
 mod default_config;

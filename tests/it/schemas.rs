@@ -83,6 +83,7 @@ fn every_read_only_command_prints_what_its_schema_says_on_every_host() {
             "status",
             "doctor",
             "topology",
+            "config show",
             "cdi list",
             "cdi check",
             "lease list",

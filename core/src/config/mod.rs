@@ -4,6 +4,8 @@
 
 mod hook;
 mod read;
+#[cfg(feature = "schema")]
+mod schema;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -12,6 +14,8 @@ mod values;
 
 pub use hook::{HookCdiConfig, HookConfig};
 pub use read::MAX_FDTABLE_SIZE;
+#[cfg(feature = "schema")]
+pub use schema::{Setting, SettingOrigin, config_schema, list_settings};
 pub use sections::{
     AnnotationsConfig, CONFIG_PATH, CdiConfig, Config, DiscoverConfig, EnvironmentConfig,
     LeasesConfig, LogConfig, LogLevel, Mover, PoolConfig, RuntimeConfig,

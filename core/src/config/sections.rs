@@ -23,6 +23,7 @@ pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Config {
     pub discover: DiscoverConfig,
@@ -33,6 +34,7 @@ pub struct Config {
     pub runtime: RuntimeConfig,
     pub log: LogConfig,
     pub pools: BTreeMap<String, PoolConfig>,
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, crate::bundle::BundleText>"))]
     pub bundles: BTreeMap<String, Bundle>,
     /// Settings that interfaces have in containers, by device name.
     pub netdev: BTreeMap<String, NetdevSettings>,
@@ -43,6 +45,7 @@ pub struct Config {
 
 /// Section `[discover]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct DiscoverConfig {
     /// Interfaces that are never offered. Unknown names cause a warning.
@@ -68,11 +71,13 @@ pub struct DiscoverConfig {
 
 /// Section `[cdi]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct CdiConfig {
     /// The kinds to write: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio,
     /// hugepages, netdev, ptp, pps, gdrcopy, bundle.
     #[serde(deserialize_with = "read_kinds")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::kubernetes_settings::ResourceClasses", extend("default" = ["all"])))]
     pub kinds: Vec<Class>,
     /// The hook that raises RLIMIT_MEMLOCK and checks device nodes again when a container starts.
     pub hook_path: PathBuf,
@@ -175,6 +180,7 @@ impl Default for CdiConfig {
 
 /// Section `[annotations]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct AnnotationsConfig {
     /// The classes that annotations onload.dev/CLASS may request. Anyone who can start a container
@@ -214,6 +220,7 @@ impl Default for AnnotationsConfig {
 
 /// Section `[environment]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct EnvironmentConfig {
     /// The classes that a container may request by its variable ONLOAD_CTK_REQUEST, for example
@@ -225,6 +232,7 @@ pub struct EnvironmentConfig {
 
 /// Section `[leases]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LeasesConfig {
     /// The maximum number of containers that may hold one device of a class at once, for example {
@@ -244,6 +252,7 @@ impl LeasesConfig {
 
 /// A section `[pools.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PoolConfig {
     /// The class of the pool's devices.
     pub class: Class,
@@ -268,6 +277,7 @@ pub struct PoolConfig {
 
 /// The program that moves an interface into a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mover {
     /// The hook of onload-ctk.
@@ -279,6 +289,7 @@ pub enum Mover {
 
 /// Section `[runtime]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RuntimeConfig {
     /// The OCI runtime that onload-container-runtime starts. If empty, the first that exists of
@@ -290,6 +301,7 @@ pub struct RuntimeConfig {
 
 /// Section `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LogConfig {
     /// The level of detail: "error" logs why containers did not start, "warning" adds possible
@@ -307,6 +319,7 @@ pub struct LogConfig {
 
 /// The severity of a log message. [`LogLevel::Error`] is the smallest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// A container does not start.

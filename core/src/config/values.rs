@@ -12,6 +12,7 @@ use onload_sys::text::Quoted;
 
 /// A number of containers, from 1 to [`Share::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize))]
 #[serde(try_from = "i64")]
 pub struct Share(u32);
 
@@ -37,6 +38,7 @@ impl TryFrom<i64> for Share {
 
 /// How libonload.so gets into the processes of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 pub enum Preload {
     /// `LD_PRELOAD` in the environment.
@@ -50,6 +52,7 @@ pub enum Preload {
 /// The policy for containers that request Onload and whose user 0 is the host's user 0, which can
 /// map every Onload stack of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 pub enum RootWithOnload {
     Allow,
@@ -61,6 +64,7 @@ pub enum RootWithOnload {
 /// The policy for containers whose libc cannot load libonload.so, or whose RDMA devices have no
 /// compatible provider library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 pub enum OnIncompatible {
     /// The container does not start.
@@ -72,6 +76,7 @@ pub enum OnIncompatible {
 
 /// The provider libraries that programs of a container with RDMA devices load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaLibraries {
     /// The image's libraries if they are compatible, else the host's.

@@ -14,6 +14,7 @@ use onload_sys::text::{Quoted, parse_decimal};
 
 /// Settings of an interface in a container. NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "kebab-case")]
 pub struct NetdevSettings {
     /// The addresses of the interface. The annotation onload.dev/address replaces them.
@@ -22,6 +23,7 @@ pub struct NetdevSettings {
     pub routes: Vec<InterfaceRoute>,
     /// The default gateway: one address, or one each for IPv4 and IPv6.
     #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::select::OneOrMore<IpAddr>"))]
     pub gateway: Vec<IpAddr>,
     /// The maximum transmission unit in bytes, from 68 to 65535. Default: the same as on the host.
     pub mtu: Option<Mtu>,
@@ -76,6 +78,7 @@ impl fmt::Display for InterfaceRoute {
 /// A maximum transmission unit in bytes. 68 is the minimum of IPv4 (RFC 791; `ETH_MIN_MTU` of the
 /// kernel).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize))]
 #[serde(try_from = "i64")]
 pub struct Mtu(u32);
 

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use onload_test_needs as needs;
 use onload_test_tree::elf::SharedLibrary;
 use serde_json::{Value, json};
 
@@ -464,26 +465,49 @@ fn received(journal: &UnixDatagram) -> Vec<String> {
     lines.filter(|line| !line.contains(": RLIMIT_MEMLOCK ")).collect()
 }
 
-#[test]
-fn a_hook_that_fails_is_told_by_runc_and_not_in_the_system_log_too() {
+/// Starts a container that the hook refuses. Returns what the runtime printed, and the lines of the system log.
+fn refusal(runtime: &str) -> Option<(String, Vec<String>)> {
     if !has_runc() {
-        return;
+        return None;
     }
     let mut config = given(LOOK, "auto");
     config["linux"]["devices"] = json!([]);
-    let Some(made) = Made::new(&config, Has::Libibverbs, "") else {
-        return;
-    };
+    let made = Made::new(&config, Has::Libibverbs, "")?;
     made.0.mkdir("/dev");
+    made.0.mkdir("/run/mount");
     let journal = UnixDatagram::bind(made.0.path("/dev/log")).unwrap();
     journal.set_nonblocking(true).unwrap();
     let id = unique("container");
-    let script = format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}");
-    let output = made.0.script(&script, b"");
+    let script = format!("exec timeout 60 {runtime} --root /run/runc run -b /bundle {id}");
+    let output =
+        made.0.script(&format!("umount /sys/fs/cgroup/unified 2> /tmp/said\n{script}"), b"");
     assert!(!output.status.success());
-    let message = stderr(&output);
-    assert!(message.contains("config.json has no such node"), "{message}");
-    assert_eq!(received(&journal), [""; 0]);
+    Some((stderr(&output), received(&journal)))
+}
+
+const REFUSAL: &str = "config.json has no such node";
+
+#[test]
+fn a_hook_that_fails_is_told_by_runc_and_not_in_the_system_log_too() {
+    let Some((message, lines)) = refusal("runc") else {
+        return;
+    };
+    assert!(message.contains(REFUSAL), "{message}");
+    assert_eq!(lines, [""; 0]);
+}
+
+/// crun's hooks have /dev/null as standard error, so podman has nothing to show. README.md names the command that does.
+#[test]
+fn a_refusal_that_crun_does_not_show_is_in_the_system_log() {
+    if !needs::programs(&["crun"]) {
+        return;
+    }
+    let Some((message, lines)) = refusal("crun --cgroup-manager=cgroupfs") else {
+        return;
+    };
+    assert!(message.contains("error executing hook") && !message.contains(REFUSAL), "{message}");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("<27>onload-hook[") && lines[0].contains(REFUSAL), "{lines:?}");
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! `config show`: the settings in effect, and where their values come from.
+
+use onload_core::config::{Setting, SettingOrigin, list_settings};
+use onload_host::settings;
+use serde_json::{Value, json};
+
+use crate::cli::{ConfigShowArgs, GlobalArgs, ListFormat};
+use crate::commands::open_host;
+use crate::exit::ExitAnswer;
+use crate::layout::format_table;
+use crate::printer::Printer;
+
+/// Settings, and the environment variables that take precedence over them.
+const VARIABLES: [(&str, &str); 2] = [
+    ("cdi.kinds", "ONLOAD_CTK_CDI_GENERATE_KIND"),
+    ("kubernetes.listen", "ONLOAD_KUBERNETES_LISTEN"),
+];
+
+pub fn run(
+    global: &GlobalArgs,
+    args: &ConfigShowArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
+    let (host, _) = open_host(global)?;
+    let config_file = global.config.as_deref();
+    let text = settings::read(&host, config_file)?;
+    let path = settings::config_path(&host, config_file).display().to_string();
+    let mut settings = list_settings(text.as_deref().unwrap_or_default())?;
+    for setting in &mut settings {
+        let variable = VARIABLES.iter().find(|(name, _)| *name == setting.name);
+        let Some(text) = variable.and_then(|(_, variable)| std::env::var(variable).ok()) else {
+            continue;
+        };
+        setting.value = Some(match setting.value {
+            Some(Value::Array(_)) => text.split(',').collect(),
+            _ => text.into(),
+        });
+        setting.origin = SettingOrigin::Variable;
+    }
+    if args.format == ListFormat::Json {
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "file": text.map(|_| path),
+            "settings": settings,
+        }))?;
+        return Ok(ExitAnswer::Yes);
+    }
+    let rows = settings.iter().map(|Setting { name, value, origin }| {
+        let origin = match origin {
+            SettingOrigin::Default => "default",
+            SettingOrigin::File => "file",
+            SettingOrigin::Variable => "variable",
+        };
+        let value = value.as_ref().map_or_else(|| "not set".to_owned(), format_toml);
+        [name.clone(), origin.to_owned(), value]
+    });
+    printer.print(format_table(["SETTING", "ORIGIN", "VALUE"], rows, printer.columns()))?;
+    if text.is_none() {
+        printer.note(format_args!("{path} does not exist"));
+    }
+    Ok(ExitAnswer::Yes)
+}
+
+/// Formats a value as TOML, in one line.
+fn format_toml(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(format_toml).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Value::Object(entries) if !entries.is_empty() => {
+            let entries: Vec<String> = entries
+                .iter()
+                .map(|(key, value)| {
+                    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+                    let key = if key.chars().all(is_bare) { key } else { &format!("{key:?}") };
+                    format!("{key} = {}", format_toml(value))
+                })
+                .collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        value => value.to_string(),
+    }
+}
