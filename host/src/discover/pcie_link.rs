@@ -5,14 +5,15 @@ use std::fmt;
 use std::path::Path;
 
 use onload_sys::text::format_count;
+use serde::{Serialize, Serializer};
 
 use crate::host::{Host, HostError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcieLink {
     /// Transfers of a lane, in tenths of GT/s.
-    speed: u32,
-    width: u32,
+    pub speed: u32,
+    pub width: u32,
 }
 
 impl PcieLink {
@@ -29,6 +30,15 @@ impl PcieLink {
     pub fn is_slower_than(self, other: PcieLink) -> bool {
         self.speed < other.speed || self.width < other.width
     }
+
+    /// Returns the generation of PCIe and the lanes, such as `Gen3 x8`.
+    pub fn short(self) -> String {
+        const SPEEDS: [u32; 6] = [25, 50, 80, 160, 320, 640];
+        match SPEEDS.iter().position(|speed| *speed == self.speed) {
+            Some(index) => format!("Gen{} x{}", index + 1, self.width),
+            None => self.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for PcieLink {
@@ -36,6 +46,12 @@ impl fmt::Display for PcieLink {
         let (whole, tenth) = (self.speed / 10, self.speed % 10);
         let lanes = format_count(self.width, "lane", "lanes");
         write!(f, "{whole}.{tenth} GT/s on {lanes}")
+    }
+}
+
+impl Serialize for PcieLink {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -83,6 +99,9 @@ mod tests {
         assert_eq!(best.to_string(), "8.0 GT/s on 8 lanes");
         let narrow = PcieLink { speed: 25, width: 1 };
         assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
+        let [fast, odd] = [(320, 16), (30, 1)].map(|(speed, width)| PcieLink { speed, width });
+        let short = [best, narrow, fast, odd].map(PcieLink::short);
+        assert_eq!(short, ["Gen3 x8", "Gen1 x1", "Gen5 x16", "3.0 GT/s on 1 lane"]);
     }
 
     #[test]

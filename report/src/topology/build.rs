@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_host::discover::pci::{DEVICES, PciFunction};
-use onload_host::discover::pcie_link;
+use onload_host::discover::pcie_link::{self, PcieLink};
 use onload_host::host::{Host, HostError};
 use onload_sys::pci::PciAddress;
 
@@ -33,7 +33,7 @@ pub fn read(input: TopologyInput<'_>) -> Result<Topology, HostError> {
         }
         virtual_functions.sort_by_key(|child| (child.index, child.address));
         let topology_function = TopologyFunction {
-            link: link(input.host, function.address)?,
+            link: read_link(input.host, function.address)?,
             virtual_functions,
             ..index.build_function(function)
         };
@@ -66,10 +66,8 @@ fn node_entry(nodes: &mut Vec<TopologyNumaNode>, number: Option<u32>) -> &mut To
     &mut nodes[index]
 }
 
-fn link(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
-    let directory = Path::new(DEVICES).join(address.to_string());
-    let link = pcie_link::read(host, &directory, "current")?;
-    Ok(link.map(|link| link.to_string()))
+fn read_link(host: &Host, address: PciAddress) -> Result<Option<PcieLink>, HostError> {
+    pcie_link::read(host, &Path::new(DEVICES).join(address.to_string()), "current")
 }
 
 /// Puts a function to its place below the roots of its node.
@@ -95,7 +93,7 @@ fn place_function(
         if index == bus.bridges.len() {
             bus.bridges.push(Bridge {
                 address: bridge,
-                link: link(input.host, bridge)?,
+                link: read_link(input.host, bridge)?,
                 bus: Bus::default(),
             });
         }

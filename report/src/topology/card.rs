@@ -1,5 +1,6 @@
 //! A PCI function as a card: its interfaces, its devices as chips, and its virtual functions, folded.
 
+use onload_host::discover::pcie_link::PcieLink;
 use onload_sys::text::format_count;
 
 use super::canvas::{Canvas, Paint, Rect, Shape, TextStyle, sanitize};
@@ -91,19 +92,6 @@ pub(super) fn draw_chips<'d>(
     y + CHIP
 }
 
-/// Shortens the speed and width of a PCIe link: `Gen3 x8` instead of `8.0 GT/s on 8 lanes`.
-pub(super) fn short_link(link: &str) -> String {
-    const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
-    let parts = link.split_once(" GT/s on ").and_then(|(speed, width)| {
-        let generation = SPEEDS.iter().position(|known| *known == speed)? + 1;
-        Some((generation, width.split_once(" lane")?.0))
-    });
-    match parts {
-        Some((generation, lanes)) => format!("Gen{generation} x{lanes}"),
-        None => link.to_owned(),
-    }
-}
-
 fn function_paint(function: &TopologyFunction) -> Paint {
     Paint { class: function.class(), state: function.state() }
 }
@@ -134,7 +122,7 @@ impl CardContent<'_> {
         let driver = function.driver.as_deref().unwrap_or("no driver");
         let mut details = vec![driver.to_owned(), function.id.clone()];
         details.extend(function.interfaces.first().and_then(state_and_speed));
-        details.extend(function.link.as_deref().map(short_link));
+        details.extend(function.link.map(PcieLink::short));
         self.line(0, &details.join(SEPARATOR));
         for text in function.gpu.iter().flat_map(TopologyGpu::details) {
             self.line(0, &text);

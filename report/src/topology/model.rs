@@ -2,6 +2,7 @@
 
 use onload_core::class::Class;
 use onload_host::discover::gpu::Distance;
+use onload_host::discover::pcie_link::PcieLink;
 use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
@@ -63,7 +64,7 @@ pub struct Bus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bridge {
     pub address: PciAddress,
-    pub link: Option<String>,
+    pub link: Option<PcieLink>,
     #[serde(flatten)]
     pub bus: Bus,
 }
@@ -74,7 +75,7 @@ pub struct TopologyFunction {
     pub id: String,
     pub driver: Option<String>,
     /// Its present link; `None` for a virtual function.
-    pub link: Option<String>,
+    pub link: Option<PcieLink>,
     pub index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<TopologyGpu>,

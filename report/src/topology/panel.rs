@@ -157,7 +157,7 @@ impl PanelContent {
         let mut last = top;
         for bridge in &bus.bridges {
             last = self.elbow(left, indent, TextStyle::Detail.height() / 2 + 1);
-            let link = bridge.link.as_deref().map(|link| format!(" · {}", card::short_link(link)));
+            let link = bridge.link.map(|link| format!(" · {}", link.short()));
             let text = format!("{}{}", bridge.address, link.unwrap_or_default());
             let position = (left + indent + 6, self.y + 2);
             let room = self.right - position.0 - 6;

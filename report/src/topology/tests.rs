@@ -6,6 +6,7 @@ use crate::test_tree::{AsHost, Tree, sample};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::device_id::DeviceId;
+use onload_host::discover::pcie_link::PcieLink;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_lease::LeaseEntry;
@@ -101,7 +102,7 @@ fn nic(number: u32) -> TopologyFunction {
         address: format!("0000:{:02x}:00.0", number + 0x40).parse().unwrap(),
         id: "1924:0b03".to_owned(),
         driver: Some("sfc".to_owned()),
-        link: Some("16.0 GT/s on 16 lanes".to_owned()),
+        link: Some(PcieLink { speed: 160, width: 16 }),
         index: None,
         gpu: None,
         interfaces: vec![interface],
@@ -143,7 +144,7 @@ fn large() -> Topology {
         let first = number * 32;
         let bridge = |address: String, bus| Bridge {
             address: address.parse().unwrap(),
-            link: Some("16.0 GT/s on 16 lanes".to_owned()),
+            link: Some(PcieLink { speed: 160, width: 16 }),
             bus,
         };
         let direct = Bus { bridges: Vec::new(), functions: vec![nic(number * 2)] };
@@ -592,11 +593,4 @@ fn nodes_are_drawn_from_left_to_right_in_the_order_of_their_numbers() {
     for (index, (rect, text)) in headings.iter().enumerate() {
         assert_eq!(rect.x == left, index % 2 == 0, "{text}");
     }
-}
-
-#[test]
-fn a_link_is_shown_by_generation_and_lanes() {
-    let links = ["8.0 GT/s on 8 lanes", "2.5 GT/s on 1 lane", "32.0 GT/s on 16 lanes", "odd"];
-    let shown = links.map(card::short_link);
-    assert_eq!(shown, ["Gen3 x8", "Gen1 x1", "Gen5 x16", "odd"]);
 }

@@ -85,7 +85,7 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
     };
     for bridge in &bus.bridges {
         let (first, rest) = branch();
-        let link = bridge.link.as_deref().map(|link| format!(", {link}"));
+        let link = bridge.link.map(|link| format!(", {link}"));
         let text = format!("{} bridge{}", bridge.address, link.unwrap_or_default());
         lines.push(new_line(LineKind::Part, &first, &rest, text));
         bus_lines(&bridge.bus, &rest, lines);
@@ -115,7 +115,7 @@ fn function_text(function: &TopologyFunction) -> String {
         Some(driver.to_owned()),
         first.and_then(|interface| interface.state.clone()),
         first.and_then(|interface| interface.speed_mbps).map(format_speed),
-        function.link.clone(),
+        function.link.map(|link| link.to_string()),
     ]
     .into_iter()
     .flatten()
