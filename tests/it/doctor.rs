@@ -850,6 +850,42 @@ fn a_reload_comes_after_what_has_a_stack_was_stopped() {
     assert_eq!(steps, [drain, "docker stop redis", reload, undrain]);
 }
 
+/// A container with CAP_BPF can end Onload's XDP program, and only a reload makes another one.
+#[test]
+fn a_registration_that_a_container_ended_is_made_again_after_a_reload() {
+    let tree = af_xdp("ens1 xdp on 4\n", "1");
+    tree.config("[host]\naf-xdp = [\"ens1\"]\n");
+    let lease = leased_interface(true)
+        .read("run/onload-ctk/@leases/netdev=ens1v0#0")
+        .replace("ens1v0", "ens1")
+        .replace("0000:3b:02.7", "0000:41:00.0");
+    tree.boot("a-boot").process(42, 7);
+    tree.file("run/onload-ctk/@leases/netdev=ens1#0", &lease);
+    let interfaces = || found(&tree, "onload-interface")[0]["finding"].clone();
+    assert_eq!(interfaces(), "accelerated: ens1, ens3");
+    let lease = lease.replace("its MTU", "its registration with Onload for AF_XDP");
+    tree.file("run/onload-ctk/@leases/netdev=ens1#0", lease);
+    let returning = &found(&tree, "returning")[0];
+    assert_eq!(returning["verdict"], "warn");
+    let finding = text(&returning["finding"]);
+    assert!(
+        finding.contains("no other container gets it, and Onload does not reach it"),
+        "{finding}"
+    );
+    assert_eq!(
+        remedies(returning),
+        [
+            "onload-ctk drain nic",
+            "onload_tool reload",
+            "onload-ctk host apply",
+            "onload-ctk lease restore",
+            "onload-ctk undrain nic"
+        ]
+    );
+    assert_eq!(interfaces(), "accelerated: ens3");
+    assert_eq!(found(&tree, "af-xdp"), [] as [Value; 0]);
+}
+
 checks! {
     a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
         |tree| { tree.remove("/sys/class/sfc_char"); }

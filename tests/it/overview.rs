@@ -118,9 +118,17 @@ fn an_af_xdp_registration_that_is_configured_and_not_applied_comes_next() {
 
 #[test]
 fn a_device_that_a_container_left_otherwise_is_shown_with_what_restores_it() {
-    let [_, devices, ..] = lines(&leased_interface(true));
-    let expected = ", 1 not restored (run: onload-ctk lease restore)";
-    assert!(devices.ends_with(expected), "{devices}");
+    let tree = leased_interface(true);
+    let assert_names = |command: &str| {
+        let [_, devices, ..] = lines(&tree);
+        let expected = format!(", 1 not restored (run: onload-ctk {command})");
+        assert!(devices.ends_with(&expected), "{devices}");
+    };
+    assert_names("lease restore");
+    let lease = "run/onload-ctk/@leases/netdev=ens1v0#0";
+    let registration = "its registration with Onload for AF_XDP";
+    tree.file(lease, tree.read(lease).replace("its MTU", registration));
+    assert_names("doctor");
 }
 
 #[test]
