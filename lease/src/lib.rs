@@ -22,8 +22,8 @@ pub mod users;
 pub use acquire::{FindUser, choose_without_leases};
 pub use file::{Holder, Lease, NODES, POD, is_pod_name};
 pub use move_record::{
-    MoveRecord, NOT_MOVED, OnloadRegistration, SavedFunction, SavedInterface, SavedQueues,
-    SavedRdma, SavedRss, SavedState, SavedVf,
+    MoveRecord, NOT_MOVED, ONLOAD_REGISTRATION, OnloadRegistration, SavedFunction, SavedInterface,
+    SavedQueues, SavedRdma, SavedRss, SavedState, SavedVf,
 };
 pub use request::{LeaseRequest, MemberRequest};
 pub use slot::in_use_error;

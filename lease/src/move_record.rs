@@ -13,6 +13,9 @@ use onload_sys::pci::PciAddress;
 /// The network namespace of what stays where it is: the kernel's numbers begin at 1.
 pub const NOT_MOVED: u64 = 0;
 
+/// The entry of [`MoveRecord::left`] for an interface that another XDP program took from Onload.
+pub const ONLOAD_REGISTRATION: &str = "its registration with Onload for AF_XDP";
+
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

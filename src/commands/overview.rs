@@ -40,7 +40,7 @@ pub fn run(
             "host": host,
             "devices": count_devices(&inventory),
             "drained": inventory.drain.iter().count(),
-            "not_restored": count_returning(&checks),
+            "not_restored": returning_checks(&checks).count(),
             "cdi_specs": specs,
             "engines": engines.collect::<Vec<_>>(),
             "next_step": next_step,
@@ -112,17 +112,19 @@ fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
         let since = timestamp::format_rfc3339(since);
         parts.push(format!("{drained} drained since {since} (onload-ctk drain lists them)"));
     }
-    match count_returning(checks) {
-        0 => {}
-        number => parts.push(format!("{number} not restored (run: onload-ctk lease restore)")),
+    let returning: Vec<&Check> = returning_checks(checks).collect();
+    if !returning.is_empty() {
+        // The steps of a longer remedy are only complete in doctor.
+        let has_one_step = returning.iter().all(|check| check.finding.remedy.len() == 1);
+        let command = if has_one_step { "lease restore" } else { "doctor" };
+        parts.push(format!("{} not restored (run: onload-ctk {command})", returning.len()));
     }
     parts.join(", ")
 }
 
-/// Counts the devices that exited containers left unrestored.
-fn count_returning(checks: &[Check]) -> usize {
-    let checks = checks_named(checks, "returning");
-    checks.filter(|check| check.finding.subject.is_some()).count()
+/// Returns a check for each device that exited containers left unrestored.
+fn returning_checks(checks: &[Check]) -> impl Iterator<Item = &Check> {
+    checks_named(checks, "returning").filter(|check| check.finding.subject.is_some())
 }
 
 fn first_device(inventory: &Inventory, class: Class) -> Option<&HostDevice> {

@@ -16,6 +16,7 @@ mod memlock;
 mod onload;
 mod pcie;
 mod rdma;
+mod reload;
 mod returning;
 mod security;
 mod specs;

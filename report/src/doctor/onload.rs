@@ -10,11 +10,13 @@ use onload_host::discover::nic::{DEBUGFS_NICS, Datapath, Nic};
 use onload_host::discover::onload::{CONTROL_PLANE, DEFAULT_CONTROL_PLANE, ProgramFault};
 use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
-use onload_sys::text::{ShortList, format_count, quote_for_shell};
+use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
-use crate::status::{OTHER_BUILD_EFFECT, StackUser, list_stack_users};
+use super::reload::{reapply_remedy, reload_finding};
+use super::returning::lost_registrations;
+use crate::status::OTHER_BUILD_EFFECT;
 
 /// Modules that create device nodes, as the kernel lists loaded ones. Without the second, programs of TCPDirect and
 /// ef_vi find no node.
@@ -65,9 +67,9 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
     let driver = with_version("driver", &onload.version);
     let finding = match onload.library_matches {
         Some(true) => Finding::pass(format!("{library} was built for this driver")),
-        Some(false) => reload_finding(
+        Some(false) => build_finding(
             context,
-            format!(
+            &format!(
                 "{library} was built for another driver than the loaded {driver}: programs that start now with the preload {OTHER_BUILD_EFFECT}; those with a stack keep it until the reload"
             ),
         )?,
@@ -84,50 +86,14 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
     Ok(vec![finding.with_path("/proc/driver/onload/version").with_path(library)])
 }
 
-/// Returns the problem of the loaded driver, and the command to reload it, which helps if the modules on disk match the
-/// library. `onload_tool reload` fails while a stack lives, so what has one is stopped before. It ends the
-/// registrations for AF_XDP.
-fn reload_finding(context: &CheckContext<'_>, text: String) -> Result<Finding, HostError> {
-    let users = list_stack_users(context.host)?;
-    let text = match users.as_slice() {
-        [] => text,
-        users => {
-            let names: Vec<String> = users.iter().map(ToString::to_string).collect();
-            format!("{text}; stop first what has stacks of Onload: {}", ShortList(&names))
-        }
-    };
+/// Returns the problem of a driver of another build than the library. A reload helps if the modules on disk match it.
+fn build_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
     let install = Remedy::install(
         "the modules and the library of one Onload",
         "its release, if the reload does not help",
     );
-    let reapply = reapply_remedy(context)?;
-    let text = match reapply {
-        None => text,
-        Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
-    };
-    let steps = users
-        .iter()
-        .filter_map(StackUser::stop_command)
-        .map(Remedy::run)
-        .chain([Remedy::run("onload_tool reload")])
-        .chain(reapply)
-        .chain([Remedy::run("onload-ctk undrain nic"), install]);
-    let drain = Remedy::run("onload-ctk drain nic");
-    Ok(steps.fold(Finding::fail(text, drain), Finding::with_remedy))
-}
-
-/// Returns the command that applies the configuration to reloaded modules, if it has settings for them: starting the
-/// unit that does so at boot.
-fn reapply_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
-    let host = &context.config.host;
-    if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(Remedy::run(if context.has_units()? {
-        "systemctl restart onload-host.service"
-    } else {
-        "onload-ctk host apply"
-    })))
+    let finding = reload_finding(context, text, Finding::fail, None)?;
+    Ok(finding.with_remedy(install))
 }
 
 /// Whether the driver can start the program without which no network namespace gets stacks.
@@ -197,7 +163,9 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     if !inventory.onload.as_ref().is_some_and(is_offered) {
         return Ok(Vec::new());
     }
-    let names: Vec<&str> = inventory.nics.iter().map(|nic| nic.device.as_str()).collect();
+    let lost = lost_registrations(context);
+    let nics = inventory.nics.iter().filter(|nic| !lost.contains(&nic.name));
+    let names: Vec<&str> = nics.map(|nic| nic.device.as_str()).collect();
     let finding = if names.is_empty() && inventory.undecided_classes().contains(&Class::Nic) {
         Finding::unknown("which interfaces Onload accelerates is not known", Remedy::for_unread())
     } else if names.is_empty() {
@@ -235,10 +203,11 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     // No command of the host reads or sets the channels of an interface that is in a container.
     let is_on_host =
         |nic: &&Nic| inventory.interfaces.iter().any(|interface| interface.name == nic.name);
+    let lost = lost_registrations(context);
     let nics: Vec<_> = inventory
         .nics
         .iter()
-        .filter(|nic| nic.datapath == Datapath::AfXdp)
+        .filter(|nic| nic.datapath == Datapath::AfXdp && !lost.contains(&nic.name))
         .filter(is_on_host)
         .collect();
     if nics.is_empty() {

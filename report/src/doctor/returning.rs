@@ -2,39 +2,59 @@
 
 use onload_host::leases;
 use onload_lease::run_dir::RUN_DIR;
-use onload_lease::{LeaseEntry, MoveRecord};
+use onload_lease::{LeaseEntry, MoveRecord, ONLOAD_REGISTRATION, SavedState};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
+use super::reload::reload_finding;
 
 pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
-    // Without the right to read leases nothing is known of them, as `discovery` says.
-    let entries = leases::list(context.host).unwrap_or_default();
-    let moved: Vec<(&LeaseEntry, &MoveRecord)> = entries
-        .iter()
-        .filter(|entry| !entry.has_ended)
-        .filter_map(|entry| Some((entry, entry.lease.as_ref().ok()?.moved.as_ref()?)))
-        .collect();
-    let findings: Vec<Finding> = moved
-        .iter()
-        .filter(|(entry, _)| entry.is_returning)
-        .map(|(entry, record)| {
-            let reason = record.left.as_ref().map(|left| format!(": {left} is not as it was"));
-            let text = format!(
-                "its container has ended, and it is not restored{}; no other container gets it",
-                reason.unwrap_or_default()
-            );
-            let device = &entry.device;
-            Finding::warn(text, Remedy::run("onload-ctk lease restore")).with_subject(format!(
-                "{}={}",
-                device.class.as_str(),
-                device.name
-            ))
-        })
-        .collect();
-    let findings = match (findings.is_empty(), moved.is_empty()) {
-        (true, false) => vec![Finding::pass("no device is left behind by an ended container")],
-        _ => findings,
-    };
+    let entries = list_entries(context);
+    let moved: Vec<(&LeaseEntry, &MoveRecord)> = moved_devices(&entries).collect();
+    let mut findings = Vec::new();
+    for (entry, record) in moved.iter().filter(|(entry, _)| entry.is_returning) {
+        let restore = Remedy::run("onload-ctk lease restore");
+        let reason = record.left.as_ref().map(|left| format!(": {left} is not as it was"));
+        let text = format!(
+            "its container has ended, and it is not restored{}; no other container gets it",
+            reason.unwrap_or_default()
+        );
+        let finding = if has_lost_registration(record) {
+            let text = format!("{text}, and Onload does not reach it");
+            reload_finding(context, &text, Finding::warn, Some(restore))?
+        } else {
+            Finding::warn(text, restore)
+        };
+        let device = &entry.device;
+        findings.push(finding.with_subject(format!("{}={}", device.class.as_str(), device.name)));
+    }
+    if findings.is_empty() && !moved.is_empty() {
+        findings.push(Finding::pass("no device is left behind by an ended container"));
+    }
     Ok(findings.into_iter().map(|finding| finding.with_path(RUN_DIR)).collect())
+}
+
+/// Returns the interfaces of the host that are registered with Onload and that a container's XDP program took from it.
+pub(super) fn lost_registrations(context: &CheckContext<'_>) -> Vec<String> {
+    let entries = list_entries(context);
+    let lost = moved_devices(&entries).filter(|(_, record)| has_lost_registration(record));
+    lost.filter_map(|(_, record)| match &record.saved {
+        SavedState::Interface(interface) => Some(interface.name.clone()),
+        SavedState::Rdma(_) | SavedState::Function(_) => None,
+    })
+    .collect()
+}
+
+/// Lists the leases, or nothing without the right to read them, which `discovery` reports.
+fn list_entries(context: &CheckContext<'_>) -> Vec<LeaseEntry> {
+    leases::list(context.host).unwrap_or_default()
+}
+
+fn moved_devices(entries: &[LeaseEntry]) -> impl Iterator<Item = (&LeaseEntry, &MoveRecord)> {
+    let entries = entries.iter().filter(|entry| !entry.has_ended);
+    entries.filter_map(|entry| Some((entry, entry.lease.as_ref().ok()?.moved.as_ref()?)))
+}
+
+fn has_lost_registration(record: &MoveRecord) -> bool {
+    record.left.as_deref() == Some(ONLOAD_REGISTRATION)
 }

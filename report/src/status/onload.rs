@@ -215,7 +215,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
     match cause {
         KernelSocketCause::OtherInterface => (
             format!("Onload leaves to the kernel what does not go by {names}"),
-            format!("use an address of {names}, or a route over it; or have Onload accelerate the other interface, and {RESTART_REMEDY}"),
+            format!("use an address of {names}, or a route over it; or have Onload accelerate the other interface (onload-ctk discover --explain says what that needs), and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::LeftToKernel => (
             "why Onload left them to the kernel is not known".to_owned(),
@@ -331,7 +331,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     };
     let veth = match host.accelerates_veth {
         Some(false) => {
-            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets that this host routes from and to other machines"
+            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets that this host routes from and to other machines, and start it again"
         }
         Some(true) | None => "",
     };

@@ -233,7 +233,7 @@ fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_h
     made.assert_is(
         VerdictState::NoStack,
         "on the kernel's sockets, although it has a stack of Onload: 77 redis (192.0.2.7 of ens0)",
-        "an address of ens1",
+        "an address of ens1, or a route over it; or have Onload accelerate the other interface (onload-ctk discover --explain",
     );
     // Of its own interface that is not the reason.
     made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
@@ -865,6 +865,9 @@ fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
     assert!(!remedy.contains(veth), "this Onload has none: {remedy}");
     made.file(veth, "N\n");
     made.assert_is(VerdictState::NoInterface, "", veth);
+    // A program that runs already is not accelerated by it.
+    let remedy = made.verdicts()[0].remedy.clone().unwrap();
+    assert!(remedy.ends_with("to other machines, and start it again"), "{remedy}");
     // Where Onload is told to, it accelerates what leads to the host's own network.
     made.file(veth, "Y\n");
     assert_eq!(made.verdicts()[0].state, VerdictState::Accelerated);

@@ -129,7 +129,7 @@ pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> 
             if is_missing(registration, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) =>
         {
             bail!(
-                "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; stop what has stacks of Onload, run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
+                "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; stop what has stacks of Onload, run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again (\"onload-ctk doctor\" lists all commands)",
                 saved.name,
                 saved.pci
             )

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use onload_lease::SavedInterface;
+use onload_lease::{ONLOAD_REGISTRATION, SavedInterface};
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
@@ -91,10 +91,8 @@ pub(super) fn clear_and_restore(
     if !differences.is_empty() {
         return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    onload::restore(&host_netns.netns, saved).map_err(|error| RestoreError {
-        error,
-        differs: Some("its registration with Onload for AF_XDP".to_owned()),
-    })
+    onload::restore(&host_netns.netns, saved)
+        .map_err(|error| RestoreError { error, differs: Some(ONLOAD_REGISTRATION.to_owned()) })
 }
 
 /// Ignores the hardware address if the physical function set it, since it is restored there.
