@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -32,6 +32,8 @@ const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
+/// The stacks of all programs, and orphaned ones (Onload, `efab_stacks_seq_show`).
+const STACKS: &str = "/proc/driver/onload/stacks";
 const PROGRAM: &[u8] = b"xdpsock";
 
 /// An interface that Onload uses by AF_XDP, in any namespace.
@@ -142,6 +144,23 @@ pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> 
 fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet<u32>) -> bool {
     registration.since == since
         && registration.program.is_some_and(|program| !programs.contains(&program))
+}
+
+/// Returns whether Onload has a stack, orphaned ones included, and may have the interface in its list. A file that cannot
+/// be read counts as yes.
+pub(super) fn may_have_stack(interface: &str) -> bool {
+    match fs::read_to_string(STACKS) {
+        Ok(stacks) if stacks.trim().is_empty() => return false,
+        Err(error) if error.kind() == ErrorKind::NotFound => return false,
+        _ => {}
+    }
+    let Ok(entries) = fs::read_dir(NIC_LIST) else {
+        return true;
+    };
+    entries.flatten().any(|entry| {
+        let name = fs::read_to_string(entry.path().join(NAME));
+        name.map_or(true, |name| name.trim_end() == interface)
+    })
 }
 
 fn list_interfaces() -> Option<Vec<AfXdpInterface>> {
