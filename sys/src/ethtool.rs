@@ -11,12 +11,9 @@ const IOCTL: u16 = 0x8946;
 const GET_RULE_COUNT: u32 = 0x2e;
 const GET_RULE: u32 = 0x2f;
 const GET_RULES: u32 = 0x30;
-const DELETE_RULE: u32 = 0x31;
-const INSERT_RULE: u32 = 0x32;
 const GET_CHANNELS: u32 = 0x3c;
 const SET_CHANNELS: u32 = 0x3d;
 const GET_SPREAD: u32 = 0x46;
-const SET_SPREAD: u32 = 0x47;
 
 /// `struct ethtool_channels`: the command, the maximum counts, and the present counts.
 const CHANNELS: usize = 36;
@@ -127,19 +124,6 @@ impl Ethtool {
         })
     }
 
-    pub fn set_rss(&self, rss: &RssConfig) -> Result<(), Errno> {
-        let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
-        let mut buffer = new_command(SET_SPREAD, SPREAD);
-        put_u32(&mut buffer, TABLE_LENGTH, count(rss.table.len())?);
-        put_u32(&mut buffer, KEY_LENGTH, count(rss.key.len())?);
-        if let Some(target) = buffer.get_mut(HASH..HASH + 2) {
-            target.copy_from_slice(&rss.hash);
-        }
-        buffer.extend(rss.table.iter().flat_map(|queue| queue.to_ne_bytes()));
-        buffer.extend(&rss.key);
-        self.ioctl(&mut buffer)
-    }
-
     /// Returns the ntuple rules, as the kernel encodes them. Fails with E2BIG if there are more than `max`.
     pub fn ntuple_rules(&self, max: u32) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = new_command(GET_RULE_COUNT, RULES + PADDING);
@@ -161,23 +145,6 @@ impl Ethtool {
             rules.extend(buffer.get(RULE).map(<[u8]>::to_vec));
         }
         Ok(rules)
-    }
-
-    pub fn insert_rule(&self, rule: &[u8]) -> Result<(), Errno> {
-        self.send_rule(INSERT_RULE, rule)
-    }
-
-    pub fn delete_rule(&self, rule: &[u8]) -> Result<(), Errno> {
-        self.send_rule(DELETE_RULE, rule)
-    }
-
-    fn send_rule(&self, number: u32, rule: &[u8]) -> Result<(), Errno> {
-        let mut buffer = new_command(number, RULES + PADDING);
-        match buffer.get_mut(RULE) {
-            Some(target) if target.len() == rule.len() => target.copy_from_slice(rule),
-            _ => return Err(Errno::INVAL),
-        }
-        self.ioctl(&mut buffer)
     }
 
     /// Executes the command in the first word of the buffer. The buffer must be as long as the lengths in it say.

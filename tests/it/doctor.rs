@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::common::hosts::{self, x3};
@@ -30,6 +31,93 @@ fn remedies(finding: &Value) -> Vec<String> {
         _ => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
     };
     remedies.map(one).collect()
+}
+
+/// A guest with a real Onload in which a command was run by hand, as doctor printed it.
+const REAL: &str = "by hand with a real Onload";
+/// Reasons why a command is run nowhere as printed.
+const DISTRIBUTION: &str = "nowhere: another distribution";
+const HARDWARE: &str = "nowhere: hardware that no guest has";
+const NETWORK: &str = "nowhere: packages of the distribution, by the network";
+const REBOOT: &str = "nowhere: it reboots, or matters only after a reboot";
+const PERSON: &str = "nowhere: it shows a person something or starts an editor";
+
+const UNTRIED: &str = "nowhere yet";
+
+/// The beginnings of the commands that doctor prints, and where each is run as printed.
+const PRINTED_COMMANDS: &[(&str, &str)] = &[
+    ("${EDITOR:-vi} ", PERSON),
+    ("apk add ", NETWORK),
+    ("apt-get install ", NETWORK),
+    ("cat /sys/class/infiniband/", HARDWARE),
+    ("chmod ", REAL),
+    ("chown ", REAL),
+    ("containerd config dump", PERSON),
+    ("cpupower frequency-set ", HARDWARE),
+    ("crio config", PERSON),
+    ("dnf install ", NETWORK),
+    ("docker start ", REAL),
+    ("docker stop ", UNTRIED),
+    ("dockerd --validate", PERSON),
+    ("driverctl ", HARDWARE),
+    ("echo ", REAL),
+    ("ethtool -K ", HARDWARE),
+    ("ethtool -L ", REAL),
+    ("ethtool -k ", PERSON),
+    ("find / -xdev -name libonload.so", REAL),
+    ("grub-mkconfig ", DISTRIBUTION),
+    ("grub2-mkconfig ", DISTRIBUTION),
+    ("grubby ", DISTRIBUTION),
+    ("ip -statistics link show ", HARDWARE),
+    ("ip link set dev ", REAL),
+    ("journalctl ", PERSON),
+    ("ln -s ", HARDWARE),
+    ("lspci ", PERSON),
+    ("mkdir -p ", DISTRIBUTION),
+    ("mknod ", HARDWARE),
+    ("modprobe ", UNTRIED),
+    ("mv ", REAL),
+    ("nomad config validate ", PERSON),
+    ("od -c ", PERSON),
+    ("onload-ctk ", REAL),
+    ("onload_tool reload", REAL),
+    ("pacman -S ", NETWORK),
+    ("podman info", PERSON),
+    ("podman stop ", UNTRIED),
+    ("rc-service ", DISTRIBUTION),
+    ("reboot", REBOOT),
+    ("rm ", REAL),
+    ("rpm-ostree ", DISTRIBUTION),
+    ("sed -i ", REBOOT),
+    ("setpci ", HARDWARE),
+    ("setsebool ", DISTRIBUTION),
+    ("sminfo ", HARDWARE),
+    ("sudo onload-ctk doctor", PERSON),
+    ("sysctl --system", DISTRIBUTION),
+    ("systemctl enable ", REAL),
+    ("systemctl reboot", REBOOT),
+    ("systemctl reload ", REAL),
+    ("systemctl restart ", REAL),
+    ("systemctl start ", REAL),
+    ("systemctl unmask ", REAL),
+    ("touch ", REAL),
+    ("transactional-update ", DISTRIBUTION),
+    ("udevadm control --reload", REAL),
+    ("update-grub", REBOOT),
+    ("zgrep ", PERSON),
+    ("zypper install ", NETWORK),
+];
+
+/// Asserts that each command of a finding is shell, and that the list above has it.
+#[track_caller]
+fn assert_listed(finding: &Value) {
+    let remedies = finding["remedy"].as_array().unwrap().iter();
+    for command in remedies.filter_map(|remedy| remedy["run"].as_str()) {
+        let is_listed = PRINTED_COMMANDS.iter().any(|(start, _)| command.starts_with(start));
+        assert!(is_listed || command.contains(" --version"), "{command:?} is not listed");
+        let shell = Command::new("bash").args(["-n", "-c", command]).status().unwrap();
+        assert!(shell.success(), "{command:?} is no shell");
+    }
 }
 
 #[test]
@@ -79,6 +167,7 @@ fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
             let is_skipped = check["verdict"] == "skipped";
             let is_good = is_skipped || check["verdict"] == "pass";
             assert_eq!(remedies(check).is_empty(), is_good, "{name}: {check}");
+            assert_listed(check);
             assert!(
                 is_skipped || !check["looked_at"].as_array().unwrap().is_empty(),
                 "{name}: {check}"

@@ -27,6 +27,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
 pub use ops::InterfaceOps;
+use queues::Origin;
 use rebind::RebindableFunction;
 pub(super) use usage::{check as check_unused, find_opener};
 
@@ -217,8 +218,7 @@ impl MoveOps for InterfaceOps {
         let ReturnedDevice { returning: back, observation: seen, preparation: driver } = returned;
         restore::clear_and_restore(host_netns, seen, &back.saved, &|link| {
             if driver.is_bound_again {
-                // The driver has just created the interface, so it was not used.
-                return Ok(());
+                return Ok(Origin::Driver);
             }
             restore::clear(host_netns, link, &back, driver.function.as_ref())
         })

@@ -32,6 +32,8 @@ const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
+/// The stacks of all programs, and orphaned ones (Onload, `efab_stacks_seq_show`).
+const STACKS: &str = "/proc/driver/onload/stacks";
 const PROGRAM: &[u8] = b"xdpsock";
 
 /// An interface that Onload uses by AF_XDP, in any namespace.
@@ -144,6 +146,28 @@ fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet
         && registration.program.is_some_and(|program| !programs.contains(&program))
 }
 
+/// Returns whether Onload has a stack, orphaned ones included, and may have the interface in its list. A file that cannot
+/// be read counts as yes.
+pub(super) fn may_have_stack(interface: &str) -> bool {
+    may_have_stack_in(Path::new(STACKS), Path::new(NIC_LIST), interface)
+}
+
+fn may_have_stack_in(stacks: &Path, nic_list: &Path, interface: &str) -> bool {
+    match fs::read_to_string(stacks) {
+        Ok(stacks) if stacks.trim().is_empty() => return false,
+        // The driver is not loaded.
+        Err(_) if !stacks.parent().is_some_and(Path::exists) => return false,
+        _ => {}
+    }
+    let Ok(entries) = fs::read_dir(nic_list) else {
+        return true;
+    };
+    entries.flatten().any(|entry| {
+        let name = fs::read_to_string(entry.path().join(NAME));
+        name.map_or(true, |name| name.trim_end() == interface)
+    })
+}
+
 fn list_interfaces() -> Option<Vec<AfXdpInterface>> {
     list_interfaces_in(Path::new(NIC_LIST))
 }
@@ -200,6 +224,28 @@ mod tests {
         let since = found[0].since;
         assert_ne!(since, 0);
         assert_eq!(found, [listed("eth7", "02:00:00:00:10:01", since)]);
+    }
+
+    #[test]
+    fn an_interface_has_a_stack_if_any_exists_and_nothing_says_that_it_is_another_interface_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stacks, nics) = (dir.path().join("onload/stacks"), dir.path().join("nics"));
+        let may_have = |interface| may_have_stack_in(&stacks, &nics, interface);
+        assert!(!may_have("ens1"), "without Onload");
+        fs::create_dir(dir.path().join("onload")).unwrap();
+        assert!(may_have("ens1"), "without the file");
+        fs::write(&stacks, "\n").unwrap();
+        assert!(!may_have("ens1"), "without stacks");
+        // That of a program that has ended.
+        fs::write(&stacks, "0: 0 0 90 73 0 4 2 0 0 0 0 58\n").unwrap();
+        assert!(may_have("ens1"), "without the list");
+        fs::create_dir_all(nics.join("000_ens1")).unwrap();
+        assert!(may_have("ens2"), "without a name in the list");
+        fs::write(nics.join("000_ens1").join(NAME), "ens1\n").unwrap();
+        assert_eq!(["ens1", "ens2"].map(may_have), [true, false]);
+        fs::remove_file(&stacks).unwrap();
+        fs::create_dir(&stacks).unwrap();
+        assert!(may_have("ens1"), "stacks that cannot be read");
     }
 
     #[test]

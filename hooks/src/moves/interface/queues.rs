@@ -1,8 +1,9 @@
-//! Saves the queue settings of an interface before it moves and restores them after its return. Both happen on the
-//! host, since a mount of sysfs shows the interfaces of a single network namespace.
+//! Saves the queue settings of an interface before it moves. After its return, restores its channels and its attributes
+//! in sysfs, and compares RSS and ntuple rules. Both happen on the host, since a mount of sysfs shows the interfaces of a
+//! single network namespace.
 //!
 //! Other settings of ethtool(8) are not saved, such as the hashed fields (`ethtool -n IF rx-flow-hash`) and further RSS
-//! contexts, which are unused without a rule. Rebinding a virtual function's driver resets them.
+//! contexts, which are unused without a rule. Rebinding a virtual function's driver resets all of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_lease::{SavedInterface, SavedQueues, SavedRss};
 use onload_sys::error::{Context as _, Result as SysResult};
-use onload_sys::ethtool::{self, Ethtool};
+use onload_sys::ethtool::Ethtool;
 use onload_sys::netlink::link::Link;
 use rustix::io::Errno;
 
@@ -30,8 +31,6 @@ const TX_QUEUE_SETTINGS: [&str; 2] = ["xps_cpus", "xps_rxqs"];
 /// Limits for a lease: bytes of text, and rules of 344 digits each.
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_RULES: u32 = 32;
-/// Limit for rules that a container may have added.
-const MAX_FOREIGN_RULES: u32 = 65_536;
 
 struct InterfaceDir {
     dir: PathBuf,
@@ -125,8 +124,23 @@ const CHANNELS: &str = "its channels";
 const RSS_LABEL: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
-/// Restores the queue settings of a returned interface. Returns the names of those that differ.
-pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
+/// The origin of an interface on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The interface that a container had.
+    Container,
+    /// A new one, which the driver created when it was bound again, without anything of a container.
+    Driver,
+}
+
+/// Restores the channels and the attributes of an interface. Compares RSS and ntuple rules if a container had it: they are
+/// not restored. Returns the names of the settings that differ.
+pub(super) fn restore(
+    netns: &Netns,
+    link: &Link,
+    saved: &SavedInterface,
+    origin: Origin,
+) -> Vec<String> {
     let Some(queues) = &saved.queues else {
         return Vec::new();
     };
@@ -134,20 +148,18 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
         return vec!["what its queues do".to_owned()];
     };
     let mut differences = Vec::new();
-    let mut check = |is_restored: bool, what: &str| {
-        if !is_restored {
-            differences.push(what.to_owned());
-        }
-    };
     // Channels come first: their number determines the size of the table and the queues.
-    if let Some(channels) = queues.channels {
-        check(restore_channels(&interface_dir, channels), CHANNELS);
+    if queues.channels.is_some_and(|channels| !restore_channels(&interface_dir, channels)) {
+        differences.push(CHANNELS.to_owned());
     }
-    if let Some(rss) = &queues.spread {
-        check(restore_rss(&interface_dir, rss), RSS_LABEL);
-    }
-    if let Some(rules) = &queues.rules {
-        check(restore_rules(&interface_dir, rules), RULES);
+    if origin == Origin::Container {
+        if queues.spread.as_ref().is_some_and(|rss| interface_dir.rss().as_ref() != Ok(rss)) {
+            differences.push(RSS_LABEL.to_owned());
+        }
+        let rules = interface_dir.ntuple_rules();
+        if queues.rules.as_ref().is_some_and(|saved| rules.as_ref() != Ok(saved)) {
+            differences.push(RULES.to_owned());
+        }
     }
     if let Some(attributes) = &queues.attributes {
         differences.extend(restore_attributes(&interface_dir.dir, attributes));
@@ -158,41 +170,6 @@ pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec
 fn restore_channels(interface_dir: &InterfaceDir, saved: [u32; 4]) -> bool {
     let is_so = || interface_dir.with_ethtool(Ethtool::channels) == Ok(saved);
     is_so() || interface_dir.with_ethtool(|ethtool| ethtool.set_channels(saved)).is_ok() && is_so()
-}
-
-fn restore_rss(interface_dir: &InterfaceDir, saved: &SavedRss) -> bool {
-    let is_so = || interface_dir.rss().as_ref() == Ok(saved);
-    let set = || {
-        let rss_config = ethtool::RssConfig {
-            table: saved.table.clone(),
-            key: from_hex(&saved.key).ok_or(Errno::INVAL)?,
-            hash: saved.hash,
-        };
-        interface_dir.with_ethtool(|ethtool| ethtool.set_rss(&rss_config))
-    };
-    is_so() || set().is_ok() && is_so()
-}
-
-fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
-    let Ok(now) = interface_dir.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_FOREIGN_RULES))
-    else {
-        return false;
-    };
-    let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (to_hex(&rule), rule)).collect();
-    for (_, extra) in now.iter().filter(|(text, _)| !saved.contains(text)) {
-        // Rules of Onload disappear with its sockets.
-        let _ = interface_dir.with_ethtool(|ethtool| ethtool.delete_rule(extra));
-    }
-    for missing in saved.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
-        let rule = from_hex(missing).unwrap_or_default();
-        let _ = interface_dir.with_ethtool(|ethtool| ethtool.insert_rule(&rule));
-    }
-    let sorted = |rules: &[String]| {
-        let mut rules = rules.to_vec();
-        rules.sort_unstable();
-        rules
-    };
-    interface_dir.ntuple_rules().is_ok_and(|now| sorted(&now) == sorted(saved))
 }
 
 /// Reads the attributes in an interface's directory, except all-zero attributes of queues.
@@ -260,12 +237,6 @@ fn write(path: &Path, value: &str) {
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    pairs.map(byte).collect()
 }
 
 #[cfg(test)]
@@ -355,17 +326,7 @@ mod tests {
             assert!(!restore_channels(&place, [0, 0, 0, 9]));
             assert_eq!(place.rss(), Err(Errno::OPNOTSUPP));
             assert_eq!(place.ntuple_rules(), Err(Errno::OPNOTSUPP));
-            assert!(!restore_rss(&place, &SavedRss::default()));
-            assert!(!restore_rules(&place, &[]));
         });
         assert!(Ethtool::open(b"a-name-of-16-byte").unwrap().is_none());
-    }
-
-    #[test]
-    fn digits_are_read_as_they_were_written() {
-        for whole in [&[][..], &[0, 255, 16]] {
-            assert_eq!(from_hex(&to_hex(whole)).as_deref(), Some(whole));
-        }
-        assert_eq!(from_hex("zz"), None);
     }
 }

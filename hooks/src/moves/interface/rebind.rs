@@ -15,6 +15,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
+use super::onload;
 use super::ops::InterfaceHostNetns;
 use super::usage::find_vdpa;
 use crate::decide::sysfs::list_names;
@@ -36,7 +37,7 @@ const NO_OVERRIDE: &str = "(null)";
 /// Time limit for finding processes that have another device of the function open.
 const OPENERS: Duration = Duration::from_secs(2);
 /// Time limit for a rebound driver to create its interface and for udev to process it.
-const BINDING: Duration = Duration::from_secs(10);
+const BINDING: Duration = Duration::from_secs(5);
 /// udev's control socket, and its database.
 const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 
@@ -54,24 +55,36 @@ impl RebindableFunction {
         dir.join("physfn").exists().then_some(RebindableFunction { bus, dir, pci })
     }
 
+    /// Returns why the driver must not be rebound. What could not be determined is a reason too.
+    pub(super) fn find_obstacle(&self, interface: &str, leases: &[LeaseEntry]) -> Option<String> {
+        let obstacle = || {
+            let before = self.driver_override()?;
+            if before.is_some_and(|before| self.driver().is_ok_and(|driver| driver != before)) {
+                return Ok(Some("its driver_override names another one".to_owned()));
+            }
+            if onload::may_have_stack(interface) {
+                return Ok(Some("a stack of Onload may use it".to_owned()));
+            }
+            self.find_user(leases)
+        };
+        let obstacle = obstacle().unwrap_or_else(|error: io::Error| Some(error.to_string()))?;
+        Some(format!("the driver of {} is not rebound: {obstacle}", self.pci))
+    }
+
     /// Unbinds the driver and binds it again. In between, `driver_override` keeps other drivers away and lets
     /// [`RebindableFunction::finish_rebind`] continue if this process is killed.
-    pub(super) fn rebind(&self, leases: &[LeaseEntry]) -> io::Result<()> {
-        let refused =
-            |why| io::Error::other(format!("the driver of {} is not rebound: {why}", self.pci));
-        if let Some(user) = self.find_user(leases)? {
-            return Err(refused(user));
-        }
+    pub(super) fn rebind(&self) -> io::Result<()> {
         let driver = self.driver()?;
         let before = self.driver_override()?;
-        if before.as_ref().is_some_and(|before| *before != driver) {
-            let why = "its driver_override names another one".to_owned();
-            return Err(refused(why));
-        }
         if before.is_none() {
             self.write("driver_override", &driver)?;
         }
-        self.write("driver/unbind", &self.pci.to_string())?;
+        // Not by the function's own link, which may lead to vfio by now: there the kernel waits until the last descriptor
+        // is closed.
+        fs::write(
+            self.bus.join("drivers").join(&driver).join("unbind"),
+            format!("{}\n", self.pci),
+        )?;
         self.bind(&driver)?;
         if before.is_none() {
             // It is harmless if the driver's name remains there.
@@ -246,6 +259,13 @@ mod tests {
             RebindableFunction::find(&self.path(""), pci()).unwrap()
         }
 
+        /// Why its driver is not rebound.
+        fn obstacle(&self, leases: &[LeaseEntry]) -> Option<String> {
+            let obstacle = self.function().find_obstacle("ens1v0", leases)?;
+            let reason = obstacle.strip_prefix("the driver of 0000:03:10.0 is not rebound: ");
+            Some(reason.unwrap().to_owned())
+        }
+
         /// What was written: unbound, bound, and the override at the end.
         fn requests(&self) -> [String; 3] {
             ["drivers/igbvf/unbind", "drivers_probe", "devices/0000:03:10.0/driver_override"]
@@ -258,11 +278,13 @@ mod tests {
     #[test]
     fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
         let bus = Bus::new();
-        bus.function().rebind(&[]).unwrap();
+        assert_eq!(bus.obstacle(&[]), None);
+        bus.function().rebind().unwrap();
         assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
         // What the operator set stays.
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
-        bus.function().rebind(&[]).unwrap();
+        assert_eq!(bus.obstacle(&[]), None);
+        bus.function().rebind().unwrap();
         assert_eq!(bus.requests(), [DONE, DONE, "igbvf\n"]);
     }
 
@@ -283,11 +305,7 @@ mod tests {
     fn a_function_is_not_given_to_another_driver() {
         let bus = Bus::new();
         bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
-        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
-        let wanted =
-            "the driver of 0000:03:10.0 is not rebound: its driver_override names another one";
-        assert_eq!(refused, wanted);
-        assert_eq!(bus.requests(), ["", "", "vfio-pci\n"]);
+        assert_eq!(bus.obstacle(&[]).unwrap(), "its driver_override names another one");
         let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
         assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
     }
@@ -309,11 +327,8 @@ mod tests {
         assert!(bus.function().has_other_devices());
         for device in ["rdma:mlx5_3", "rdma:0000:03:10.0", "ptp:onload-ctk-none"] {
             let held = [leased("rdma:mlx5_4", false), leased(device, false)];
-            let refused = bus.function().rebind(&held).unwrap_err().to_string();
-            let wanted = format!("the driver of 0000:03:10.0 is not rebound: {device} is leased");
-            assert_eq!(refused, wanted);
+            assert_eq!(bus.obstacle(&held).unwrap(), format!("{device} is leased"));
         }
-        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
         // Its own interface is what is leased.
         let others = [
             leased("rdma:mlx5_3", true),
@@ -321,8 +336,7 @@ mod tests {
             leased("ptp:mlx5_3", false),
             leased("netdev:0000:03:10.0", false),
         ];
-        bus.function().rebind(&others).unwrap();
-        assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
+        assert_eq!(bus.obstacle(&others), None);
     }
 
     #[test]
@@ -346,10 +360,7 @@ mod tests {
             symlink(place, devices.join(name)).unwrap();
         }
         assert!(bus.function().has_other_devices());
-        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
-        let wanted = "the driver of 0000:03:10.0 is not rebound: it has the vDPA device \"vdpa1\"";
-        assert_eq!(refused, wanted);
-        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
+        assert_eq!(bus.obstacle(&[]).unwrap(), "it has the vDPA device \"vdpa1\"");
     }
 
     #[test]
@@ -357,14 +368,15 @@ mod tests {
         let bus = Bus::new();
         let rdma = "devices/0000:03:10.0/infiniband";
         fs::create_dir_all(bus.path(rdma)).unwrap();
-        let refused = bus.function().rebind(&[]).unwrap_err().to_string();
-        assert!(refused.contains("in another network namespace"), "{refused}");
-        assert_eq!(bus.requests(), ["", "", "(null)\n"]);
+        let refused = bus.obstacle(&[]).unwrap();
+        assert_eq!(refused, "its RDMA device is in another network namespace");
         // Nobody has a node open that is not there.
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
         let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
         fs::create_dir_all(bus.path(verbs)).unwrap();
-        bus.function().rebind(&[]).unwrap();
-        assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
+        assert_eq!(bus.obstacle(&[]), None);
+        // Without that file nothing is known of the driver.
+        fs::remove_file(bus.path("devices/0000:03:10.0/driver_override")).unwrap();
+        assert!(bus.obstacle(&[]).unwrap().contains("No such file"));
     }
 }

@@ -1,13 +1,12 @@
 //! Restores an interface that is on the host again.
 
-use std::io;
-
 use onload_lease::{ONLOAD_REGISTRATION, SavedInterface};
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
+use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP};
 
 use super::ops::{InterfaceHostNetns, InterfaceOps};
+use super::queues::Origin;
 use super::rebind::{RebindableFunction, wait_for_interface};
 use super::saved::{self, RestoreStep};
 use super::{onload, queues, sysctl, uppers, vf};
@@ -18,46 +17,63 @@ use crate::moves::transit_name::{is_transit_name, transit_name};
 /// Limit for attempts: udev may rename an interface at the same time.
 const ROUNDS: u32 = 4;
 
-/// Removes everything that a container left on an interface. Any user can make the search for stacked interfaces time
-/// out. In that case the driver of a virtual function recreates the interface, provided that it is otherwise restored,
-/// and only once: udev calls for each new interface, and would do so forever if something else cannot be restored.
+/// Removes everything that a container left on an interface. The driver of a virtual function is rebound, which deletes
+/// the interface and what is stacked on it, in all network namespaces, and creates a new one. If the function has other
+/// devices, which containers may have without a lease, this happens only if what is left cannot be found: any user can make
+/// that search time out. It happens once: udev calls for each new interface, and would do so forever if something else
+/// cannot be restored.
 pub(super) fn clear(
     host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
     returning: &ReturningDevice<'_, InterfaceOps>,
     function: Option<&RebindableFunction>,
-) -> Result<(), RestoreError> {
+) -> Result<Origin, RestoreError> {
     let was_rebound = |before| before != link.index;
     if returning.record.rebound.is_some_and(was_rebound) {
-        return Ok(());
+        return Ok(Origin::Driver);
     }
-    let has_other_way = function.is_some_and(|function| !function.has_other_devices());
-    let timeout = if has_other_way { uppers::SHORT } else { uppers::LONG };
+    let mut obstacle = None;
+    if let Some(function) = function.filter(|function| !function.has_other_devices()) {
+        obstacle = rebind(host_netns, link, returning, function)?;
+        if obstacle.is_none() {
+            return Ok(Origin::Driver);
+        }
+    }
     uppers::detach_programs(link)?;
-    let cleared = uppers::delete_uppers(&host_netns.netns, link, SearchDepth::Descriptors, timeout);
-    let (Err(unseen), Some(function)) = (&cleared, function) else {
-        return Ok(cleared?);
+    let (depth, timeout) = (SearchDepth::Descriptors, uppers::LONG);
+    let Err(error) = uppers::delete_uppers(&host_netns.netns, link, depth, timeout) else {
+        return Ok(Origin::Container);
     };
-    let saved = &returning.saved;
-    let link = reread(host_netns, saved)?;
-    let saved_but_address = with_current_address(saved, &link);
-    restore(host_netns, link, &with_link_down(&saved_but_address))?;
-    let link = &reread(host_netns, saved)?;
-    rebind_driver(link, returning, function).with_context(|| format!("{unseen:#}; and then"))?;
-    Ok(wait_for_interface(host_netns, saved)?)
+    if obstacle.is_none()
+        && let Some(function) = function
+    {
+        obstacle = rebind(host_netns, link, returning, function)?;
+        if obstacle.is_none() {
+            return Ok(Origin::Driver);
+        }
+    }
+    let obstacle = obstacle.map_or_else(String::new, |obstacle| format!(", and {obstacle}"));
+    Err(error!("{error:#}{obstacle}").into())
 }
 
-/// Rebinds the driver of a function, which recreates its interface. The lease records the interface's index before, so
-/// that after a kill the next process can tell by the index whether it was done.
-fn rebind_driver(
+/// Rebinds the driver of a function, unless there is a reason against it, which is returned. The lease records the index of
+/// the interface before, so that after a kill the next process can tell by the index whether it was done.
+fn rebind(
+    host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
     returning: &ReturningDevice<'_, InterfaceOps>,
     function: &RebindableFunction,
-) -> io::Result<()> {
-    let leases = returning.leases.list().map_err(io::Error::other)?;
-    let amended = returning.update_record(&|record| record.rebound = Some(link.index));
-    amended.map_err(io::Error::other)?;
-    function.rebind(&leases)
+) -> Result<Option<String>, RestoreError> {
+    let obstacle = function.find_obstacle(&link.display_name(), &returning.leases.list()?);
+    if obstacle.is_some() {
+        return Ok(obstacle);
+    }
+    returning.update_record(&|record| record.rebound = Some(link.index))?;
+    let SavedInterface { name, pci, .. } = &returning.saved;
+    let rebound = function.rebind();
+    rebound.with_context(|| format!("rebinding the driver of interface {name} ({pci})"))?;
+    wait_for_interface(host_netns, &returning.saved)?;
+    Ok(None)
 }
 
 /// Restores an interface on the host and removes what a container left on it, by `clear`. Its name is restored first,
@@ -67,11 +83,11 @@ pub(super) fn clear_and_restore(
     host_netns: &InterfaceHostNetns<'_>,
     link: Link,
     saved: &SavedInterface,
-    clear: &dyn Fn(&Link) -> Result<(), RestoreError>,
+    clear: &dyn Fn(&Link) -> Result<Origin, RestoreError>,
 ) -> Result<(), RestoreError> {
     // Steps that an attached program prevents are repeated below, or reported.
     let _ = restore(host_netns, link, &with_link_down(saved));
-    clear(&reread(host_netns, saved)?)?;
+    let origin = clear(&reread(host_netns, saved)?)?;
     let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
     if !differences.is_empty() {
         return Err(not_restored_error(saved, &differences.join(", "), ""));
@@ -81,11 +97,11 @@ pub(super) fn clear_and_restore(
     clear_promiscuous(host_netns, &link, saved);
     restore(host_netns, link, saved)?;
     let link = reread(host_netns, saved)?;
-    let mut differences = queues::restore(&host_netns.netns, &link, saved);
+    let mut differences = queues::restore(&host_netns.netns, &link, saved, origin);
     if !differences.is_empty() && saved.flags & UP == 0 {
         // Some drivers accept `threaded` only while the interface is up.
         run_while_up(host_netns, &link, UP, || {
-            differences = queues::restore(&host_netns.netns, &link, saved);
+            differences = queues::restore(&host_netns.netns, &link, saved, origin);
         });
     }
     if !differences.is_empty() {
@@ -93,13 +109,6 @@ pub(super) fn clear_and_restore(
     }
     onload::restore(&host_netns.netns, saved)
         .map_err(|error| RestoreError { error, differs: Some(ONLOAD_REGISTRATION.to_owned()) })
-}
-
-/// Ignores the hardware address if the physical function set it, since it is restored there.
-fn with_current_address(saved: &SavedInterface, link: &Link) -> SavedInterface {
-    let is_given = saved.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
-    let mac = is_given.then(|| format_hwaddr(&link.address));
-    SavedInterface { mac: mac.unwrap_or_else(|| saved.mac.clone()), ..saved.clone() }
 }
 
 fn with_link_down(saved: &SavedInterface) -> SavedInterface {
@@ -351,7 +360,7 @@ mod tests {
         let failed = || Err(Error::new("not found").into());
         clear_and_restore(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
         assert_eq!(find("ens1v0").flags & UP, 0);
-        clear_and_restore(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
+        clear_and_restore(&home, find("ens1v0"), &facts, &|_| Ok(Origin::Container)).unwrap();
         assert_eq!(find("ens1v0").flags & UP, UP);
     }
 
@@ -394,11 +403,12 @@ mod tests {
         // Where one of them cannot be set, it stays down.
         let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
         let odd = SavedInterface { sysctls: odd.into(), ..facts.clone() };
-        let error = clear_and_restore(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
+        let cleared = |_: &Link| Ok(Origin::Container);
+        let error = clear_and_restore(&home, host.find(), &odd, &cleared).unwrap_err();
         let left = "its addr_gen_mode below net.ipv6.conf";
         assert_eq!(error.differs.as_deref(), Some(left));
         assert_eq!((are_set(), host.find().flags & UP), ([false; 3], 0));
-        clear_and_restore(&home, host.find(), &facts, &|_| Ok(())).unwrap();
+        clear_and_restore(&home, host.find(), &facts, &cleared).unwrap();
         assert_eq!((are_set(), host.find().flags & UP), ([true; 3], UP));
     }
 
@@ -415,7 +425,8 @@ mod tests {
         let anew = |_: &Link| {
             host.ip("link del ens1v0");
             host.make("eth0", "address 02:00:00:00:66:66 ");
-            Ok(wait_for_interface(&home, &facts)?)
+            wait_for_interface(&home, &facts)?;
+            Ok(Origin::Driver)
         };
         clear_and_restore(&home, before, &facts, &anew).unwrap();
         let after = host.find();
@@ -459,7 +470,8 @@ mod tests {
         assert!(ReturningDevice::<RdmaOps>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
         let function = RebindableFunction::find(bus.path(), pci()).unwrap();
-        rebind_driver(&host.find(), &back(&first), &function).unwrap();
+        let origin = clear(&home, &host.find(), &back(&first), Some(&function)).unwrap();
+        assert_eq!(origin, Origin::Driver);
         let again = moved();
         assert_eq!(again.rebound, Some(50));
         // Whoever did that was killed before it was unbound: what is left on it is looked for.
@@ -471,8 +483,37 @@ mod tests {
         host.ip("link add ens1v0 index 60 type veth peer name end index 51");
         // What stands on it now is the host's own.
         host.ip("link add link ens1v0 name mac0 type macvlan");
-        clear(&home, &host.find(), &back(&again), Some(&function)).unwrap();
+        let origin = clear(&home, &host.find(), &back(&again), Some(&function)).unwrap();
+        assert_eq!(origin, Origin::Driver);
         assert!(is_left());
+    }
+
+    #[test]
+    fn what_is_left_on_a_function_that_must_not_be_rebound_is_looked_for() {
+        let Some(host) = Host::with("ens1v0") else {
+            return;
+        };
+        let home = host.home();
+        let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
+        let device: DeviceId = "netdev:ens1v0".parse().unwrap();
+        let leases = leased(dir.path(), &device, saved::save_interface(&host.find(), pci()));
+        let moved = || leases.list().unwrap().remove(0).lease.unwrap().moved.unwrap();
+        let function_dir = bus.path().join("devices").join(pci().to_string());
+        let function = RebindableFunction::find(bus.path(), pci()).unwrap();
+        let clear = || {
+            host.ip("link add link ens1v0 name mac0 type macvlan");
+            let back = ReturningDevice::new(&leases, &device, moved()).unwrap();
+            let origin = clear(&home, &host.find(), &back, Some(&function)).unwrap();
+            assert!(!names(&home.netns).contains(&"mac0".to_owned()));
+            assert_eq!((origin, moved().rebound), (Origin::Container, None));
+        };
+        std::fs::write(function_dir.join("driver_override"), "vfio-pci\n").unwrap();
+        clear();
+        std::fs::write(function_dir.join("driver_override"), "(null)\n").unwrap();
+        // A container may have this device without a lease.
+        std::fs::create_dir_all(function_dir.join("infiniband/mlx5_3")).unwrap();
+        clear();
+        assert!(!bus.path().join("drivers/igbvf/unbind").exists());
     }
 
     fn leased(run: &Path, device: &DeviceId, facts: SavedInterface) -> Leases {

@@ -15,9 +15,9 @@ use rustix::rand::GetRandomFlags;
 
 use crate::moves::netns::{self, IncompleteSearch, Netns, SearchDepth};
 
-/// Time limit for searching namespaces of other user namespaces, before a move or if the driver can be rebound.
+/// Time limit for searching namespaces of other user namespaces during a move.
 pub(super) const SHORT: Duration = Duration::from_secs(2);
-/// Time limit if the driver cannot be rebound, since nothing may be left on the interface.
+/// Time limit after the return, since nothing may be left on the interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
 
 /// Limit for interfaces deleted by one request, which cannot be interrupted.

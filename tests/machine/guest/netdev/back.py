@@ -3,16 +3,30 @@
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import engines
 import leases
-from report import Part, check, run
+from report import Part, check, must, run
 
 from .lab import POOL, PROGRAM, held, program_of, within, works_in
 
 HOOK = Path("/usr/bin/onload-hook")
 RESTORE = "onload-restore.service"
+
+
+# Prints how many descriptors the receive ring of an interface has, and sets the number if there is one: `ethtool -g` and `-G`.
+RING = """
+import array, fcntl, socket, struct, sys
+ring = array.array("I", [0x10] + [0] * 8)
+request = struct.pack("16sP8x", sys.argv[1].encode(), ring.buffer_info()[0])
+fcntl.ioctl(socket.socket(), 0x8946, request)
+if len(sys.argv) > 2:
+    ring[0], ring[5] = 0x11, int(sys.argv[2])
+    fcntl.ioctl(socket.socket(), 0x8946, request)
+print(ring[5])
+"""
 
 
 def mistreat(lab, pid):
@@ -29,14 +43,20 @@ def mistreat(lab, pid):
 
 def hostile(lab, engine, network):
     what = f"{engine.name} cdi: a hostile container, {'--network none' if network == 'none' else 'a bridge'}"
+    rings = [must(sys.executable, "-c", RING, lab.first.name).out]
     with lab.start(engine, "hostile", "cdi", [lab.first.name], network=network) as kept:
         pid = program_of(lab.first)
         if not check(f"{what}: the interface had moved", kept.started.status == 0 and pid, kept.started):
             return
         failed = mistreat(lab, pid)
         check(f"{what}: it does all that it can", not failed, "\n".join(f"{command}: {done}" for command, done in failed))
+        # No lease has this setting: only a new interface of the driver does not have it.
+        done = within(pid, sys.executable, "-c", RING, lab.physical[0], "512")
+        check(f"{what}: it changes the ring", done.out.strip() == "512", done)
         os.kill(pid, signal.SIGKILL)
         lab.is_back(f"{what}: after its kill")
+    rings.append(must(sys.executable, "-c", RING, lab.first.name).out)
+    check(f"{what}: its driver has created it again, with its own ring", rings[0] == rings[1] != "512\n", rings)
     left = [name for name in os.listdir("/sys/class/net") if name == "parasite" or name.startswith(("dev", "ctk"))]
     check(f"{what}: nothing of it is left on the host", not left, left)
     with lab.start(engine, "after", "cdi", [lab.first.name]) as kept:
