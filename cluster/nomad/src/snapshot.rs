@@ -79,7 +79,7 @@ impl NomadSnapshot {
         let mut reservation = NomadReservation::default();
         let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
         let mut not_given = BTreeSet::new();
-        let (mut on_disk, mut is_current) = (None, None);
+        let mut is_current = None;
         for (id, group, device) in self.devices(ids)? {
             for (class, names) in &device.cdi_devices {
                 let reserving = || format!("reserving {id}");
@@ -92,18 +92,13 @@ impl NomadSnapshot {
                             .insert(self.edit_sources.is_current(host).with_context(reserving)?),
                     };
                     if !is_current {
-                        self.edit_sources
-                            .edits(host, *class, names, &mut on_disk)
-                            .with_context(reserving)?;
+                        self.edit_sources.edits(host, *class, names).with_context(reserving)?;
                     }
                     by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
                     exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
-                let edits = self
-                    .edit_sources
-                    .edits(host, *class, names, &mut on_disk)
-                    .with_context(reserving)?;
+                let edits = self.edit_sources.edits(host, *class, names).with_context(reserving)?;
                 let unsupported = unsupported_edits(&edits);
                 check_supported(&unsupported, id)?;
                 not_given.extend(unsupported);

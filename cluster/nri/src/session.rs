@@ -242,8 +242,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
 
     fn create(&mut self, stream: u32, request: &Request, received: Instant) -> Result<()> {
         let Some(runtime) = &self.runtime else {
-            let text = "onload-nri was asked of a container before Configure".to_owned();
-            return self.refuse(stream, text);
+            let text = "onload-nri: the runtime sent a container before Configure";
+            return self.refuse(stream, text.to_owned());
         };
         let wait =
             if_positive(request.timeout_nano).map_or(self.answer_timeout, Duration::from_nanos);
@@ -264,10 +264,11 @@ impl<'a, D: Decider> NriSession<'a, D> {
             }
             // Without an answer the runtime would create the container without its devices.
             let text = format!(
-                "onload-nri: no decision in time, since the runtime waits no longer than {wait:?}; raise its plugin_request_timeout, or see what slows this host"
+                "no decision in time, since the runtime waits no longer than {wait:?}; raise its plugin_request_timeout, or see what slows this host"
             );
             journal.write(Severity::Error, &text);
-            let response = Response::error(ttrpc::FAILED_PRECONDITION, text);
+            let response =
+                Response::error(ttrpc::FAILED_PRECONDITION, format!("onload-nri: {text}"));
             let sent = mux.send(PLUGIN, &response.to_message(stream));
             if let Ok(Ok(answer)) = receiver.recv() {
                 decider.cancel_reservation(&answer);
@@ -290,10 +291,10 @@ impl<'a, D: Decider> NriSession<'a, D> {
             // connection, since other pods would start without devices until the next one.
             self.decider.cancel_reservation(&answer);
             let text = format!(
-                "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
+                "the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
             );
             self.journal.write(Severity::Error, &text);
-            return self.refuse(stream, text);
+            return self.refuse(stream, format!("onload-nri: {text}"));
         }
         let sent = self.mux.send(PLUGIN, &message);
         match sent {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
@@ -33,32 +33,43 @@ const NAMED: [&str; 4] =
 pub struct EditSources {
     dirs: Vec<PathBuf>,
     spec_files: SpecFiles,
+    /// What the last reservation read of the files, as they were.
+    on_disk: Arc<Mutex<Option<(Arc<Registry>, SpecFiles)>>>,
     /// The classes for which the plugin's settings have their own edits.
     own_registries: Vec<(&'static [Class], Arc<Registry>)>,
 }
 
 impl EditSources {
-    /// Returns the edits of devices. The files on disk are read once for a reservation and kept in `on_disk`.
+    /// Returns the edits of devices. Files on disk are read again only after a change.
     pub fn edits(
         &self,
         host: &Host,
         class: Class,
         names: &[QualifiedName],
-        on_disk: &mut Option<Registry>,
     ) -> Result<ContainerEdits> {
         let own_registry = self.own_registries.iter().find(|(classes, _)| classes.contains(&class));
-        let registry: &Registry = match (own_registry, on_disk) {
-            (Some((_, registry)), _) => registry,
-            (None, Some(registry)) => registry,
-            (None, on_disk) => {
-                if let Some(why) = trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
-                    bail!(why);
-                }
-                on_disk.insert(self.spec_files.read().0)
-            }
+        let registry = match own_registry {
+            Some((_, registry)) => Arc::clone(registry),
+            None => self.registry_on_disk(host)?,
         };
         let edits = registry.edits_for(names);
         edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", ErrorChain(&error)))
+    }
+
+    fn registry_on_disk(&self, host: &Host) -> Result<Arc<Registry>> {
+        if let Some(why) = trust::untrusted_reason(host, &self.dirs, &self.spec_files) {
+            bail!(why);
+        }
+        let mut on_disk = self.on_disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((registry, files)) = &*on_disk
+            && files.is_current()
+        {
+            return Ok(Arc::clone(registry));
+        }
+        let (registry, files) = self.spec_files.read();
+        let registry = Arc::new(registry);
+        *on_disk = Some((Arc::clone(&registry), files));
+        Ok(registry)
     }
 
     /// Returns whether no file has changed since the last survey, so that its verdict on the devices holds. Fails if the
@@ -103,7 +114,7 @@ pub fn survey_host(
     let mut edit_sources = EditSources {
         dirs: dirs.to_vec(),
         spec_files: survey.spec_files.clone(),
-        own_registries: Vec::new(),
+        ..EditSources::default()
     };
     let mut exclusions = Vec::new();
     for (classes, config) in class_layouts(settings, config) {

@@ -264,6 +264,7 @@ fn a_container_is_refused_before_the_runtime_would_create_it_without_devices() {
         let call = runtime.begin_within(SERVICE, "CreateContainer", asked, nanoseconds);
         let refused = runtime.answer(call).unwrap_err();
         assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+        assert!(refused.message.starts_with("onload-nri: no decision in time"), "{refused:?}");
         assert!(refused.message.contains("raise its plugin_request_timeout"), "{refused:?}");
         // One that asks for nothing is never refused, and its answer is that of its call.
         let nothing = asks_for_nothing("c2").encode_to_vec();
