@@ -48,6 +48,7 @@ const ISOLATED: &str = "isolated";
 pub(crate) struct BundleText {
     /// The devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of
     /// a pool. A bundle cannot contain another bundle.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     devices: Vec<String>,
     /// The CPUs of the container: "numa", all CPUs of the devices' NUMA nodes; "isolated", those of
     /// them that are isolated from the scheduler (isolcpus); or a list such as "0-3,8". Only an

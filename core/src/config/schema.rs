@@ -41,8 +41,9 @@ fn adapt_to_parser(schema: &mut Schema) {
         // rustdoc requires the escape.
         *description = description.replace('\n', " ").replace("\\[", "[");
     }
-    let has_alternatives = schema.get("anyOf").is_some();
-    let is_no_value = |value: &Value| value.is_null() || (has_alternatives && *value == json!([]));
+    // An empty list is rejected where one value or several are expected.
+    let is_never_empty = schema.get("anyOf").or(schema.get("minItems")).is_some();
+    let is_no_value = |value: &Value| value.is_null() || (is_never_empty && *value == json!([]));
     if schema.get("default").is_some_and(is_no_value) {
         schema.remove("default");
     }
