@@ -570,11 +570,15 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let mut found = Vec::new();
         let mut matches_left = MAX_MATCHES;
         let mut remaining = MAX_CONSTANT_BYTES;
-        for segment in self.segments {
-            let flags = segment.p_flags(self.endian).0;
-            if segment.p_type(self.endian) != elf::PT_LOAD || flags & elf::PF_W.0 != 0 {
-                continue;
-            }
+        let is_loaded_without = |segment: &&H::ProgramHeader, flags: u32| {
+            segment.p_type(self.endian) == elf::PT_LOAD
+                && segment.p_flags(self.endian).0 & flags == 0
+        };
+        // Linkers put constants beside the code only if they make no read-only segment.
+        let (write, write_or_execute) = (elf::PF_W.0, elf::PF_W.0 | elf::PF_X.0);
+        let has_read_only = self.segments.iter().any(|s| is_loaded_without(&s, write_or_execute));
+        let excluded = if has_read_only { write_or_execute } else { write };
+        for segment in self.segments.iter().filter(|s| is_loaded_without(s, excluded)) {
             let (offset, size) = segment.file_range(self.endian);
             let too_many = Malformed("too many constants");
             remaining = remaining.checked_sub(size).ok_or(too_many)?;
@@ -933,6 +937,23 @@ mod tests {
         assert_eq!(symbols(&library()).unwrap(), expected);
         let found = find_strings(&library()[..], &["-rdmav"]).unwrap();
         assert_eq!(found, ["/usr/lib/lib%s-rdmav34.so"]);
+    }
+
+    #[test]
+    fn constants_are_read_from_the_code_only_without_a_read_only_segment() {
+        // The first program header loads the whole file, the second describes its dynamic section.
+        const FIRST: usize = 64;
+        const SECOND: usize = FIRST + 56;
+        let mut bytes = library();
+        assert_eq!(bytes[FIRST..FIRST + 4], 1_u32.to_le_bytes(), "PT_LOAD");
+        bytes[FIRST + 4] = 5;
+        let found = |bytes: &[u8]| find_strings(bytes, &["-rdmav"]).unwrap().len();
+        assert_eq!(found(&bytes), 1);
+        bytes[SECOND] = 1;
+        for (flags, expected) in [(4, 0), (5, 1), (6, 1)] {
+            bytes[SECOND + 4] = flags;
+            assert_eq!(found(&bytes), expected, "{flags}");
+        }
     }
 
     #[test]
