@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod agent;
+pub mod case;
 pub mod elf;
 mod files;
 mod log;
